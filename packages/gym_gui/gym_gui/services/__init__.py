@@ -1,0 +1,1 @@
+"""Services that run without a window."""

@@ -1,0 +1,1 @@
+"""The trainer daemon: owns runs from submission to their one honest end."""

@@ -1,0 +1,1 @@
+"""Checks on what clients submit."""

@@ -1,0 +1,44 @@
+"""Names of the environment variables that processes of MOSAIC hand to each other.
+
+The only place where these names are spelled; `compat.md` of the design lists those that stay compatible.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# -- where things lie
+MOSAIC_HOME: Final = "MOSAIC_HOME"
+MOSAIC_CONFIG_HOME: Final = "MOSAIC_CONFIG_HOME"  # user settings and the secret file; never under the home
+MOSAIC_RUN_ID: Final = "MOSAIC_RUN_ID"
+MOSAIC_RUN_DIR: Final = "MOSAIC_RUN_DIR"
+MOSAIC_CONFIG_FILE: Final = "MOSAIC_CONFIG_FILE"
+MOSAIC_CHECKPOINT_DIR: Final = "MOSAIC_CHECKPOINT_DIR"
+MOSAIC_CUSTOM_SCRIPTS_DIR: Final = "MOSAIC_CUSTOM_SCRIPTS_DIR"
+
+# -- daemon to worker
+MOSAIC_RUN_TOKEN: Final = "MOSAIC_RUN_TOKEN"  # secret: proves to the daemon whose worker this is
+MOSAIC_RUN_MARK: Final = "MOSAIC_RUN_MARK"  # not secret: finds every process of a run attempt
+MOSAIC_RUN_ATTEMPT: Final = "MOSAIC_RUN_ATTEMPT"
+MOSAIC_GRPC_TARGET: Final = "MOSAIC_GRPC_TARGET"
+MOSAIC_GRACE_S: Final = "MOSAIC_GRACE_S"  # how long after SIGTERM until SIGKILL
+
+# -- client to daemon
+MOSAIC_DAEMON_TOKEN: Final = "MOSAIC_DAEMON_TOKEN"  # secret: for a client on another machine
+
+# -- CleanRL worker to its training process
+CLEANRL_RUN_DIR: Final = "CLEANRL_RUN_DIR"
+CLEANRL_RUN_ID: Final = "CLEANRL_RUN_ID"
+CLEANRL_AGENT_ID: Final = "CLEANRL_AGENT_ID"
+CLEANRL_WORKER_ID: Final = "CLEANRL_WORKER_ID"
+CLEANRL_NUM_ENVS: Final = "CLEANRL_NUM_ENVS"
+CLEANRL_SEED: Final = "CLEANRL_SEED"
+CLEANRL_TENSORBOARD_DIR: Final = "CLEANRL_TENSORBOARD_DIR"
+CLEANRL_CONTROL_FD: Final = "CLEANRL_CONTROL_FD"
+CLEANRL_PROGRESS_FD: Final = "CLEANRL_PROGRESS_FD"
+TRACK_TENSORBOARD: Final = "TRACK_TENSORBOARD"
+TRACK_WANDB: Final = "TRACK_WANDB"
+
+# -- accelerators and threads
+CUDA_VISIBLE_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
+THREAD_COUNTS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")

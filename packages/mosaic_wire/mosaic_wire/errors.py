@@ -1,0 +1,62 @@
+"""Errors of the wire package.
+
+WireError
+├── InvalidRunId           a run id is not a ULID
+├── ConfigProblems         a config document is wrong in one or more places
+├── SpecError              a worker description cannot be used
+└── SessionError           the worker cannot talk to its daemon
+    └── RegistrationRefused   the daemon does not want this worker
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class WireError(Exception):
+    """Root of every error this package raises on purpose."""
+
+
+class InvalidRunId(WireError, ValueError):
+    """A run id is not a ULID; it must not come near a path."""
+
+    def __init__(self, text: object) -> None:
+        super().__init__(
+            f"{str(text)[:80]!r} is not a run id: expected a ULID, 26 characters of 0-9 and A-Z without I, L, O, U"
+        )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a document: where, what was expected, and the nearest valid name."""
+
+    path: str
+    message: str
+    suggestion: str | None = None
+
+    def __str__(self) -> str:
+        hint = f" Did you mean {self.suggestion!r}?" if self.suggestion else ""
+        return f"{self.path or '(top level)'}: {self.message}{hint}"
+
+
+class ConfigProblems(WireError, ValueError):
+    """Every problem of a document at once."""
+
+    def __init__(self, what: str, problems: Sequence[Problem]) -> None:
+        self.what = what
+        self.problems = tuple(problems)
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        super().__init__("\n".join([f"{what} has {count}:", *(f"  {problem}" for problem in self.problems)]))
+
+
+class SpecError(WireError):
+    """A worker's description is missing or cannot be used."""
+
+
+class SessionError(WireError):
+    """The worker cannot talk to its daemon."""
+
+
+class RegistrationRefused(SessionError):
+    """The daemon answered, and does not want this worker."""

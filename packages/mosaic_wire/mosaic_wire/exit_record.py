@@ -1,0 +1,59 @@
+"""`exit.json`: how a worker ended, in its own words, for a daemon that was not looking."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from mosaic_wire.files import read_json_object, write_json_atomically
+
+
+class ExitOutcome(StrEnum):
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    RELEASED = "released"
+
+
+@dataclass(frozen=True)
+class ExitRecord:
+    """Written as the last thing a worker does; absent when it was killed."""
+
+    run_id: str
+    attempt: int
+    outcome: ExitOutcome
+    reason: str
+    exit_code: int
+    last_seq: int
+    finished_at: float
+
+    def write(self, path: Path) -> None:
+        write_json_atomically(path, asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> ExitRecord | None:
+        """Return the record, or None when there is none that can be trusted."""
+        try:
+            document = read_json_object(path, max_bytes=1 << 20)
+            record = cls(
+                run_id=document["run_id"],
+                attempt=document["attempt"],
+                outcome=ExitOutcome(document["outcome"]),
+                reason=document["reason"],
+                exit_code=document["exit_code"],
+                last_seq=document["last_seq"],
+                finished_at=document["finished_at"],
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if not all(isinstance(value, int) for value in (record.attempt, record.exit_code, record.last_seq)):
+            return None
+        return record if isinstance(record.run_id, str) and isinstance(record.reason, str) else None
+
+    @classmethod
+    def now(
+        cls, run_id: str, attempt: int, outcome: ExitOutcome, *, reason: str, exit_code: int, last_seq: int
+    ) -> ExitRecord:
+        return cls(run_id, attempt, outcome, reason, exit_code, last_seq, time.time())

@@ -1,0 +1,179 @@
+"""Lifecycle events and their spool.
+
+A worker appends each event to `lifecycle.jsonl` in its run folder before it tells anyone. The file is the
+only copy: the daemon reads it from where it left off, so nothing is lost and nothing is counted twice while
+either side is away.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+MAX_LINE_BYTES = 1 << 20
+"""A longer line is not an event; it is skipped, never held in memory whole."""
+
+
+class LifecycleKind(StrEnum):
+    """What a worker may tell about its run."""
+
+    RUN_STARTED = "run_started"
+    HEARTBEAT = "heartbeat"
+    RUN_COMPLETED = "run_completed"
+    RUN_FAILED = "run_failed"
+    RUN_CANCELLED = "run_cancelled"
+    CHECKPOINT_SAVED = "checkpoint_saved"
+    CHECKPOINT_LOADED = "checkpoint_loaded"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+
+    @property
+    def ends_the_run(self) -> bool:
+        return self in (LifecycleKind.RUN_COMPLETED, LifecycleKind.RUN_FAILED, LifecycleKind.RUN_CANCELLED)
+
+
+@dataclass(frozen=True)
+class RunLifecycleEvent:
+    """One line of `lifecycle.jsonl`."""
+
+    event: LifecycleKind
+    run_id: str
+    timestamp: float
+    seq: int
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    attempt: int = 1
+
+    def to_line(self) -> str:
+        """One JSON line, newline included. NaN and infinities become null: they are not JSON."""
+        document = {
+            "event": str(self.event), "run_id": self.run_id, "timestamp": self.timestamp,
+            "seq": self.seq, "attempt": self.attempt, "payload": _finite(self.payload),
+        }  # fmt: skip
+        return json.dumps(document, separators=(",", ":"), ensure_ascii=True, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_line(cls, line: bytes | str) -> RunLifecycleEvent:
+        """Parse one line; raise ValueError with the reason when it is not an event."""
+        try:
+            document = json.loads(line)
+        except (UnicodeDecodeError, RecursionError, json.JSONDecodeError) as error:
+            raise ValueError(f"not JSON: {error}") from error
+        if not isinstance(document, dict):
+            raise ValueError("not a JSON object")
+        seq, payload, attempt = document.get("seq"), document.get("payload", {}), document.get("attempt", 1)
+        timestamp, run_id = document.get("timestamp"), document.get("run_id")
+        if not _is_int(seq) or seq < 1 or not _is_int(attempt) or attempt < 1:
+            raise ValueError("seq and attempt must be whole numbers from 1")
+        if not isinstance(timestamp, int | float) or isinstance(timestamp, bool) or not isinstance(run_id, str):
+            raise ValueError("timestamp must be a number and run_id a string")
+        if not isinstance(payload, dict):
+            raise ValueError("payload must be an object")
+        return cls(LifecycleKind(document.get("event")), run_id, float(timestamp), seq, payload, attempt)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+class LifecycleSpool:
+    """The writing end. One process writes; numbering goes on where an earlier attempt stopped."""
+
+    def __init__(self, path: Path, run_id: str, *, attempt: int = 1) -> None:
+        self._path, self._run_id, self._attempt = path, run_id, attempt
+        reader = LifecycleReader(path)
+        earlier = reader.read()
+        self._seq = max((event.seq for event in earlier), default=0)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        if _ends_inside_a_line(path):  # the last writer died in mid-line: close it, so that the next line is whole
+            os.write(self._descriptor, b"\n")
+
+    @property
+    def seq(self) -> int:
+        """Number of the newest event."""
+        return self._seq
+
+    def append(self, kind: LifecycleKind, payload: Mapping[str, Any] | None = None) -> RunLifecycleEvent:
+        """Write one event; endings reach the disk before this returns."""
+        event = RunLifecycleEvent(kind, self._run_id, time.time(), self._seq + 1, payload or {}, self._attempt)
+        data = event.to_line().encode()
+        written = os.write(self._descriptor, data)
+        if written != len(data):  # a full disk can take a part of a line
+            raise OSError(f"only {written} of {len(data)} bytes of a lifecycle event could be written to {self._path}")
+        self._seq = event.seq
+        if kind.ends_the_run or kind is LifecycleKind.PAUSED:
+            os.fsync(self._descriptor)
+        return event
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _ends_inside_a_line(path: Path) -> bool:
+    with path.open("rb") as stream:
+        if stream.seek(0, os.SEEK_END) == 0:
+            return False
+        stream.seek(-1, os.SEEK_END)
+        return stream.read(1) != b"\n"
+
+
+class LifecycleReader:
+    """The reading end: incremental, bounded, and indifferent to damage.
+
+    A line that is not an event, an event already seen, or one of a number below the last is skipped and counted.
+    """
+
+    def __init__(self, path: Path, *, after_seq: int = 0) -> None:
+        self._path = path
+        self._offset = 0
+        self.last_seq = after_seq
+        self.damaged_lines = 0
+
+    def read(self) -> list[RunLifecycleEvent]:
+        """Return the events that were added since the last call."""
+        events: list[RunLifecycleEvent] = []
+        try:
+            stream = self._path.open("rb")
+        except FileNotFoundError:
+            return events
+        with stream:
+            stream.seek(self._offset)
+            while line := stream.readline(MAX_LINE_BYTES):
+                if not line.endswith(b"\n"):
+                    if len(line) < MAX_LINE_BYTES:
+                        break  # still being written
+                    self.damaged_lines += 1
+                    while line and not line.endswith(b"\n"):
+                        line = stream.readline(MAX_LINE_BYTES)
+                    self._offset = stream.tell()
+                    continue
+                self._offset = stream.tell()
+                if not line.strip():
+                    continue
+                try:
+                    event = RunLifecycleEvent.from_line(line)
+                except ValueError:
+                    self.damaged_lines += 1
+                    continue
+                if event.seq > self.last_seq:
+                    self.last_seq = event.seq
+                    events.append(event)
+        return events

@@ -1,0 +1,148 @@
+"""`analytics.json`: what a run left behind, for tabs, exports and people.
+
+Written by the worker at start, while running and at every end; by the daemon when the worker could not.
+All paths are relative to the run folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mosaic_wire.files import read_json_object, write_json_atomically
+
+
+@dataclass(frozen=True)
+class CheckpointEntry:
+    """A checkpoint folder and the hash of its state file."""
+
+    path: str
+    step: int
+    sha256: str
+    kind: str = "periodic"
+    """periodic | last | best"""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"path": self.path, "step": self.step, "sha256": self.sha256, "kind": self.kind}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> CheckpointEntry:
+        entry = cls(document["path"], document["step"], document["sha256"], document.get("kind", "periodic"))
+        relative = Path(entry.path)
+        if relative.is_absolute() or ".." in relative.parts:
+            raise ValueError(f"checkpoint path {entry.path!r} leaves the run folder")
+        return entry
+
+
+@dataclass(frozen=True)
+class AnalyticsManifest:
+    """Keys are those of `compat.md`; unknown keys of a newer writer survive a rewrite in `extra`."""
+
+    run_id: str
+    worker_type: str = ""
+    algo: str = ""
+    env_id: str = ""
+    seed: int | None = None
+    outcome: str = "running"
+    """running | completed | failed | cancelled | released"""
+    reason: str = ""
+    tensorboard_dir: str | None = None
+    wandb_run_id: str | None = None
+    wandb_run_path: str | None = None
+    wandb_entity: str | None = None
+    wandb_project: str | None = None
+    optuna_db_path: str | None = None
+    checkpoints: tuple[CheckpointEntry, ...] = ()
+    videos: tuple[str, ...] = ()
+    policy: str | None = None
+    notes: str = ""
+    requirements: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    evaluation: Mapping[str, Any] | None = None
+    parent: Mapping[str, Any] | None = None
+    argv: tuple[str, ...] = ()
+    host: Mapping[str, Any] = field(default_factory=dict)
+    finalised_by: str | None = None
+    """`worker` or `daemon`, once final"""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.extra,
+            "run_id": self.run_id,
+            "worker_type": self.worker_type,
+            "algo": self.algo,
+            "env_id": self.env_id,
+            "seed": self.seed,
+            "outcome": self.outcome,
+            "reason": self.reason,
+            "artifacts": {
+                "tensorboard": {"enabled": self.tensorboard_dir is not None, "relative_path": self.tensorboard_dir},
+                "wandb": {
+                    "enabled": self.wandb_run_id is not None,
+                    "run_path": self.wandb_run_path,
+                    "entity": self.wandb_entity,
+                    "project": self.wandb_project,
+                },
+            },
+            "tensorboard_dir": self.tensorboard_dir,
+            "wandb_run_id": self.wandb_run_id,
+            "wandb_run_path": self.wandb_run_path,
+            "optuna_db_path": self.optuna_db_path,
+            "checkpoints": [entry.to_json() for entry in self.checkpoints],
+            "videos": list(self.videos),
+            "policy": self.policy,
+            "notes": self.notes,
+            "requirements": list(self.requirements),
+            "versions": dict(self.versions),
+            "evaluation": self.evaluation,
+            "parent": self.parent,
+            "argv": list(self.argv),
+            "host": dict(self.host),
+            "finalised_by": self.finalised_by,
+        }
+
+    def write(self, path: Path) -> None:
+        write_json_atomically(path, self.to_json())
+
+    @classmethod
+    def read(cls, path: Path) -> AnalyticsManifest:
+        """Read a manifest; raise ValueError when it is damaged, OSError when it is not there."""
+        document = read_json_object(path)
+        try:
+            return cls._from_json(document)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is not a run manifest: {error!r}") from error
+
+    @classmethod
+    def _from_json(cls, document: dict[str, Any]) -> AnalyticsManifest:
+        wandb = (document.get("artifacts") or {}).get("wandb") or {}
+        plain = {name: document[name] for name in _PLAIN_KEYS if document.get(name) is not None}
+        if not isinstance(document["run_id"], str):
+            raise TypeError("run_id is not a string")
+        manifest = cls(
+            **plain,
+            wandb_entity=wandb.get("entity"),
+            wandb_project=wandb.get("project"),
+            checkpoints=tuple(CheckpointEntry.from_json(entry) for entry in document.get("checkpoints") or ()),
+            videos=tuple(document.get("videos") or ()),
+            requirements=tuple(document.get("requirements") or ()),
+            argv=tuple(document.get("argv") or ()),
+        )
+        known = set(manifest.to_json())
+        return replace(manifest, extra={key: value for key, value in document.items() if key not in known})
+
+
+_PLAIN_KEYS = (
+    "run_id", "worker_type", "algo", "env_id", "seed", "outcome", "reason", "tensorboard_dir", "wandb_run_id",
+    "wandb_run_path", "optuna_db_path", "policy", "notes", "versions", "evaluation", "parent", "host", "finalised_by",
+)  # fmt: skip
+
+
+def sha256_of_file(path: Path) -> str:
+    """Hex digest of a file's content, read in pieces."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

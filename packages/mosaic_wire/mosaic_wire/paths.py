@@ -1,0 +1,185 @@
+"""The `var/` layout: one place that knows where things lie."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from mosaic_wire import env
+from mosaic_wire.errors import WireError
+from mosaic_wire.ids import check_run_id
+
+_SOCKET_PATH_LIMIT = 100
+"""sun_path holds 108 bytes; leave room for the temporary names some libraries append."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """What a run leaves: `trainer/runs/<ULID>/`. The worker owns it while it runs."""
+
+    root: Path
+
+    @property
+    def manifest(self) -> Path:
+        return self.root / "analytics.json"
+
+    @property
+    def lifecycle(self) -> Path:
+        return self.root / "lifecycle.jsonl"
+
+    @property
+    def exit_record(self) -> Path:
+        return self.root / "exit.json"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.root / "tensorboard"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def videos(self) -> Path:
+        return self.root / "videos"
+
+    @property
+    def wandb(self) -> Path:
+        return self.root / "wandb"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+
+@dataclass(frozen=True)
+class Home:
+    """`$MOSAIC_HOME`: everything the daemon keeps. Folders are made by `create`, not by looking."""
+
+    root: Path
+
+    @property
+    def trainer(self) -> Path:
+        return self.root / "trainer"
+
+    @property
+    def database(self) -> Path:
+        return self.trainer / "trainer.sqlite"
+
+    @property
+    def lock(self) -> Path:
+        return self.trainer / "trainer.lock"
+
+    @property
+    def token(self) -> Path:
+        return self.trainer / "token"
+
+    @property
+    def daemon_record(self) -> Path:
+        """Who serves this home now: pid, process start time, addresses."""
+        return self.trainer / "daemon.json"
+
+    @property
+    def daemon_log(self) -> Path:
+        return self.root / "logs" / "daemon.log"
+
+    @property
+    def configs(self) -> Path:
+        return self.trainer / "configs"
+
+    @property
+    def runs(self) -> Path:
+        return self.trainer / "runs"
+
+    @property
+    def evaluations(self) -> Path:
+        return self.trainer / "evals"
+
+    @property
+    def custom_scripts(self) -> Path:
+        return self.trainer / "custom_scripts"
+
+    @property
+    def workers(self) -> Path:
+        return self.root / "workers"
+
+    @property
+    def telemetry_database(self) -> Path:
+        return self.root / "telemetry" / "telemetry.sqlite"
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "cache"
+
+    @property
+    def archive(self) -> Path:
+        return self.root / "archive"
+
+    def config_file(self, run_id: str) -> Path:
+        return self.configs / f"config-{check_run_id(run_id)}.json"
+
+    def worker_config_file(self, run_id: str) -> Path:
+        return self.configs / f"worker-{check_run_id(run_id)}.json"
+
+    def run_folder(self, run_id: str) -> RunFolder:
+        return RunFolder(self.runs / check_run_id(run_id))
+
+    def run_logs(self, run_id: str) -> Path:
+        return self.root / "logs" / "trainer" / check_run_id(run_id)
+
+    def evaluation_folder(self, run_id: str) -> Path:
+        return self.evaluations / check_run_id(run_id)
+
+    @property
+    def socket(self) -> Path:
+        """The daemon's unix socket; short enough for the kernel even when the home is not."""
+        inside = self.trainer / "socket" / "daemon.sock"
+        if len(os.fsencode(inside)) <= _SOCKET_PATH_LIMIT:
+            return inside
+        digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"mosaic-{os.getuid()}" / digest / "daemon.sock"
+
+    def create(self) -> None:
+        """Make the folders; the home itself and the socket's folder are for this user alone."""
+        for folder in (self.configs, self.runs, self.evaluations, self.workers, self.root / "logs" / "trainer"):
+            folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.trainer)
+        if not self.socket.is_relative_to(self.root):
+            make_private_folder(self.socket.parent.parent)
+        make_private_folder(self.socket.parent)
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a folder 0700 and refuse one that belongs to somebody else (a stranger may have made it in /tmp first)."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise WireError(
+            f"{folder} must be a folder of this user (uid {os.getuid()}); remove it or set {env.MOSAIC_HOME}"
+        )
+    if stat.S_IMODE(status.st_mode) != 0o700:
+        folder.chmod(0o700)
+
+
+def find_home() -> Home:
+    """`$MOSAIC_HOME`, else `var/` of the checkout this package is installed from, else the user's data folder."""
+    if chosen := os.environ.get(env.MOSAIC_HOME):
+        return Home(Path(chosen).expanduser().absolute())
+    # packages/mosaic_wire/mosaic_wire/paths.py of an editable install
+    checkout = Path(__file__).resolve().parents[3]
+    if (checkout / "packages" / "mosaic_wire" / "pyproject.toml").is_file():
+        return Home(checkout / "var")
+    return Home(Path(platformdirs.user_data_dir("mosaic", appauthor=False)))
+
+
+def config_home() -> Path:
+    """The user's settings and, where there is no keyring, the 0600 secret file: never inside `var/`."""
+    if chosen := os.environ.get(env.MOSAIC_CONFIG_HOME):
+        return Path(chosen).expanduser().absolute()
+    return Path(platformdirs.user_config_dir("mosaic", appauthor=False))

@@ -1,0 +1,1 @@
+"""trainer.proto and what `make proto` generates from it."""
