@@ -43,7 +43,7 @@ def write_json_atomically(path: Path, document: Mapping[str, Any], *, mode: int 
 
 
 def read_json_object(path: Path, *, max_bytes: int = 64 * 2**20) -> dict[str, Any]:
-    """Read a JSON object; raise ValueError when it is cut, damaged, too large or not an object, OSError when unreadable."""
+    """Read a JSON object; ValueError when it is cut, damaged, too large or no object, OSError when unreadable."""
     with path.open("rb") as stream:
         data = stream.read(max_bytes + 1)
     if len(data) > max_bytes:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 MAX_LINE_BYTES = 1 << 20
 """A longer line is not an event; it is skipped, never held in memory whole."""
@@ -69,17 +69,18 @@ class RunLifecycleEvent:
             raise ValueError("not a JSON object")
         seq, payload, attempt = document.get("seq"), document.get("payload", {}), document.get("attempt", 1)
         timestamp, run_id = document.get("timestamp"), document.get("run_id")
-        if not _is_int(seq) or seq < 1 or not _is_int(attempt) or attempt < 1:
+        if not _is_count(seq) or not _is_count(attempt):
             raise ValueError("seq and attempt must be whole numbers from 1")
         if not isinstance(timestamp, int | float) or isinstance(timestamp, bool) or not isinstance(run_id, str):
             raise ValueError("timestamp must be a number and run_id a string")
         if not isinstance(payload, dict):
             raise ValueError("payload must be an object")
-        return cls(LifecycleKind(document.get("event")), run_id, float(timestamp), seq, payload, attempt)
+        return cls(LifecycleKind(str(document.get("event"))), run_id, float(timestamp), seq, payload, attempt)
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_count(value: object) -> TypeGuard[int]:
+    """A whole number from 1 that a database column can hold."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 63
 
 
 def _finite(value: Any) -> Any:
