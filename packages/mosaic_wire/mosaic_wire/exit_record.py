@@ -30,7 +30,7 @@ class ExitRecord:
     finished_at: float
 
     def write(self, path: Path) -> None:
-        write_json_atomically(path, asdict(self))
+        write_json_atomically(path, asdict(self), sealed=True)
 
     @classmethod
     def read(cls, path: Path) -> ExitRecord | None:
@@ -48,9 +48,12 @@ class ExitRecord:
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        if not all(isinstance(value, int) for value in (record.attempt, record.exit_code, record.last_seq)):
-            return None
-        return record if isinstance(record.run_id, str) and isinstance(record.reason, str) else None
+        return record if record._has_the_right_types() else None
+
+    def _has_the_right_types(self) -> bool:
+        whole = all(type(number) is int for number in (self.attempt, self.exit_code, self.last_seq))
+        text = isinstance(self.run_id, str) and isinstance(self.reason, str)
+        return whole and text and type(self.finished_at) in (int, float)
 
     @classmethod
     def now(

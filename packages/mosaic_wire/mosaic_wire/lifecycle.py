@@ -17,8 +17,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from mosaic_wire.files import SEAL, checksum_of, unseal
+
 MAX_LINE_BYTES = 1 << 20
 """A longer line is not an event; it is skipped, never held in memory whole."""
+
+MAX_EVENT_BYTES = 1 << 18
+"""What this package writes stays well below that: longer payloads are shortened, so that no ending gets lost."""
 
 
 class LifecycleKind(StrEnum):
@@ -52,10 +57,19 @@ class RunLifecycleEvent:
 
     def to_line(self) -> str:
         """One JSON line, newline included. NaN and infinities become null: they are not JSON."""
+        line = self._line_with(_plain(self.payload))
+        for longest in (8192, 256):  # characters a text of an oversized payload may keep
+            if len(line) <= MAX_EVENT_BYTES:
+                break
+            line = self._line_with({**_shortened(_plain(self.payload), longest), "shortened": True})
+        return line if len(line) <= MAX_EVENT_BYTES else self._line_with({"shortened": True})
+
+    def _line_with(self, payload: Any) -> str:
         document = {
             "event": str(self.event), "run_id": self.run_id, "timestamp": self.timestamp,
-            "seq": self.seq, "attempt": self.attempt, "payload": _finite(self.payload),
+            "seq": self.seq, "attempt": self.attempt, "payload": payload,
         }  # fmt: skip
+        document[SEAL] = checksum_of(document)
         return json.dumps(document, separators=(",", ":"), ensure_ascii=True, allow_nan=False) + "\n"
 
     @classmethod
@@ -63,15 +77,16 @@ class RunLifecycleEvent:
         """Parse one line; raise ValueError with the reason when it is not an event."""
         try:
             document = json.loads(line)
-        except (UnicodeDecodeError, RecursionError, json.JSONDecodeError) as error:
-            raise ValueError(f"not JSON: {error}") from error
-        if not isinstance(document, dict):
-            raise ValueError("not a JSON object")
+            if not isinstance(document, dict):
+                raise ValueError("not a JSON object")
+            document = unseal(document)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"not an event: {error}") from error
         seq, payload, attempt = document.get("seq"), document.get("payload", {}), document.get("attempt", 1)
         timestamp, run_id = document.get("timestamp"), document.get("run_id")
         if not _is_count(seq) or not _is_count(attempt):
             raise ValueError("seq and attempt must be whole numbers from 1")
-        if not isinstance(timestamp, int | float) or isinstance(timestamp, bool) or not isinstance(run_id, str):
+        if not _is_moment(timestamp) or not isinstance(run_id, str):
             raise ValueError("timestamp must be a number and run_id a string")
         if not isinstance(payload, dict):
             raise ValueError("payload must be an object")
@@ -83,13 +98,38 @@ def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 63
 
 
-def _finite(value: Any) -> Any:
+def _is_moment(value: object) -> TypeGuard[float]:
+    """Unix seconds that a calendar knows."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12
+
+
+def _plain(value: Any) -> Any:
+    """A JSON value, whatever it was: an event must not be lost because its payload holds a path or an array scalar."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value)
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    item = getattr(value, "item", None)  # numpy and torch scalars
+    try:
+        return _plain(item()) if callable(item) else str(value)
+    except (TypeError, ValueError, RuntimeError):
+        return str(value)
+
+
+def _shortened(value: Any, longest: int) -> Any:
+    if isinstance(value, str) and len(value) > longest:
+        half = longest // 2  # an error says what happened at its start and where at its end
+        return f"{value[:half]} … {len(value) - longest} characters left out … {value[-half:]}"
+    if isinstance(value, dict):
+        return {_shortened(key, longest): _shortened(item, longest) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_shortened(item, longest) for item in value]
     return value
 
 
@@ -102,8 +142,7 @@ class LifecycleSpool:
         earlier = reader.read()
         self._seq = max((event.seq for event in earlier), default=0)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        if _ends_inside_a_line(path):  # the last writer died in mid-line: close it, so that the next line is whole
-            os.write(self._descriptor, b"\n")
+        self._torn = _ends_inside_a_line(path)  # the last writer died in mid-line
 
     @property
     def seq(self) -> int:
@@ -113,8 +152,9 @@ class LifecycleSpool:
     def append(self, kind: LifecycleKind, payload: Mapping[str, Any] | None = None) -> RunLifecycleEvent:
         """Write one event; endings reach the disk before this returns."""
         event = RunLifecycleEvent(kind, self._run_id, time.time(), self._seq + 1, payload or {}, self._attempt)
-        data = event.to_line().encode()
+        data = b"\n" * self._torn + event.to_line().encode()  # close a torn line, so that this one is whole
         written = os.write(self._descriptor, data)
+        self._torn = 0 < written < len(data)
         if written != len(data):  # a full disk can take a part of a line
             raise OSError(f"only {written} of {len(data)} bytes of a lifecycle event could be written to {self._path}")
         self._seq = event.seq
@@ -145,6 +185,7 @@ class LifecycleReader:
     def __init__(self, path: Path, *, after_seq: int = 0) -> None:
         self._path = path
         self._offset = 0
+        self._inside_a_long_line = False
         self.last_seq = after_seq
         self.damaged_lines = 0
 
@@ -156,25 +197,30 @@ class LifecycleReader:
         except FileNotFoundError:
             return events
         with stream:
+            if stream.seek(0, os.SEEK_END) < self._offset:
+                # The file was replaced by a shorter one; the numbers tell what is new in it.
+                self._offset, self._inside_a_long_line = 0, False
             stream.seek(self._offset)
             while line := stream.readline(MAX_LINE_BYTES):
-                if not line.endswith(b"\n"):
-                    if len(line) < MAX_LINE_BYTES:
-                        break  # still being written
-                    self.damaged_lines += 1
-                    while line and not line.endswith(b"\n"):
-                        line = stream.readline(MAX_LINE_BYTES)
-                    self._offset = stream.tell()
-                    continue
+                whole = line.endswith(b"\n")
+                if not whole and not self._inside_a_long_line and len(line) < MAX_LINE_BYTES:
+                    break  # still being written
                 self._offset = stream.tell()
-                if not line.strip():
-                    continue
-                try:
-                    event = RunLifecycleEvent.from_line(line)
-                except ValueError:
-                    self.damaged_lines += 1
-                    continue
-                if event.seq > self.last_seq:
-                    self.last_seq = event.seq
-                    events.append(event)
+                if whole and not self._inside_a_long_line:
+                    event = self._parse(line)
+                    if event is not None and event.seq > self.last_seq:
+                        self.last_seq = event.seq
+                        events.append(event)
+                else:
+                    self.damaged_lines += whole  # a long line counts once, when its end is found
+                    self._inside_a_long_line = not whole
         return events
+
+    def _parse(self, line: bytes) -> RunLifecycleEvent | None:
+        if not line.strip():
+            return None
+        try:
+            return RunLifecycleEvent.from_line(line)
+        except ValueError:
+            self.damaged_lines += 1
+            return None

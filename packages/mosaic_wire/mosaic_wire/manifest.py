@@ -31,6 +31,10 @@ class CheckpointEntry:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> CheckpointEntry:
         entry = cls(document["path"], document["step"], document["sha256"], document.get("kind", "periodic"))
+        if not all(isinstance(text, str) for text in (entry.path, entry.sha256, entry.kind)):
+            raise TypeError("path, sha256 and kind of a checkpoint must be strings")
+        if type(entry.step) is not int or entry.step < 0:
+            raise TypeError(f"step of a checkpoint must be a whole number from 0, not {entry.step!r}")
         relative = Path(entry.path)
         if relative.is_absolute() or ".." in relative.parts:
             raise ValueError(f"checkpoint path {entry.path!r} leaves the run folder")
@@ -106,7 +110,7 @@ class AnalyticsManifest:
         }
 
     def write(self, path: Path) -> None:
-        write_json_atomically(path, self.to_json())
+        write_json_atomically(path, self.to_json(), sealed=True)
 
     @classmethod
     def read(cls, path: Path) -> AnalyticsManifest:
@@ -114,32 +118,45 @@ class AnalyticsManifest:
         document = read_json_object(path)
         try:
             return cls._from_json(document)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"{path} is not a run manifest: {error!r}") from error
 
     @classmethod
     def _from_json(cls, document: dict[str, Any]) -> AnalyticsManifest:
         wandb = (document.get("artifacts") or {}).get("wandb") or {}
         plain = {name: document[name] for name in _PLAIN_KEYS if document.get(name) is not None}
-        if not isinstance(document["run_id"], str):
-            raise TypeError("run_id is not a string")
+        for name, value in plain.items():
+            if not isinstance(value, _PLAIN_KEYS[name]) or isinstance(value, bool):
+                raise TypeError(f"{name} has the wrong type: {value!r}")
         manifest = cls(
             **plain,
             wandb_entity=wandb.get("entity"),
             wandb_project=wandb.get("project"),
             checkpoints=tuple(CheckpointEntry.from_json(entry) for entry in document.get("checkpoints") or ()),
-            videos=tuple(document.get("videos") or ()),
-            requirements=tuple(document.get("requirements") or ()),
-            argv=tuple(document.get("argv") or ()),
+            videos=_texts(document, "videos"),
+            requirements=_texts(document, "requirements"),
+            argv=_texts(document, "argv"),
         )
         known = set(manifest.to_json())
         return replace(manifest, extra={key: value for key, value in document.items() if key not in known})
 
 
-_PLAIN_KEYS = (
-    "run_id", "worker_type", "algo", "env_id", "seed", "outcome", "reason", "tensorboard_dir", "wandb_run_id",
-    "wandb_run_path", "optuna_db_path", "policy", "notes", "versions", "evaluation", "parent", "host", "finalised_by",
-)  # fmt: skip
+_PLAIN_KEYS: Mapping[str, type] = {
+    **dict.fromkeys(
+        ("run_id", "worker_type", "algo", "env_id", "outcome", "reason", "tensorboard_dir", "wandb_run_id",
+         "wandb_run_path", "optuna_db_path", "policy", "notes", "finalised_by"),
+        str,
+    ),
+    **dict.fromkeys(("versions", "evaluation", "parent", "host"), dict),
+    "seed": int,
+}  # fmt: skip
+
+
+def _texts(document: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    values = document.get(key) or []
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise TypeError(f"{key} must be a list of strings")
+    return tuple(values)
 
 
 def sha256_of_file(path: Path) -> str:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-
-import platformdirs
 
 from mosaic_wire import env
 from mosaic_wire.errors import WireError
@@ -142,6 +139,8 @@ class Home:
         inside = self.trainer / "socket" / "daemon.sock"
         if len(os.fsencode(inside)) <= _SOCKET_PATH_LIMIT:
             return inside
+        import tempfile  # rarely needed, and not cheap
+
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"mosaic-{os.getuid()}" / digest / "daemon.sock"
 
@@ -175,6 +174,8 @@ def find_home() -> Home:
     checkout = Path(__file__).resolve().parents[3]
     if (checkout / "packages" / "mosaic_wire" / "pyproject.toml").is_file():
         return Home(checkout / "var")
+    import platformdirs  # only a home that nobody named needs it
+
     return Home(Path(platformdirs.user_data_dir("mosaic", appauthor=False)))
 
 
@@ -182,4 +183,6 @@ def config_home() -> Path:
     """The user's settings and, where there is no keyring, the 0600 secret file: never inside `var/`."""
     if chosen := os.environ.get(env.MOSAIC_CONFIG_HOME):
         return Path(chosen).expanduser().absolute()
+    import platformdirs
+
     return Path(platformdirs.user_config_dir("mosaic", appauthor=False))

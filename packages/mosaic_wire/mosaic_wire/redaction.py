@@ -15,12 +15,39 @@ _SECRET_KEY = re.compile(
     r"(^|[_-])(api[_-]?key|secret|token|password|passwd|credential|private[_-]?key|auth)s?($|[_-])", re.IGNORECASE
 )
 _URL_CREDENTIALS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^/\s:@]+:[^/\s@]+@", re.IGNORECASE)
+_TOKEN_COUNT = re.compile(r"(^|[_-])(max|min|num|n|total|new|prompt|completion)[_-]([a-z]+[_-])?tokens$", re.IGNORECASE)
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _BEARER = re.compile(r"(bearer\s+)[A-Za-z0-9._~+/=-]{16,}", re.IGNORECASE)
 
 
 def is_secret_key(key: str) -> bool:
     """Tell whether a config key of this name holds a secret (`wandb_api_key`, `openai-token`, `password` …)."""
-    return _SECRET_KEY.search(key) is not None
+    words = _HUMP.sub("_", key)
+    if _TOKEN_COUNT.search(words):  # how many words a language model may say
+        return False
+    return _SECRET_KEY.search(words) is not None
+
+
+def secret_values(document: Any) -> set[str]:
+    """Every text that stands under a secret key in a JSON value, to clean other texts of it."""
+    if isinstance(document, Mapping):
+        found = set[str]()
+        for key, item in document.items():
+            found |= _texts_in(item) if is_secret_key(str(key)) else secret_values(item)
+        return found
+    if isinstance(document, list | tuple):
+        return set[str]().union(*map(secret_values, document))
+    return set()
+
+
+def _texts_in(value: Any) -> set[str]:
+    if isinstance(value, str):
+        return {value}
+    if isinstance(value, Mapping):  # {"secret_ref": name} is a name, not the secret
+        return set[str]().union(*(_texts_in(item) for key, item in value.items() if key != "secret_ref"))
+    if isinstance(value, list | tuple):
+        return set[str]().union(*map(_texts_in, value))
+    return set()
 
 
 def redact_text(text: str, secrets: Iterable[str] = ()) -> str:

@@ -50,7 +50,7 @@ class FieldSpec:
         if self.choices and value not in self.choices:
             return f"expected one of {', '.join(map(repr, self.choices))}, got {value!r}"
         if self.kind in ("int", "float"):
-            if not math.isfinite(value):
+            if isinstance(value, float) and not math.isfinite(value):
                 return f"expected a finite number, got {value!r}"
             if self.minimum is not None and value < self.minimum:
                 return f"must be at least {self.minimum:g}, got {value!r}"
@@ -154,7 +154,7 @@ class WorkerSpec:
                 hidden=bool(document.get("hidden", False)),
                 env={str(key): str(value) for key, value in dict(document.get("env", {})).items()},
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise SpecError(f"the worker description is malformed: {error!r}") from error
 
 
@@ -197,10 +197,17 @@ def _field(document: Mapping[str, Any]) -> FieldSpec:
         help=str(document.get("help", "")),
         choices=tuple(document.get("choices") or ()),
         nullable=bool(document.get("nullable", False)),
-        minimum=document.get("minimum"),
-        maximum=document.get("maximum"),
+        minimum=_number(document, "minimum"),
+        maximum=_number(document, "maximum"),
         group=str(document.get("group", "")),
     )
+
+
+def _number(document: Mapping[str, Any], key: str) -> float | None:
+    value = document.get(key)
+    if value is not None and not _fits("float", value):
+        raise SpecError(f"{key} of field {document.get('name')!r} must be a number, not {value!r}")
+    return value
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
