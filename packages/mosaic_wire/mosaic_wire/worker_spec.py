@@ -5,7 +5,6 @@ Data, not code: the daemon never imports a worker, so a worker may live in an en
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -212,6 +211,8 @@ def _number(document: Mapping[str, Any], key: str) -> float | None:
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known name that looks most like this one, for «did you mean»."""
+    import difflib  # only somebody who mistyped waits for it
+
     candidates = list(known)
     lowered = {name.lower(): name for name in candidates}
     close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.5)
