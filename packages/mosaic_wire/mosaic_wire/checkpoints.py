@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mosaic_wire.errors import WireError
+from mosaic_wire.errors import DamagedCheckpoint
 from mosaic_wire.files import fsync_directory, json_bytes, read_json_object
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry, sha256_of_file
 from mosaic_wire.paths import RunFolder
@@ -24,10 +24,6 @@ STATE_FILE = "state.json"
 
 _FOLDER_NAME = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", re.ASCII)
-
-
-class DamagedCheckpoint(WireError, ValueError):
-    """A checkpoint is not what was written; it must not be trained from."""
 
 
 def write_checkpoint(
@@ -131,23 +127,24 @@ def _read_verified(folder: Path, sha256: str | None) -> dict[str, Any]:
 def last_good_checkpoint(run_folder: RunFolder) -> CheckpointEntry | None:
     """The newest checkpoint whose hashes fit; bad ones are passed over.
 
-    From the manifest; from the folders themselves when the manifest cannot be read.
+    From the manifest; from the folders themselves when the manifest cannot be read or lists no good one.
     """
     try:
         listed = AnalyticsManifest.read(run_folder.manifest).checkpoints
     except (OSError, ValueError):
-        return _last_good_by_scanning(run_folder)
+        listed = ()
     for entry in sorted(listed, key=lambda entry: entry.step, reverse=True):
         folder = run_folder.root / entry.path
         inside = folder.resolve().is_relative_to(run_folder.root.resolve())  # not through a link
         if inside and verify_checkpoint(folder, entry.sha256) is None:
             return entry
-    return None
+    # A listed folder that differs from its listing stays refused, however well it fits itself.
+    return _last_good_by_scanning(run_folder, passing_over={Path(entry.path).name for entry in listed})
 
 
-def _last_good_by_scanning(run_folder: RunFolder) -> CheckpointEntry | None:
+def _last_good_by_scanning(run_folder: RunFolder, *, passing_over: set[str]) -> CheckpointEntry | None:
     try:
-        names = [name for name in os.listdir(run_folder.checkpoints) if _FOLDER_NAME.fullmatch(name)]
+        names = set(filter(_FOLDER_NAME.fullmatch, os.listdir(run_folder.checkpoints))) - passing_over
     except OSError:
         return None
     for name in sorted(names, key=lambda name: int(name.removeprefix("step-")), reverse=True):

@@ -4,8 +4,10 @@ WireError
 ├── InvalidRunId           a run id is not a ULID
 ├── ConfigProblems         a config document is wrong in one or more places
 ├── SpecError              a worker description cannot be used
+├── DamagedCheckpoint      a checkpoint is not what was written
 └── SessionError           the worker cannot talk to its daemon
-    └── RegistrationRefused   the daemon does not want this worker
+    ├── RegistrationRefused   the daemon does not want this worker
+    └── SessionStopped        SIGTERM came before the daemon answered
 """
 
 from __future__ import annotations
@@ -54,9 +56,17 @@ class SpecError(WireError):
     """A worker's description is missing or cannot be used."""
 
 
+class DamagedCheckpoint(WireError, ValueError):
+    """A checkpoint is not what was written; it must not be trained from."""
+
+
 class SessionError(WireError):
     """The worker cannot talk to its daemon."""
 
 
 class RegistrationRefused(SessionError):
     """The daemon answered, and does not want this worker."""
+
+
+class SessionStopped(SessionError):
+    """The worker was asked to stop before the daemon answered."""

@@ -1,0 +1,221 @@
+"""The connection of a worker session to its daemon: one channel, a heartbeat thread and a control thread.
+
+Part of `mosaic_wire.session`, and apart from it only because importing grpc costs time that `--describe` and runs
+without a daemon need not spend.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+# Lost connections are this module's daily bread; grpc's own words about them do not belong into the worker's log.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+
+from mosaic_wire import PROTOCOL_VERSION
+from mosaic_wire.errors import RegistrationRefused, SessionError, SessionStopped
+from mosaic_wire.proto import trainer_pb2 as messages
+from mosaic_wire.proto.trainer_pb2_grpc import TrainerServiceStub
+
+if TYPE_CHECKING:
+    from mosaic_wire.session import Progress
+
+CommandKind: TypeAlias = messages.ControlCommand.Kind.ValueType
+Command = messages.ControlCommand
+
+RUN_TOKEN_HEADER = "x-mosaic-run-token"
+SESSION_TOKEN_HEADER = "x-mosaic-session-token"
+
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 0.1, 2.0
+_CALL_S = 10.0
+"""Deadline of one call; a frozen daemon must not hold the heartbeat thread for longer."""
+
+_AWAY = frozenset({
+    grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN,
+})  # fmt: skip
+"""Answers that may be different in a moment; every other one is a refusal."""
+
+_CHANNEL_OPTIONS = (
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.enable_http_proxy", 0),  # the daemon is on this machine, whatever http_proxy says
+)
+
+
+class DaemonLink:
+    """Registers once, then keeps two daemon threads that reconnect quietly for as long as the worker lives."""
+
+    def __init__(
+        self,
+        target: str,
+        run_id: str,
+        progress: Progress,
+        commands: queue.SimpleQueue[CommandKind | None],
+        heartbeat_s: float,
+    ) -> None:
+        self._target, self._run_id = target, run_id
+        self._progress, self._commands, self._heartbeat_s = progress, commands, heartbeat_s
+        self._channel = grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+        self._stub = TrainerServiceStub(self._channel)
+        self._metadata: tuple[tuple[str, str], ...] = ()
+        self._commanded: CommandKind = Command.RESUME
+        self._control_call: Any = None
+        self._threads: list[threading.Thread] = []
+        self._closing = False
+        self._away = False
+        self._seq = self._heard_seq = 0
+        self._changed = threading.Condition()  # guards the four above
+
+    # -- registration
+
+    def register(
+        self, *, run_token: str, attempt: int, instance: str, capabilities: Mapping[str, Any], algo: str, env_id: str,
+        extras: Mapping[str, Any], timeout_s: float, stop: threading.Event,
+    ) -> None:  # fmt: skip
+        """Ask for a session token until the daemon answers; the same `instance` makes a repeated question harmless."""
+        request = messages.RegisterWorkerRequest(
+            run_id=self._run_id, attempt=attempt, protocol_version=PROTOCOL_VERSION, instance=instance, pid=os.getpid(),
+            capabilities_json=json.dumps(capabilities), algo=algo, env_id=env_id,
+            extras_json=json.dumps(extras, default=str),
+        )  # fmt: skip
+        deadline = time.monotonic() + timeout_s
+        pause_s = _FIRST_RETRY_S
+        while True:
+            left_s = deadline - time.monotonic()
+            call = self._stub.RegisterWorker.future(
+                request, metadata=((RUN_TOKEN_HEADER, run_token),), timeout=max(0.1, min(left_s, _CALL_S)),
+                wait_for_ready=True,
+            )  # fmt: skip
+            try:
+                response = _result_unless(stop, call)
+                break
+            except grpc.RpcError as error:
+                if error.code() not in _AWAY:
+                    raise RegistrationRefused(f"the daemon refused this worker: {error.details()}") from None
+                words = error.details()
+            if time.monotonic() + pause_s >= deadline:
+                raise SessionError(
+                    f"no trainer daemon let run {self._run_id} register at {self._target} within {timeout_s:g} s "
+                    f"({words}); `mosaic daemon status` tells whether one runs"
+                )
+            if stop.wait(pause_s):
+                raise SessionStopped("stopped before the daemon answered")
+            pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
+        self._metadata = ((SESSION_TOKEN_HEADER, response.session_token),)
+        if response.heartbeat_s > 0:
+            self._heartbeat_s = response.heartbeat_s
+
+    # -- threads
+
+    def start(self, *, lifecycle_seq: int) -> None:
+        """Begin heartbeats and listen for commands."""
+        self._seq = lifecycle_seq
+        for name, work in (("mosaic-heartbeat", self._beat), ("mosaic-control", self._listen)):
+            thread = threading.Thread(target=work, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def poke(self, seq: int) -> None:
+        """The lifecycle file has grown to `seq`: tell the daemon now."""
+        with self._changed:
+            self._seq = seq
+            self._changed.notify_all()
+
+    def wait_until_heard(self, seq: int, *, timeout_s: float) -> bool:
+        """Wait until the daemon acknowledged this number; not at all while it is away: the file tells it later."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._heard_seq >= seq or self._away or self._closing, timeout=timeout_s)
+            return self._heard_seq >= seq
+
+    def close(self) -> None:
+        """Stop both threads and close the channel."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._control_call is not None:
+            self._control_call.cancel()
+        self._channel.close()
+        for thread in self._threads:
+            thread.join(timeout=1)
+
+    def _rest(self, seconds: float) -> bool:
+        """Sleep, unless the session closes meanwhile; True when it does."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._closing, timeout=seconds)
+
+    def _beat(self) -> None:
+        pause_s = 0.0
+        while not self._rest(pause_s):
+            with self._changed:
+                seq = self._seq
+            if self._send_heartbeat(seq):
+                pause_s = 0.0
+                with self._changed:
+                    self._away, self._heard_seq = False, max(self._heard_seq, seq)
+                    self._changed.notify_all()
+                    self._changed.wait_for(self._something_to_tell, timeout=self._heartbeat_s)
+            else:
+                pause_s = min(2 * pause_s or _FIRST_RETRY_S, _LONGEST_RETRY_S)
+                with self._changed:
+                    self._away = True
+                    self._changed.notify_all()
+
+    def _something_to_tell(self) -> bool:
+        return self._closing or self._seq > self._heard_seq
+
+    def _send_heartbeat(self, seq: int) -> bool:
+        progress = self._progress
+        request = messages.HeartbeatRequest(
+            run_id=self._run_id, step=progress.step, total=progress.total, episodic_return=progress.episodic_return,
+            sps=progress.sps, seconds_since_step=progress.seconds_since_step, lifecycle_seq=seq,
+        )  # fmt: skip
+        try:
+            self._stub.Heartbeat(request, metadata=self._metadata, timeout=_CALL_S)
+        except (grpc.RpcError, ValueError):  # ValueError: the channel was closed under us
+            return False
+        return True
+
+    def _listen(self) -> None:
+        pause_s = _FIRST_RETRY_S
+        request = messages.ControlStreamRequest(run_id=self._run_id)
+        while not self._closing:
+            opened_at = time.monotonic()
+            try:
+                self._control_call = self._stub.ControlStream(request, metadata=self._metadata, wait_for_ready=True)
+                for command in self._control_call:
+                    self._obey(command.kind)
+            except (grpc.RpcError, ValueError):
+                pass  # the daemon went away; it sends what is still to be obeyed when it is back
+            lasted = time.monotonic() - opened_at > _LONGEST_RETRY_S
+            pause_s = _FIRST_RETRY_S if lasted else min(2 * pause_s, _LONGEST_RETRY_S)
+            if self._rest(pause_s):
+                return
+
+    def _obey(self, kind: CommandKind) -> None:
+        """Queue a command that changes something: repeated ones, and all after RELEASE, say nothing new."""
+        if kind in (Command.PAUSE, Command.RESUME, Command.RELEASE) and self._commanded not in (kind, Command.RELEASE):
+            self._commanded = kind
+            self._commands.put(kind)
+
+
+def _result_unless(stop: threading.Event, call: Any) -> messages.RegisterWorkerResponse:
+    """Wait for an answer in small steps: the main thread handles signals only between them."""
+    done = threading.Event()
+    call.add_done_callback(lambda _: done.set())
+    while not done.wait(0.1):
+        if stop.is_set():
+            call.cancel()
+            raise SessionStopped("stopped before the daemon answered")
+    response: messages.RegisterWorkerResponse = call.result()
+    return response
