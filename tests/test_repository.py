@@ -1,0 +1,241 @@
+"""Promises of the repository itself: pins, stubs, documents, import contracts, CI."""
+
+from __future__ import annotations
+
+import configparser
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BIN = Path(sys.executable).parent
+DISTRIBUTIONS = sorted(
+    path.parent for kind in ("packages", "workers") for path in (ROOT / kind).glob("*/pyproject.toml")
+)
+REQUIREMENT_FILES = sorted({ROOT / "requirements.txt", *(ROOT / "requirements").glob("*.txt")})
+CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
+
+
+def tracked_files() -> list[Path]:
+    """Files git knows, or would know after `git add`."""
+    argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, check=True)
+    return [path for name in done.stdout.decode().split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def requirement_lines(path: Path) -> list[str]:
+    """Lines of a requirement file without comments and blank ones."""
+    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
+    return [line for line in lines if line]
+
+
+def constraints() -> dict[str, str]:
+    pairs = (line.split("==") for line in requirement_lines(CONSTRAINTS))
+    return {normalised(name): version for name, version in pairs}
+
+
+# ---------------------------------------------------------------- requirements
+
+
+def test_every_constraint_is_one_exact_pin():
+    lines = requirement_lines(CONSTRAINTS)
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)] == []
+    assert len(constraints()) == len(lines), "a package is pinned twice"
+
+
+@pytest.mark.parametrize("path", REQUIREMENT_FILES, ids=lambda path: path.name)
+def test_every_required_package_is_pinned_by_the_constraints(path):
+    if path == CONSTRAINTS:
+        return
+    pinned = constraints()
+    options = [line for line in requirement_lines(path) if line.startswith("-")]
+    names = [re.split(r"[\s<>=!~;\[]", line)[0] for line in requirement_lines(path) if not line.startswith("-")]
+    assert [name for name in names if normalised(name) not in pinned] == []
+    assert "-c constraints.txt" in options or not names
+    for option in options:
+        flag, argument = option.split()
+        if flag == "-e":  # pip reads these from the folder it is started in
+            assert (ROOT / argument / "pyproject.toml").is_file()
+        else:
+            assert flag in ("-c", "-r")
+            assert (path.parent / argument).is_file()
+
+
+@pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=lambda folder: folder.name)
+def test_every_dependency_of_a_package_is_pinned_by_the_constraints(folder):
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    ours = {normalised(other.name) for other in DISTRIBUTIONS}
+    names = {normalised(re.split(r"[\s<>=!~;\[]", line)[0]) for line in project["dependencies"]}
+    assert names - ours - set(constraints()) == set()
+
+
+def test_nothing_unpinned_is_installed():
+    """Whatever came into the environment beside our packages and pip has its line in the constraints."""
+    pinned, ours = constraints(), {normalised(folder.name) for folder in DISTRIBUTIONS}
+    installed = {normalised(found.metadata["Name"]) for found in importlib.metadata.distributions()}
+    assert installed - ours - set(pinned) - {"pip", "wheel"} == set()
+
+
+def test_the_base_needs_no_learning_framework():
+    text = (ROOT / "requirements" / "base.txt").read_text()
+    assert not re.search(r"^(torch|jax|gymnasium|tensorboard|numpy)\b", text, re.MULTILINE)
+
+
+# ---------------------------------------------------------------- packages and stubs
+
+
+@pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=lambda folder: folder.name)
+def test_every_package_has_its_project_file_readme_and_tests(folder):
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert normalised(project["name"]) == normalised(folder.name)
+    assert project["license"] == "MIT"
+    assert (folder / folder.name / "__init__.py").is_file()
+    assert (folder / "README.md").stat().st_size > 200, "a README says what belongs here and what does not"
+    assert list((folder / "tests").glob("test_*.py"))
+    assert not list((folder / "tests").rglob("__init__.py")), "tests are imported by path, not as packages"
+
+
+def test_the_checked_in_stubs_are_what_make_proto_generates(tmp_path):
+    argv = ["make", "proto", "TEST_READY=", f"BIN={BIN}", f"PROTO_OUT={tmp_path}"]
+    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    fresh = sorted((tmp_path / "mosaic_wire" / "proto").iterdir())
+    assert len(fresh) == 4
+    for path in fresh:
+        kept = ROOT / "packages" / "mosaic_wire" / "mosaic_wire" / "proto" / path.name
+        assert path.read_bytes() == kept.read_bytes(), f"{path.name} is out of date: run make proto"
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_no_tracked_file_is_large():
+    assert [path for path in tracked_files() if path.stat().st_size > 2**20] == []
+
+
+def test_no_tracked_file_names_a_package_registry():
+    # Spelled in pieces, so that this file does not name one either.
+    hosts = [b"pypi" + b".org", b"python" + b"hosted.org", b"download.py" + b"torch.org", b"ana" + b"conda.org"]
+    named = [
+        path.relative_to(ROOT) for path in tracked_files() if any(host in path.read_bytes().lower() for host in hosts)
+    ]
+    assert named == []
+
+
+def test_ci_runs_make_test():
+    script = ROOT / ".ci" / "run"
+    assert script.stat().st_mode & 0o111
+    lines = script.read_text().splitlines()
+    assert lines[0].endswith("bash")
+    assert "set -euo pipefail" in lines
+    assert lines[-1] == "exec make test"
+
+
+def test_the_help_of_the_makefile_names_every_target():
+    makefile = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert phony is not None
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"^  make (\S+)", shown, re.MULTILINE) == phony[1].split()
+
+
+# ---------------------------------------------------------------- documents
+
+
+def headings(path: Path) -> set[str]:
+    """Anchors of a Markdown file, as they are made from its headings."""
+    found = re.findall(r"^#+ +(.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", text.replace("`", "")).strip().lower().replace(" ", "-") for text in found}
+
+
+DOCUMENTS = [path for path in tracked_files() if path.suffix == ".md"]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_of_a_document_leads_somewhere(path):
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (path.parent / name).resolve() if name else path
+        if not linked.exists() or (anchor and anchor not in headings(linked)):
+            broken.append(target)
+    assert broken == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_path_a_document_names_exists(path):
+    """`packages/…`, `workers/…`, `docs/…`, `tests/…` in backticks are promises to a reader."""
+    text = path.read_text()
+    named = re.findall(r"`((?:packages|workers|docs|tests|requirements|benchmarks)/[\w./-]+)`", text)
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+# ---------------------------------------------------------------- import contracts
+
+
+@pytest.fixture(scope="module")
+def source_copy(tmp_path_factory):
+    """A copy of the import packages to plant imports in."""
+    folder = tmp_path_factory.mktemp("sources")
+    for distribution in DISTRIBUTIONS:
+        ignored = shutil.ignore_patterns("__pycache__", "tests")
+        shutil.copytree(distribution / distribution.name, folder / distribution.name, ignore=ignored)
+    shutil.copy(ROOT / ".importlinter", folder)
+    return folder
+
+
+def lint_imports(folder: Path, *contracts: str) -> subprocess.CompletedProcess[str]:
+    chosen = [argument for contract in contracts for argument in ("--contract", contract)]
+    # The tool puts the current folder first on its path: the copy is looked at, not the installed packages.
+    argv = [str(BIN / "lint-imports"), "--no-logo", "--no-cache", *chosen]
+    return subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+PLANTED = [
+    ("processes", "cleanrl_worker/registry.py", "import gym_gui"),
+    ("processes", "gym_gui/config/settings.py", "import random_worker"),
+    ("processes", "mosaic_wire/files.py", "import gym_gui"),
+    ("no-qt", "gym_gui/services/trainer/registry.py", "import PySide6"),
+    ("no-ml", "gym_gui/services/trainer/launch.py", "def lazily():\n    import torch"),
+    ("gui", "gym_gui/config/settings.py", "import gym_gui.services.trainer.registry"),
+    ("trainer", "gym_gui/services/trainer/registry.py", "import gym_gui.services.trainer.dispatcher"),
+    ("trainer", "gym_gui/services/trainer/errors.py", "import gym_gui.services.trainer.fsm"),
+    ("client", "gym_gui/services/trainer/client.py", "import gym_gui.services.trainer.registry"),
+    ("pure-fsm", "gym_gui/services/trainer/fsm.py", "import time"),
+    ("worker", "cleanrl_worker/config.py", "import cleanrl_worker.runtime"),
+    ("light-root", "cleanrl_worker/registry.py", "import torch"),
+    ("standalone", "cleanrl_worker/algorithms/ppo.py", "import mosaic_wire"),
+]
+
+
+def test_every_contract_has_a_planted_import():
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / ".importlinter")
+    names = {section.rpartition(":")[2] for section in settings.sections() if ":contract:" in section}
+    # One algorithm file cannot import another while there is one: its independence is checked from the second on.
+    assert names - {"single-file"} == {contract for contract, _, _ in PLANTED}
+
+
+@pytest.mark.parametrize(("contract", "module", "planted"), PLANTED, ids=lambda value: value.replace("\n", " "))
+def test_a_planted_import_breaks_its_contract(source_copy, contract, module, planted):
+    path = source_copy / module
+    original = path.read_text()
+    assert lint_imports(source_copy, contract).returncode == 0
+    path.write_text(f"{original}\n{planted}\n")
+    try:
+        done = lint_imports(source_copy, contract)
+    finally:
+        path.write_text(original)
+    assert done.returncode == 1
+    assert "BROKEN" in done.stdout
