@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 # Lost connections are this module's daily bread; grpc's own words about them do not belong into the worker's log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -23,12 +23,7 @@ from mosaic_wire import PROTOCOL_VERSION
 from mosaic_wire.errors import RegistrationRefused, SessionError, SessionStopped
 from mosaic_wire.proto import trainer_pb2 as messages
 from mosaic_wire.proto.trainer_pb2_grpc import TrainerServiceStub
-
-if TYPE_CHECKING:
-    from mosaic_wire.session import Progress
-
-CommandKind: TypeAlias = messages.ControlCommand.Kind.ValueType
-Command = messages.ControlCommand
+from mosaic_wire.session import CommandKind, Progress
 
 RUN_TOKEN_HEADER = "x-mosaic-run-token"
 SESSION_TOKEN_HEADER = "x-mosaic-session-token"
@@ -69,7 +64,7 @@ class DaemonLink:
         self._channel = grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
         self._stub = TrainerServiceStub(self._channel)
         self._metadata: tuple[tuple[str, str], ...] = ()
-        self._commanded: CommandKind = Command.RESUME
+        self._commanded = CommandKind.RESUME
         self._control_call: Any = None
         self._threads: list[threading.Thread] = []
         self._closing = False
@@ -202,11 +197,11 @@ class DaemonLink:
             if self._rest(pause_s):
                 return
 
-    def _obey(self, kind: CommandKind) -> None:
+    def _obey(self, kind: int) -> None:
         """Queue a command that changes something: repeated ones, and all after RELEASE, say nothing new."""
-        if kind in (Command.PAUSE, Command.RESUME, Command.RELEASE) and self._commanded not in (kind, Command.RELEASE):
-            self._commanded = kind
-            self._commands.put(kind)
+        if kind in tuple(CommandKind) and self._commanded not in (kind, CommandKind.RELEASE):
+            self._commanded = CommandKind(kind)
+            self._commands.put(self._commanded)
 
 
 def _result_unless(stop: threading.Event, call: Any) -> messages.RegisterWorkerResponse:

@@ -163,3 +163,12 @@ def sha256_of_file(path: Path) -> str:
     """Hex digest of a file's content, read in pieces."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def earlier_checkpoints(manifest: Path, *, up_to_step: int) -> tuple[CheckpointEntry, ...]:
+    """What an earlier attempt of this run listed, as far as this one goes on from it."""
+    try:
+        known = AnalyticsManifest.read(manifest).checkpoints
+    except (OSError, ValueError):
+        return ()
+    return tuple(entry for entry in known if entry.step <= up_to_step)

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from enum import IntEnum
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -36,7 +37,16 @@ from mosaic_wire.paths import RunFolder
 from mosaic_wire.redaction import is_secret_key, redact_document, redact_text, secret_values
 
 if TYPE_CHECKING:  # a worker without a daemon does not pay for grpc
-    from mosaic_wire.daemon_link import CommandKind, DaemonLink
+    from mosaic_wire.daemon_link import DaemonLink
+
+
+class CommandKind(IntEnum):
+    """What the daemon may ask of a running worker; numbers as in `ControlCommand.Kind` of trainer.proto."""
+
+    PAUSE = 1
+    RESUME = 2
+    RELEASE = 3
+
 
 _LAST_HEARTBEAT_S = 2.0
 """How long an ending waits until the daemon has heard of it; the file tells it anyway."""
@@ -206,6 +216,21 @@ class WorkerSession:
             return self._commands.get_nowait() if timeout_s <= 0 else self._commands.get(timeout=timeout_s)
         except queue.Empty:
             return None
+
+    def hold(self, payload: Mapping[str, Any] | None = None) -> CommandKind | None:
+        """Obey PAUSE: emit `paused`, wait for RESUME (emits `resumed`) or RELEASE; None when SIGTERM came instead.
+
+        Write the checkpoint before you call it; after RELEASE, finish with ExitOutcome.RELEASED.
+        """
+        self.emit(LifecycleKind.PAUSED, payload)
+        command = None
+        while command not in (CommandKind.RESUME, CommandKind.RELEASE) and not self.stop_requested.is_set():
+            command = self.next_command(timeout_s=60)
+        if self.stop_requested.is_set():
+            return None
+        if command is CommandKind.RESUME:
+            self.emit(LifecycleKind.RESUMED, payload)
+        return command
 
     # -- ending
 

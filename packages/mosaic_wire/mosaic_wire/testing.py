@@ -22,13 +22,14 @@ from typing import Any, Self
 import grpc
 
 from mosaic_wire import env
-from mosaic_wire.daemon_link import RUN_TOKEN_HEADER, SESSION_TOKEN_HEADER, CommandKind
+from mosaic_wire.daemon_link import RUN_TOKEN_HEADER, SESSION_TOKEN_HEADER
 from mosaic_wire.exit_record import ExitRecord
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.lifecycle import LifecycleReader, RunLifecycleEvent
 from mosaic_wire.paths import Home, RunFolder
 from mosaic_wire.proto import trainer_pb2 as messages
 from mosaic_wire.proto.trainer_pb2_grpc import TrainerServiceServicer, add_TrainerServiceServicer_to_server
+from mosaic_wire.session import CommandKind
 
 GENEROUS_S = 60.0
 """How long a test waits for something that takes a moment on an idle machine."""
@@ -168,7 +169,7 @@ class _WorkerCalls(TrainerServiceServicer):
             daemon.control_streams += 1
         try:
             while (kind := outbox.get()) is not None:
-                yield messages.ControlCommand(kind=kind)
+                yield messages.ControlCommand(kind=int(kind))  # type: ignore[arg-type]  # the same numbers
         finally:
             with daemon._lock:
                 daemon._outboxes.remove(outbox)
