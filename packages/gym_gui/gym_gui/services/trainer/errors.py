@@ -6,6 +6,8 @@ TrainerError
 ├── RunNotFound
 ├── AmbiguousRunId         an abbreviation fits several runs
 ├── InvalidConfig          a submitted config has problems (all of them listed)
+├── UnknownWorker          no worker of this name is installed
+├── SecretStoreError       secrets cannot be kept or read back
 ├── NotPossibleNow         a request that this run's state does not allow
 ├── NotAllowed             wrong or missing token
 ├── SpawnFailed            the worker process could not be started
@@ -69,6 +71,19 @@ class InvalidConfig(TrainerError):
         self.problems = tuple(problems)
         count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
         super().__init__("\n".join([f"the run config has {count}:", *(f"  {problem}" for problem in self.problems)]))
+
+
+class UnknownWorker(TrainerError):
+    """No worker of this name is installed; `suggestion` is the nearest one that is."""
+
+    def __init__(self, name: str, suggestion: str | None = None) -> None:
+        self.name, self.suggestion = name, suggestion
+        hint = f"; did you mean {suggestion!r}?" if suggestion else ""
+        super().__init__(f"there is no worker {name[:80]!r}{hint} `mosaic workers` lists them")
+
+
+class SecretStoreError(TrainerError):
+    """Secrets cannot be kept or read back; the message says where they lie and what to do."""
 
 
 class NotPossibleNow(TrainerError):

@@ -1,0 +1,116 @@
+"""Log codes: `LOG<number> | message | extra={json}`, the same in the daemon's log, a worker's output and the window.
+
+A number never changes its meaning and is never reused; a new code takes a free number.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LogCode:
+    """One code: the number operators search for, its constant's name, how loud it is, and what it means."""
+
+    number: int
+    name: str
+    level: int
+    meaning: str
+
+    @property
+    def code(self) -> str:
+        return f"LOG{self.number}"
+
+
+@dataclass(frozen=True)
+class StructuredLine:
+    """A coded line as it was read; `code` is None for a number this MOSAIC does not know (another worker's)."""
+
+    number: int
+    message: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    level: int = logging.INFO
+    code: LogCode | None = None
+
+
+MAX_LINE_CHARACTERS = 64 * 1024
+"""A longer line is ordinary output, not a structured one."""
+
+# -- 400: the trainer daemon
+LOG_TRAINER_RUN_SUBMITTED = LogCode(401, "LOG_TRAINER_RUN_SUBMITTED", logging.INFO, "a run was accepted and queued")
+LOG_TRAINER_RUN_DISPATCHED = LogCode(402, "LOG_TRAINER_RUN_DISPATCHED", logging.INFO, "a worker process was started")
+LOG_TRAINER_WORKER_REGISTERED = LogCode(403, "LOG_TRAINER_WORKER_REGISTERED", logging.INFO, "a worker shook hands")
+LOG_TRAINER_RUN_ENDED = LogCode(404, "LOG_TRAINER_RUN_ENDED", logging.INFO, "a run reached its end")
+LOG_TRAINER_RUN_FAULTED = LogCode(405, "LOG_TRAINER_RUN_FAULTED", logging.INFO, "a run went wrong; the reason is told")
+LOG_TRAINER_RUN_REATTACHED = LogCode(
+    406, "LOG_TRAINER_RUN_REATTACHED", logging.INFO, "a restarted daemon found a run's process alive"
+)
+LOG_TRAINER_CALL_REFUSED = LogCode(
+    407, "LOG_TRAINER_CALL_REFUSED", logging.INFO, "a call without the right token was refused"
+)
+LOG_TRAINER_ARCHIVE_REFUSED = LogCode(
+    408, "LOG_TRAINER_ARCHIVE_REFUSED", logging.INFO, "an archive was refused; nothing was unpacked"
+)
+
+# -- 500: workers
+LOG_WORKER_STARTED = LogCode(501, "LOG_WORKER_STARTED", logging.INFO, "a worker has read its config and begins")
+LOG_WORKER_CHECKPOINT_SAVED = LogCode(502, "LOG_WORKER_CHECKPOINT_SAVED", logging.INFO, "a checkpoint was written")
+LOG_WORKER_FAILED = LogCode(503, "LOG_WORKER_FAILED", logging.ERROR, "a worker's training failed")
+LOG_WORKER_DESCRIBE_FAILED = LogCode(
+    504, "LOG_WORKER_DESCRIBE_FAILED", logging.INFO, "an installed worker cannot be described; it is listed with why"
+)
+
+# -- 700: the window, and what it hears from the trainer
+LOG_UI_MAINWINDOW_INVALID_CONFIG = LogCode(
+    # A person's mistake, told to that person: not a warning about the daemon.
+    705, "LOG_UI_MAINWINDOW_INVALID_CONFIG", logging.INFO, "the trainer rejected a config; the problems are listed"
+)  # fmt: skip
+
+ALL_CODES: tuple[LogCode, ...] = tuple(value for value in list(globals().values()) if isinstance(value, LogCode))
+_BY_NUMBER = {code.number: code for code in ALL_CODES}
+
+_HEAD = re.compile(r"LOG(\d{1,6}) \| ", re.ASCII)
+_EXTRA = " | extra="
+
+
+def code_of(number: int) -> LogCode | None:
+    """The code with this number, or None."""
+    return _BY_NUMBER.get(number)
+
+
+def format_line(code: LogCode, message: str, extra: Mapping[str, Any] | None = None) -> str:
+    """Write one coded line; a message of several lines becomes one."""
+    # Escaped, so that the last ` | extra=` of a line is always the one that ends the message.
+    attached = json.dumps(dict(extra or {}), ensure_ascii=False, default=str).replace("|", "\\u007c")
+    flat = " ⏎ ".join(part.strip() for part in message.splitlines() if part.strip())
+    return f"{code.code} | {flat}{_EXTRA}{attached}"
+
+
+def parse_structured_line(line: str) -> StructuredLine | None:
+    """Read a coded line, also one with no or a broken `extra`; None when it is an ordinary line."""
+    line = line.strip()
+    head = _HEAD.match(line)
+    if head is None or len(line) > MAX_LINE_CHARACTERS:
+        return None
+    number, message, extra = int(head[1]), line[head.end() :], dict[str, Any]()
+    before, found, attached = message.rpartition(_EXTRA)
+    if found:
+        try:
+            document = json.loads(attached)
+        except (ValueError, RecursionError):
+            document = None
+        if isinstance(document, dict):
+            message, extra = before, document
+    code = code_of(number)
+    return StructuredLine(number, message.strip(), extra, code.level if code else logging.INFO, code)
+
+
+def log_code(logger: logging.Logger, code: LogCode, message: str, **extra: Any) -> None:
+    """Log a coded line at the code's level; handlers find the number in `record.log_code`."""
+    if logger.isEnabledFor(code.level):
+        logger.log(code.level, "%s", format_line(code, message, extra), extra={"log_code": code.number})

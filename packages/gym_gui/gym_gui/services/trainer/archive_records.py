@@ -1,0 +1,162 @@
+"""A run's record, story and configs as members of an archive: without what is secret or of one machine only."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mosaic_wire.ids import is_run_id
+from mosaic_wire.redaction import REDACTED, is_secret_key, redact_text
+from pydantic import TypeAdapter, ValidationError
+
+from gym_gui.services.trainer.errors import ArchiveRefused, InvalidConfig
+from gym_gui.services.trainer.fsm import RunStatus
+from gym_gui.services.trainer.records import RunRecord, StoryEvent
+from gym_gui.services.trainer.secrets import is_secret_ref
+from gym_gui.services.trainer.validation.json_document import read_config_text
+
+_OF_THE_DAEMON = frozenset(
+    {
+        "pid", "start_ticks", "boot_id", "mark", "run_token_sha256", "session_token_sha256", "worker_instance",
+        "lifecycle_seq", "cancel_requested", "pause_requested", "paused_by_signal", "released", "stalled",
+        "no_progress", "claimed", "gpu_ids", "queue_reason",
+    }
+)  # fmt: skip
+"""Means something to the daemon that ran it, on its machine, and to nobody else."""
+
+_REQUIRED = ("run_id", "status", "outcome", "name", "worker_type", "algo", "env_id", "created_at", "finished_at")
+_RECORD_BYTES = 1 << 20
+_STORY_BYTES = 64 << 20
+_MAX_CONFIG_BYTES = 4 << 20
+
+
+def record_bytes(record: RunRecord, secrets: Iterable[str] = ()) -> bytes:
+    """`run.json` of this run."""
+    document = {name: value for name, value in dataclasses.asdict(record).items() if name not in _OF_THE_DAEMON}
+    return _json(_redacted(document, tuple(secrets)), indent=1)
+
+
+def story_bytes(story: Sequence[StoryEvent], secrets: Iterable[str] = ()) -> bytes:
+    """`story.jsonl`: one event a line, oldest first."""
+    known = tuple(secrets)
+    return b"".join(_json(_redacted(dataclasses.asdict(event), known)) for event in story)
+
+
+def config_bytes(path: Path, secrets: Iterable[str] = ()) -> bytes:
+    """A config file with what might still be secret in it blotted out; an unreadable one is kept as redacted text."""
+    known = tuple(secrets)
+    with path.open("rb") as stream:
+        text = stream.read(_MAX_CONFIG_BYTES).decode("utf-8", "replace")
+    try:
+        return _json(_redacted(json.loads(text), known), indent=2)
+    except (ValueError, RecursionError):
+        return redact_text(text, known).encode()
+
+
+def read_record(path: Path) -> RunRecord:
+    """The record of an archive; raise ArchiveRefused unless it is that of a finished run, with the right types."""
+    document = _read_object(_bounded(path, _RECORD_BYTES), "run.json")
+    if missing := [name for name in _REQUIRED if name not in document]:
+        raise ArchiveRefused(f"run.json lacks {', '.join(missing)}")
+    if not is_run_id(document["run_id"]):
+        raise ArchiveRefused(f"run.json names no run: {str(document['run_id'])[:60]!r} is not a run id")
+    hints = typing.get_type_hints(RunRecord)
+    values = {
+        name: document[name] if name in document and name not in _OF_THE_DAEMON else _empty(hint)
+        for name, hint in hints.items()
+    }
+    record = _typed(_RECORD, values, "run.json")
+    if record.status is not RunStatus.TERM or record.outcome is None:
+        raise ArchiveRefused(
+            f"run {record.run_id} was {record.status} when it was packed; only finished runs are taken in"
+        )
+    if record.parent is not None and not is_run_id(record.parent.run_id):
+        raise ArchiveRefused("run.json: parent.run_id is not a run id")
+    return record
+
+
+def read_story(path: Path, run_id: str) -> tuple[StoryEvent, ...]:
+    """The story of an archive, oldest first; raise ArchiveRefused when a line is not an event of this run."""
+    statuses = {"", *RunStatus}
+    story = []
+    for number, line in enumerate(_bounded(path, _STORY_BYTES).splitlines(), 1):
+        where = f"story.jsonl, line {number}"
+        event = _typed(_EVENT, _read_object(line, where), where)
+        if event.run_id != run_id or {event.from_status, event.to_status} - statuses:
+            raise ArchiveRefused(f"{where} is not an event of run {run_id}")
+        story.append(event)
+    return tuple(sorted(story, key=lambda event: event.seq))
+
+
+_RECORD = TypeAdapter(RunRecord)
+_EVENT = TypeAdapter(StoryEvent)
+
+
+_T = TypeVar("_T")
+
+
+def _typed(adapter: TypeAdapter[_T], values: Mapping[str, Any], where: str) -> _T:
+    try:
+        return adapter.validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ArchiveRefused(f"{where}: {place}: {first['msg']}") from None
+
+
+def _bounded(path: Path, limit: int) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(limit + 1)
+    except FileNotFoundError:
+        raise ArchiveRefused(f"the archive has no {path.name}") from None
+    if len(data) > limit:
+        raise ArchiveRefused(f"{path.name} is larger than {limit} bytes")
+    return data
+
+
+def _read_object(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        return read_config_text(data)
+    except InvalidConfig as error:
+        raise ArchiveRefused(f"{where}: {error.problems[0]}") from None
+
+
+def _empty(hint: Any) -> Any:
+    """Nothing, in the type of a column."""
+    origin = typing.get_origin(hint)
+    if origin is types.UnionType or hint is type(None):
+        return None
+    if origin is typing.Literal:
+        return typing.get_args(hint)[0]
+    kind = origin or hint
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return None
+    return [] if kind is tuple else kind()
+
+
+def _redacted(value: Any, secrets: tuple[str, ...]) -> Any:
+    """Like `redact_document`, but references to secrets stay: they are names."""
+    if is_secret_ref(value):
+        return dict(value)
+    if isinstance(value, Mapping):
+        return {
+            key: REDACTED if is_secret_key(str(key)) and isinstance(item, str) and item else _redacted(item, secrets)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_redacted(item, secrets) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # a return of NaN: JSON has no word for it
+    return redact_text(value, secrets) if isinstance(value, str) else value
+
+
+def _json(document: Any, *, indent: int | None = None) -> bytes:
+    return json.dumps(document, indent=indent, allow_nan=False).encode() + b"\n"

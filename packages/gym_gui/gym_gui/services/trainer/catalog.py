@@ -1,0 +1,169 @@
+"""The workers of this installation: entry points of the group `mosaic.workers`, and `worker.json` files of the home.
+
+A worker is never imported here. One found by entry point is asked `--describe` in a process of its own, and the answer
+is kept under `cache/describe/` until one of its files, or what is installed, changes. One in another Python
+environment has a `workers/<name>/worker.json`: its whole description with `argv`, or `{"name": …, "argv": […]}`, and
+then it is asked, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mosaic_wire.errors import SpecError
+from mosaic_wire.files import read_json_object, write_json_atomically
+from mosaic_wire.paths import Home
+from mosaic_wire.worker_spec import WorkerSpec, nearest
+
+from gym_gui.logging_config.log_constants import LOG_WORKER_DESCRIBE_FAILED, log_code
+from gym_gui.services.trainer.describe import checked_spec, describe
+from gym_gui.services.trainer.errors import UnknownWorker
+from gym_gui.services.trainer.worker_sources import Source, find_sources
+
+logger = logging.getLogger(__name__)
+
+DESCRIBE_TIMEOUT_S = 30.0
+_LOOK_AGAIN_S = 1.0
+"""Within this time the files are not looked at again; a burst of submissions costs one look"""
+
+
+@dataclass(frozen=True)
+class CatalogEntry:
+    """A worker that is installed: with its description, or with why it cannot be used and what to do."""
+
+    name: str
+    display_name: str
+    version: str
+    origin: str
+    spec: WorkerSpec | None = None
+    problem: str = ""
+
+
+class WorkerCatalog:
+    """Finds workers and keeps what they said about themselves; safe to use from several threads."""
+
+    def __init__(
+        self, home: Home, *, python: str = sys.executable, describe_timeout_s: float = DESCRIBE_TIMEOUT_S
+    ) -> None:
+        self._home, self._python, self._timeout_s = home, python, describe_timeout_s
+        self._lock = threading.Lock()
+        self._sources: tuple[Source, ...] = ()
+        self._looked_at: float | None = None
+        self._known: dict[str, CatalogEntry] = {}
+        self._asking: dict[str, threading.Lock] = {}
+
+    def entries(self) -> list[CatalogEntry]:
+        """Every worker, usable or not; those that were never asked are asked now, side by side."""
+        sources = self._look()
+        with ThreadPoolExecutor(max_workers=4, thread_name_prefix="describe") as pool:
+            return list(pool.map(self._entry, sources))
+
+    def names(self) -> list[str]:
+        """The names of all workers; asks nobody."""
+        return list(dict.fromkeys(source.name for source in self._look()))
+
+    def get(self, name: str) -> WorkerSpec:
+        """A worker's description; raise UnknownWorker, or SpecError with its problem. Other workers are not asked."""
+        sources = self._look()
+        source = next((source for source in sources if source.name == name and not source.is_second), None)
+        if source is None:
+            raise UnknownWorker(name, nearest(name, [source.name for source in sources]))
+        entry = self._entry(source)
+        if entry.spec is None:
+            raise SpecError(f"worker {name!r} ({entry.origin}): {entry.problem}")
+        return entry.spec
+
+    def refresh(self) -> None:
+        """Forget everything, also what is kept on disk, so that each worker is asked again."""
+        with self._lock:
+            self._looked_at = None
+            self._known.clear()
+        for path in self._cache.glob("*.json") if self._cache.is_dir() else ():
+            path.unlink(missing_ok=True)
+
+    @property
+    def _cache(self) -> Path:
+        return self._home.cache / "describe"
+
+    def _look(self) -> tuple[Source, ...]:
+        with self._lock:
+            now = time.monotonic()
+            if self._looked_at is None or now - self._looked_at > _LOOK_AGAIN_S:
+                self._sources = find_sources(self._home, self._python)
+                self._looked_at = now
+                current = {source.fingerprint for source in self._sources}
+                for forgotten in self._known.keys() - current:
+                    del self._known[forgotten]
+            return self._sources
+
+    def _entry(self, source: Source) -> CatalogEntry:
+        with self._lock:
+            if (known := self._known.get(source.fingerprint)) is not None:
+                return known
+            asking = self._asking.setdefault(source.fingerprint, threading.Lock())
+        with asking:  # a second thread waits for the first one's answer instead of asking again
+            with self._lock:
+                if (known := self._known.get(source.fingerprint)) is not None:
+                    return known
+            entry = self._find_out(source)
+            with self._lock:
+                self._known[source.fingerprint] = entry
+                self._asking.pop(source.fingerprint, None)
+            return entry
+
+    def _find_out(self, source: Source) -> CatalogEntry:
+        try:
+            spec = self._spec(source)
+        except SpecError as error:
+            log_code(logger, LOG_WORKER_DESCRIBE_FAILED, f"worker {source.name!r}: {error}", origin=source.origin)
+            again = "" if source.problem else "; once cured, `mosaic workers --refresh` asks again"
+            return CatalogEntry(source.name, source.name, source.version, source.origin, None, f"{error}{again}")
+        return CatalogEntry(spec.name, spec.display_name, spec.version, source.origin, spec)
+
+    def _spec(self, source: Source) -> WorkerSpec:
+        if source.problem:
+            raise SpecError(source.problem)
+        if source.description is not None:
+            spec = checked_spec({**source.description, "argv": list(source.argv)})
+        elif (kept := self._read_kept(source)) is not None:
+            spec = kept
+        else:
+            spec = replace(describe(source.argv, timeout_s=self._timeout_s), argv=source.argv)
+            if spec.name == source.name:
+                self._keep(source, spec)
+        if spec.name != source.name:
+            raise SpecError(f"it calls itself {spec.name!r}, but is installed as {source.name!r}; make them the same")
+        return spec
+
+    def _read_kept(self, source: Source) -> WorkerSpec | None:
+        try:
+            document = read_json_object(self._cache_file(source))
+            if document.get("fingerprint") != source.fingerprint:
+                return None
+            return replace(checked_spec(document.get("spec")), argv=source.argv)
+        except (OSError, ValueError, SpecError):
+            return None  # not there or damaged: it is asked again
+
+    def _keep(self, source: Source, spec: WorkerSpec) -> None:
+        target = self._cache_file(source)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            document = {"fingerprint": source.fingerprint, "spec": spec.to_json()}
+            write_json_atomically(target, document, sealed=True)
+        except OSError as error:
+            logger.info("the description of worker %r is not kept: %s", source.name, error)
+
+    def _cache_file(self, source: Source) -> Path:
+        return self._cache / f"{source.name}.json"
+
+
+def usable(entries: Sequence[CatalogEntry]) -> list[WorkerSpec]:
+    """The descriptions of the workers that can be used."""
+    return [entry.spec for entry in entries if entry.spec is not None]

@@ -1,0 +1,124 @@
+"""Asks a worker what it can do: `<argv> --describe` in a process of its own, bounded in time and output."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from mosaic_wire import env
+from mosaic_wire.errors import SpecError
+from mosaic_wire.redaction import redact_text
+from mosaic_wire.worker_spec import WorkerSpec
+
+MAX_OUTPUT_BYTES = 16 << 20
+_TOLD_BYTES = 2000
+_MAX_SPEC_ITEMS = 20_000
+
+
+def describe(argv: Sequence[str], *, timeout_s: float) -> WorkerSpec:
+    """Run the worker's `--describe` and read its answer; raise SpecError with what went wrong and the cure."""
+    command = [*argv, "--describe"]
+    try_it = f"try it by hand: {' '.join(command)}"
+    code, output, errors, limit = _run(command, timeout_s)
+    if limit:
+        raise SpecError(f"{limit}; {try_it}")
+    told = redact_text(errors.decode("utf-8", "replace").strip())[-_TOLD_BYTES:]
+    if code != 0:
+        last = told.splitlines()[-1] if told else "it said nothing"
+        raise SpecError(f"--describe ended with exit code {code}: {last[:300]}; {try_it}")
+    try:
+        return checked_spec(_last_object(output))
+    except SpecError as error:
+        raise SpecError(f"--describe gave no usable description: {error}; {try_it}") from None
+
+
+def checked_spec(document: Any) -> WorkerSpec:
+    """A description with the right types throughout, so that checking a config against it cannot fail."""
+    if not isinstance(document, dict):
+        raise SpecError("it is not a JSON object")
+    try:
+        spec = WorkerSpec.from_json(document)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise SpecError(f"it is malformed: {error!r}"[:300]) from None
+    if len(spec.algorithms) > _MAX_SPEC_ITEMS or len(spec.environments or ()) > _MAX_SPEC_ITEMS:
+        raise SpecError(f"it lists more than {_MAX_SPEC_ITEMS} algorithms or environments")
+    for algorithm in spec.algorithms:
+        for parameter in algorithm.fields:
+            for limit in (parameter.minimum, parameter.maximum):
+                if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float)):
+                    raise SpecError(f"{algorithm.name}.{parameter.name}: limit {limit!r} is not a number")
+    return spec
+
+
+def _last_object(output: bytes) -> Any:
+    """The answer: all of the output, or its last line when a library chattered before it."""
+    lines = output.strip().splitlines()
+    for text in (output, lines[-1] if lines else b""):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(text)
+    raise SpecError("it is not JSON")
+
+
+def _run(command: Sequence[str], timeout_s: float) -> tuple[int, bytes, bytes, str]:
+    """Exit code, stdout, the end of stderr, and which limit it broke (or nothing)."""
+    environment = {name: value for name, value in os.environ.items() if name != env.MOSAIC_DAEMON_TOKEN}
+    # A description needs no GPU, and must not wake one up.
+    environment[env.CUDA_VISIBLE_DEVICES] = ""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            cwd="/",  # `-m` looks for modules in the current folder first: let that be one nobody writes to
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        return 0, b"", b"", f"it cannot be started: {getattr(error, 'strerror', None) or error}"
+    with process:
+        try:
+            output, errors, limit = _read_both(process, time.monotonic() + timeout_s)
+            if not limit:
+                try:
+                    process.wait(timeout=max(1.0, timeout_s / 4))
+                except subprocess.TimeoutExpired:
+                    limit = "--describe closed its output and did not end"
+            if limit.startswith("no answer"):
+                limit = f"--describe gave no answer within {timeout_s:g} s"
+        finally:
+            # The whole session: it may have left children behind that hold the pipes.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return process.returncode, output, errors, limit
+
+
+def _read_both(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes, str]:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    output, errors = bytearray(), bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ, output)
+        selector.register(process.stderr, selectors.EVENT_READ, errors)
+        while selector.get_map():
+            left = deadline - time.monotonic()
+            ready = selector.select(timeout=max(left, 0))
+            if left <= 0:
+                return bytes(output), bytes(errors), "no answer"
+            for key, _ in ready:
+                data = os.read(key.fd, 64 * 1024)
+                if not data:
+                    selector.unregister(key.fileobj)
+                key.data.extend(data)
+            if len(output) > MAX_OUTPUT_BYTES:
+                return bytes(output), bytes(errors), f"--describe printed more than {MAX_OUTPUT_BYTES >> 20} MiB"
+            del errors[:-_TOLD_BYTES]
+    return bytes(output), bytes(errors), ""

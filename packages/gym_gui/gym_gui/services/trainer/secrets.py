@@ -1,0 +1,258 @@
+"""Secrets of a run: taken out of its config, kept outside `var/`, handed to the worker in its environment.
+
+`split_secrets` cleans a config; `SecretStore` keeps the values in the OS keyring or, where there is none,
+in a 0600 file of the user's config folder; `to_environment` names the variables the worker finds them in.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mosaic_wire import env
+from mosaic_wire.errors import Problem, WireError
+from mosaic_wire.files import read_json_object, write_json_atomically
+from mosaic_wire.ids import check_run_id
+from mosaic_wire.paths import Home, make_private_folder
+from mosaic_wire.redaction import is_secret_key, redact_text
+
+from gym_gui.services.trainer.errors import InvalidConfig, SecretStoreError
+from gym_gui.services.trainer.keyring_process import Keyring, KeyringFailed
+
+SECRET_REF = "secret_ref"
+"""A config holds `{"secret_ref": name}` where a secret was; `to_environment` tells the variable it is found in."""
+
+_MAX_SECRET_CHARACTERS = 64 * 1024  # one environment variable holds 128 KiB
+_MIN_REPEATED_CHARACTERS = 4  # shorter values would eat ordinary words of a note
+_WORKER_CONFIG = ("metadata", "worker", "config")
+
+# user:password@ or a long token as the user; `git@host` is an address, not a credential
+_URL_WITH_CREDENTIALS = re.compile(r"[a-z][a-z0-9+.-]*://([^/\s:@]*:[^/\s@]+|[^/\s:@]{16,})@\S*", re.IGNORECASE)
+_COUNTED = re.compile(r"token|auth", re.IGNORECASE)
+
+
+def is_secret_ref(value: Any) -> bool:
+    """Tell whether this stands in a config in place of a secret."""
+    return isinstance(value, Mapping) and set(value) == {SECRET_REF} and isinstance(value[SECRET_REF], str)
+
+
+def split_secrets(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the config with a reference in place of each secret, and the secrets by name.
+
+    Secret are: every text under a key that names one, anywhere in the worker's part, and addresses with a password.
+    The same text elsewhere (a key pasted into the notes) is blotted out. The document itself is not changed.
+    """
+    found = _Found()
+    # A flat worker config is accepted too: then everything is the worker's part.
+    nested = all(isinstance(part, Mapping) for part in _along(document))
+    clean = _replace_at(document, _WORKER_CONFIG, found) if nested else found.clean(document, ())
+    if found.problems:
+        raise InvalidConfig(found.problems)
+    values = sorted((v for v in found.secrets.values() if len(v) >= _MIN_REPEATED_CHARACTERS), key=len, reverse=True)
+    blotted = _blot(clean, values)
+    assert isinstance(blotted, dict)
+    return blotted, found.secrets
+
+
+def to_environment(secrets: Mapping[str, str]) -> dict[str, str]:
+    """The environment variables that carry these secrets: `wandb_api_key` becomes `WANDB_API_KEY`."""
+    variables = {}
+    for name, value in secrets.items():
+        variable = re.sub(r"[^A-Z0-9_]", "_", name.upper())
+        if variable.startswith(_RESERVED_PREFIXES) or variable in _RESERVED or not variable[:1].isalpha():
+            # A config must not choose the run's own token or where Python finds its modules.
+            variable = f"SECRET_{variable}"
+        variables[variable] = value
+    return variables
+
+
+_RESERVED_PREFIXES = ("MOSAIC_", "CLEANRL_", "PYTHON", "LD_", "DYLD_")
+_RESERVED = frozenset({"PATH", "HOME", "SHELL", "IFS", env.CUDA_VISIBLE_DEVICES, *env.THREAD_COUNTS})
+
+
+class _Found:
+    """Collects secrets while a document is copied without them."""
+
+    def __init__(self) -> None:
+        self.secrets: dict[str, str] = {}
+        self.problems: list[Problem] = []
+
+    def clean(self, value: Any, path: tuple[str, ...], *, inside_secret: bool = False) -> Any:
+        if is_secret_ref(value):
+            return dict(value)
+        if isinstance(value, Mapping):
+            return {
+                key: self.clean(item, (*path, str(key)), inside_secret=inside_secret or is_secret_key(str(key)))
+                for key, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [
+                self.clean(item, (*path, str(index)), inside_secret=inside_secret) for index, item in enumerate(value)
+            ]
+        if isinstance(value, str) and value:
+            if inside_secret or _URL_WITH_CREDENTIALS.fullmatch(value):
+                return self._take(value, path)
+        elif inside_secret and type(value) in (int, float) and not _COUNTED.search(path[-1]):
+            return self._take(str(value), path)  # a password of digits; `token_limit: 5` stays a number
+        return value
+
+    def _take(self, value: str, path: tuple[str, ...]) -> dict[str, str]:
+        where = ".".join(path)
+        if "\0" in value or len(value) > _MAX_SECRET_CHARACTERS:
+            self.problems.append(
+                Problem(where, f"a secret must be text of at most {_MAX_SECRET_CHARACTERS} characters without NUL")
+            )
+            return {SECRET_REF: ""}
+        name = self._name(value, path)
+        self.secrets[name] = value
+        return {SECRET_REF: name}
+
+    def _name(self, value: str, path: tuple[str, ...]) -> str:
+        """The key; with as much of the path before it as makes it unique."""
+        variables = {variable: text for name in self.secrets for variable, text in self._variable(name).items()}
+        parts = [re.sub(r"[^A-Za-z0-9_]", "_", part)[:100] for part in path]
+        for length in range(1, len(parts) + 1):
+            name = "_".join(parts[-length:])
+            if not name.strip("_0123456789"):
+                continue  # an index alone says nothing
+            taken = variables.get(next(iter(to_environment({name: ""}))))
+            if taken is None or taken == value:
+                return name
+        return f"{'_'.join(parts)}_{len(self.secrets)}"
+
+    def _variable(self, name: str) -> dict[str, str]:
+        return to_environment({name: self.secrets[name]})
+
+
+def _along(document: Mapping[str, Any]) -> Iterator[Any]:
+    node: Any = document
+    for key in _WORKER_CONFIG:
+        node = node.get(key) if isinstance(node, Mapping) else None
+        yield node
+
+
+def _replace_at(document: Mapping[str, Any], keys: tuple[str, ...], found: _Found) -> dict[str, Any]:
+    copy = dict(document)
+    if len(keys) == 1:
+        copy[keys[0]] = found.clean(document[keys[0]], _WORKER_CONFIG)
+    else:
+        copy[keys[0]] = _replace_at(document[keys[0]], keys[1:], found)
+    return copy
+
+
+def _blot(value: Any, secrets: list[str]) -> Any:
+    if is_secret_ref(value):
+        return value
+    if isinstance(value, Mapping):
+        return {key: _blot(item, secrets) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_blot(item, secrets) for item in value]
+    return redact_text(value, secrets) if isinstance(value, str) else value
+
+
+class SecretStore:
+    """Keeps the secrets of runs, for this user alone, until they are deleted."""
+
+    def __init__(self, config_home: Path, *, home: Home | None = None, keyring: Keyring | None = None) -> None:
+        if home is not None and config_home.absolute().is_relative_to(home.root.absolute()):
+            raise SecretStoreError(
+                f"the config folder {config_home} lies inside {home.root}: archives and backups of runs would hold"
+                f" secrets; set {env.MOSAIC_CONFIG_HOME} to another place"
+            )
+        self._folder = config_home
+        self._file = config_home / "secrets.json"
+        self._keyring = Keyring() if keyring is None else keyring
+
+    def put(self, run_id: str, secrets: Mapping[str, str]) -> None:
+        """Keep a run's secrets; what was kept for it before is replaced."""
+        check_run_id(run_id)
+        if not secrets:
+            self.delete(run_id)
+            return
+        with self._locked() as runs:
+            runs[run_id] = self._keep(run_id, dict(secrets))
+            self._write(runs)
+
+    def get(self, run_id: str) -> dict[str, str]:
+        """A run's secrets; empty when it has none."""
+        check_run_id(run_id)
+        if not self._file.exists():
+            return {}
+        entry = self._read().get(run_id)
+        if entry is None:
+            return {}
+        values = entry.get("values")
+        if entry.get("store") == "keyring":
+            try:
+                values = json.loads(self._keyring.get(run_id) or "null")
+            except (KeyringFailed, ValueError, RecursionError) as error:
+                raise SecretStoreError(f"the keyring does not give out the secrets of run {run_id}: {error}") from error
+        if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
+            raise SecretStoreError(f"the secrets of run {run_id} are gone or damaged; submit the run again")
+        return values
+
+    def delete(self, run_id: str) -> None:
+        """Forget a run's secrets; nothing happens when there are none."""
+        check_run_id(run_id)
+        if not self._file.exists():
+            return
+        with self._locked() as runs:
+            entry = runs.pop(run_id, None)
+            if entry is None:
+                return
+            if entry.get("store") == "keyring":
+                try:
+                    self._keyring.delete(run_id)
+                except KeyringFailed as error:
+                    raise SecretStoreError(f"the keyring does not forget run {run_id}: {error}") from error
+            self._write(runs)
+
+    def runs(self) -> list[str]:
+        """Runs that have secrets here, so that a daemon can forget those it no longer knows."""
+        return sorted(self._read()) if self._file.exists() else []
+
+    def _keep(self, run_id: str, secrets: dict[str, str]) -> dict[str, Any]:
+        if self._keyring.is_usable():
+            try:
+                self._keyring.set(run_id, json.dumps(secrets))
+            except KeyringFailed:
+                pass  # locked or gone meanwhile: the file takes it
+            else:
+                return {"store": "keyring"}
+        return {"store": "file", "values": secrets}
+
+    @contextmanager
+    def _locked(self) -> Iterator[dict[str, Any]]:
+        """Hold the lock over reading and writing: two processes must not lose each other's entries."""
+        try:
+            make_private_folder(self._folder)
+            descriptor = os.open(self._folder / "secrets.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except (OSError, WireError) as error:
+            raise SecretStoreError(f"secrets cannot be kept in {self._folder}: {error}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield self._read() if self._file.exists() else {}
+        finally:
+            os.close(descriptor)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            document = read_json_object(self._file)
+        except (OSError, ValueError) as error:
+            raise SecretStoreError(f"{error}; repair or remove {self._file}") from error
+        runs = document.get("runs")
+        if not isinstance(runs, dict) or not all(isinstance(entry, dict) for entry in runs.values()):
+            raise SecretStoreError(f"{self._file} is damaged; repair or remove it")
+        return runs
+
+    def _write(self, runs: Mapping[str, Any]) -> None:
+        try:
+            write_json_atomically(self._file, {"version": 1, "runs": dict(runs)}, mode=0o600)
+        except OSError as error:
+            raise SecretStoreError(f"secrets cannot be kept in {self._file}: {error.strerror}") from error
