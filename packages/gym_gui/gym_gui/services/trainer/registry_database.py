@@ -20,6 +20,8 @@ BUSY_TIMEOUT_S = 30.0
 """How long to wait for another process that holds the write lock; each of our own holds it for milliseconds."""
 
 _JOURNAL_LIMIT_BYTES = 16 * 2**20
+_MAGIC = b"SQLite format 3\0"
+_SMALLEST_PAGE_BYTES = 512
 
 _NO_ROOM = {sqlite3.SQLITE_FULL}
 _NOT_WRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH}
@@ -92,6 +94,9 @@ class RegistryDatabase:
             yield
         except sqlite3.Error as error:
             raise explain(error, self.path) from error
+        except UnicodeDecodeError as error:
+            # SQLite quotes the broken bytes in its own message, which Python then cannot read.
+            raise damaged(self.path, "text that is not UTF-8") from error
         except OSError as error:
             raise RegistryUnwritable(f"{self.path} cannot be used: {error.strerror or error}") from error
         except OverflowError as error:
@@ -163,6 +168,8 @@ class RegistryDatabase:
             version = _pragma(connection, "user_version")  # somebody else may have done it meanwhile
             if version == 0 and connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
                 raise damaged(self.path, "it has tables but no schema version")
+            if version > len(migrations):
+                raise _too_new(self.path, version, len(migrations))
             for number, migration in enumerate(migrations[version:], version + 1):
                 for statement in migration:
                     connection.execute(statement)
@@ -178,8 +185,15 @@ def _refuse_what_is_not_ours(database: Path, newest: int) -> None:
     """Look before opening for writing: a newer or foreign file keeps every byte."""
     if not database.parent.is_dir():
         raise RegistryUnwritable(f"{database.parent} is not a folder; create it or set MOSAIC_HOME to another one")
-    if not database.exists() or database.stat().st_size == 0:
+    if not database.exists():
         return
+    if not database.is_file():
+        raise RegistryUnwritable(f"{database} is in the way of the registry: it is not a file; move it away")
+    if database.stat().st_size == 0 or database.with_name(f"{database.name}-journal").exists():
+        return  # new, or its very first page was being written when the machine went down: SQLite undoes that
+    with database.open("rb") as stream:
+        if stream.read(len(_MAGIC)) != _MAGIC or database.stat().st_size < _SMALLEST_PAGE_BYTES:
+            raise damaged(database, "it is not an SQLite file")  # SQLite takes a stump for an empty database
     journal = database.with_name(f"{database.name}-wal")
     # Without a journal `immutable` leaves no -wal and -shm behind; with one it would not see what the journal holds.
     mode = "mode=ro" if journal.exists() and journal.stat().st_size else "mode=ro&immutable=1"
@@ -192,10 +206,14 @@ def _refuse_what_is_not_ours(database: Path, newest: int) -> None:
     if owner != APPLICATION_ID or version < 0:
         raise damaged(database, f"its application id is {owner:#x}, its schema version {version}")
     if version > newest:
-        raise RegistryTooNew(
-            f"{database} was written by a newer MOSAIC (schema version {version}; this one knows {newest}) "
-            "and was left untouched. Update MOSAIC, or set MOSAIC_HOME to another folder"
-        )
+        raise _too_new(database, version, newest)
+
+
+def _too_new(database: Path, version: int, newest: int) -> RegistryTooNew:
+    return RegistryTooNew(
+        f"{database} was written by a newer MOSAIC (schema version {version}; this one knows {newest}) "
+        "and was left untouched. Update MOSAIC, or set MOSAIC_HOME to another folder"
+    )
 
 
 def _connect(database: Path, *, synchronous: str) -> sqlite3.Connection:

@@ -69,10 +69,13 @@ _ENCODERS: dict[str, Callable[[Any], str | None]] = {
     "payload": to_json,
 }
 
+# Looked up, not called: an enum call costs several times as much, and a listing makes ten thousand.
+_STATUSES: dict[str, RunStatus] = {status.value: status for status in RunStatus}
+_OUTCOMES: dict[str | None, RunOutcome | None] = {None: None, **{outcome.value: outcome for outcome in RunOutcome}}
+
 _DECODERS: dict[str, Callable[[Any], Any]] = {
-    # Looked up, not called: an enum call costs several times as much, and a listing makes ten thousand.
-    "status": {status.value: status for status in RunStatus}.__getitem__,
-    "outcome": {None: None, **{outcome.value: outcome for outcome in RunOutcome}}.__getitem__,
+    "status": _STATUSES.__getitem__,
+    "outcome": _OUTCOMES.__getitem__,
     "result": lambda value: None if value is None else _object_from_json(value),
     "parent": _parent_from_json,
     "tags": _strings_from_json,

@@ -78,7 +78,7 @@ _VERSION_1: Migration = (
     _RUNS,
     # Few of many runs are unfinished: partial indexes stay small however long the history grows.
     "CREATE INDEX runs_unfinished ON runs (number) WHERE status <> 'TERM'",
-    "CREATE INDEX runs_queued ON runs (priority DESC, number) WHERE status = 'INIT'",
+    "CREATE INDEX runs_queued ON runs (status, priority DESC, number) WHERE status = 'INIT'",
     "CREATE INDEX runs_by_status ON runs (status)",
     "CREATE INDEX runs_by_outcome ON runs (outcome)",
     "CREATE INDEX runs_by_archived ON runs (archived)",
