@@ -1,0 +1,264 @@
+"""Workers as processes of this machine: each in a session of its own, with output to files, outliving the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gym_gui.services.trainer.cgroups import AttemptGroup, Cgroups
+from gym_gui.services.trainer.errors import SpawnFailed
+from gym_gui.services.trainer.executors.base import Launch
+from gym_gui.services.trainer.executors.local_worker import LocalWorker
+from gym_gui.services.trainer.process_tree import (
+    ProcessIdentity,
+    read_process_table,
+    send_signal,
+    session_leader,
+    tree_of,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Started:
+    identity: ProcessIdentity
+    pidfd: int
+    group: AttemptGroup | None
+
+
+NOBODY = ProcessIdentity(pid=0, start_ticks=0, boot_id="")
+"""Stands for a worker of which nothing is known but its mark."""
+
+
+class LocalExecutor:
+    """Starts, finds and re-attaches workers on this machine."""
+
+    def __init__(self, *, use_cgroups: bool = True) -> None:
+        self._cgroups = Cgroups.detect() if use_cgroups else None
+        # One thread of its own: it passes through control groups, which no other thread of the daemon should.
+        self._spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawn")
+
+    @property
+    def has_cgroups(self) -> bool:
+        """Whether the kernel enforces limits; otherwise `limit_hit` measures the tree each time it is asked."""
+        return self._cgroups is not None
+
+    async def submit(self, launch: Launch) -> LocalWorker:
+        """Start the worker; SpawnFailed with a sentence when that is not possible."""
+        starting = asyncio.get_running_loop().run_in_executor(self._spawner, self._start, launch)
+        try:
+            started = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # Nobody will hold the handle, so nobody may be left running.
+            starting.add_done_callback(_abandon)
+            raise
+        return LocalWorker(
+            started.identity,
+            launch.mark,
+            pidfd=started.pidfd,
+            group=started.group,
+            memory_mb=launch.memory_mb,
+            max_processes=launch.max_processes,
+        )
+
+    async def attach(
+        self,
+        identity: ProcessIdentity | None,
+        mark: str,
+        *,
+        memory_mb: int | None = None,
+        max_processes: int = 4096,
+    ) -> LocalWorker:
+        """Take over a worker an earlier daemon started.
+
+        When it has ended meanwhile, `wait` returns at once, and `stop_tree` sweeps up what it left, if anything.
+        `identity` None: not known; whoever has the mark is taken.
+        """
+        group, tree = await asyncio.to_thread(self._look_for, identity, mark)
+        if identity is None:
+            identity = tree[0] if tree else NOBODY
+        if group is not None:
+            group.thaw()  # an earlier daemon may have died in the middle of a kill
+        return LocalWorker(
+            identity,
+            mark,
+            pidfd=_open_pidfd(identity),
+            group=group,
+            memory_mb=memory_mb,
+            max_processes=max_processes,
+        )
+
+    def _look_for(
+        self, identity: ProcessIdentity | None, mark: str
+    ) -> tuple[AttemptGroup | None, list[ProcessIdentity]]:
+        group = self._cgroups.find(mark) if self._cgroups is not None else None
+        return group, tree_of(identity, mark, members=group.pids() if group is not None else ())
+
+    def find(self, mark: str) -> ProcessIdentity | None:
+        """Return the worker with this mark, or what is left of its tree; None: nothing was started, or all is gone."""
+        if (leader := session_leader(mark)) is not None:
+            return leader
+        _, leftovers = self._look_for(None, mark)
+        return leftovers[0] if leftovers else None
+
+    def close(self) -> None:
+        """End the executor's thread; workers live on."""
+        self._spawner.shutdown()
+
+    # -- in the spawner thread
+
+    def _start(self, launch: Launch) -> _Started:
+        group = self._make_group(launch)
+        try:
+            with _output_files(launch) as (stdout, stderr), ExitStack() as inside:
+                if group is not None and not group.is_v2:
+                    try:
+                        inside.enter_context(group.entered_by_this_thread())
+                    except OSError as error:
+                        logger.info("run %s: control group not usable: %s", launch.run_id, error)
+                        group = None
+                # Never preexec_fn: it runs Python between fork and exec, which hangs or aborts beside gRPC's threads.
+                process = subprocess.Popen(
+                    launch.argv,
+                    env=dict(launch.env),
+                    cwd=launch.cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    close_fds=True,
+                    start_new_session=True,
+                )
+                # From here on its pidfd tells when it ends; subprocess must neither poll it nor complain about it.
+                process.returncode = 0
+        except (OSError, ValueError, IndexError) as error:
+            if group is not None:
+                group.remove()
+            raise SpawnFailed(_why_not_started(launch, error)) from error
+        identity = ProcessIdentity.of(process.pid)
+        assert identity is not None, "an unreaped child always has an entry in /proc"
+        try:
+            pidfd = os.pidfd_open(process.pid)
+        except OSError as error:
+            _kill_and_reap(identity, group)
+            raise SpawnFailed(f"run {launch.run_id}: the worker cannot be watched: {error}") from error
+        if group is not None and group.is_v2:
+            _move_in(identity, launch.mark, group)
+        if group is None:
+            _limit_processes_of_user(identity.pid, launch.max_processes)
+        return _Started(identity, pidfd, group)
+
+    def _make_group(self, launch: Launch) -> AttemptGroup | None:
+        if self._cgroups is None:
+            return None
+        try:
+            return self._cgroups.create(
+                launch.mark, memory_mb=launch.memory_mb, max_processes=launch.max_processes, cpus=launch.cpus
+            )
+        except OSError as error:
+            logger.info("run %s: no control group, its limits are polled: %s", launch.run_id, error)
+            return None
+
+
+@contextmanager
+def _output_files(launch: Launch) -> Iterator[tuple[int, int]]:
+    """Open the worker's output for appending: what an earlier attempt wrote stays, and nobody else may read it."""
+    with ExitStack() as stack:
+        opened: dict[Path, int] = {}
+        for path in (launch.stdout, launch.stderr):
+            if path not in opened:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY
+                opened[path] = os.open(path, flags, 0o600)
+                stack.callback(os.close, opened[path])
+        yield opened[launch.stdout], opened[launch.stderr]
+
+
+def _why_not_started(launch: Launch, error: Exception) -> str:
+    program = launch.argv[0] if launch.argv else ""
+    if not program:
+        return "its description names no program (argv is empty)"
+    if not launch.cwd.is_dir():
+        return f"its folder {launch.cwd} does not exist"
+    if not isinstance(error, OSError):
+        return str(error)  # a null byte in an argument or variable
+    where = str(error.filename or "")
+    if where in (str(launch.stdout), str(launch.stderr), str(launch.stdout.parent), str(launch.stderr.parent)):
+        return f"its output file {where} cannot be opened ({error.strerror}); check the disk and permissions"
+    sentences = {
+        errno.ENOENT: f"the program {program!r} was not found; is the worker (still) installed?",
+        errno.EACCES: f"the program {program!r} may not be executed; check its permissions",
+        errno.ENOEXEC: f"{program!r} is not a program this machine can run",
+        errno.E2BIG: "its arguments and environment are too long",
+        errno.EAGAIN: "the limit on processes is reached; end some, or raise it (ulimit -u)",
+        errno.ENOMEM: "there is not enough memory to start a process",
+        errno.EMFILE: "too many files are open; raise the limit (ulimit -n)",
+        errno.ENFILE: "too many files are open on this machine",
+    }
+    return sentences.get(error.errno or 0, f"{program!r}: {error.strerror}")
+
+
+def _open_pidfd(identity: ProcessIdentity) -> int | None:
+    """Return a descriptor that becomes readable when exactly this process ends; None when it has."""
+    try:
+        pidfd = os.pidfd_open(identity.pid)
+    except OSError:
+        return None
+    if identity.is_alive():
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
+def _move_in(identity: ProcessIdentity, mark: str, group: AttemptGroup) -> None:
+    """Version 2 cannot start a process inside a group from here: move it, and what it may have started meanwhile."""
+    for _ in range(20):
+        inside = group.pids()
+        strays = [member.pid for member in tree_of(identity, mark) if member.pid not in inside]
+        if not [pid for pid in strays if group.add(pid)]:
+            return
+
+
+def _limit_processes_of_user(pid: int, max_processes: int) -> None:
+    """Keep a fork bomb without a group from taking every process its user may have (root has no such limit)."""
+    if os.geteuid() == 0:
+        return
+    mine = sum(stat.threads for stat in read_process_table().values() if _owner(stat.pid) == os.geteuid())
+    _, hard = resource.prlimit(pid, resource.RLIMIT_NPROC)
+    limit = mine + max_processes
+    if hard == resource.RLIM_INFINITY or limit < hard:
+        with suppress(OSError, ValueError):
+            resource.prlimit(pid, resource.RLIMIT_NPROC, (limit, limit))
+
+
+def _owner(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+
+
+def _kill_and_reap(identity: ProcessIdentity, group: AttemptGroup | None) -> None:
+    send_signal(identity, signal.SIGKILL, whole_group=True)
+    with suppress(ChildProcessError):
+        os.waitpid(identity.pid, 0)
+    if group is not None:
+        group.remove()
+
+
+def _abandon(starting: asyncio.Future[_Started]) -> None:
+    if starting.cancelled() or starting.exception() is not None:
+        return
+    started = starting.result()
+    os.close(started.pidfd)
+    _kill_and_reap(started.identity, started.group)
