@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,35 +125,42 @@ def _read_verified(folder: Path, sha256: str | None) -> dict[str, Any]:
 
 
 def last_good_checkpoint(run_folder: RunFolder) -> CheckpointEntry | None:
-    """The newest checkpoint whose hashes fit; bad ones are passed over.
+    """The newest checkpoint whose hashes fit; bad ones are passed over."""
+    return next(good_checkpoints(run_folder), None)
 
-    From the manifest; from the folders themselves when the manifest cannot be read or lists no good one.
+
+def good_checkpoints(run_folder: RunFolder) -> Iterator[CheckpointEntry]:
+    """Every checkpoint whose hashes fit, newest first; each is verified only when it is asked for.
+
+    Those of the manifest, and those that lie in the folder without being listed: a worker that was killed had no time
+    to list its last one.
     """
     try:
         listed = AnalyticsManifest.read(run_folder.manifest).checkpoints
     except (OSError, ValueError):
         listed = ()
-    for entry in sorted(listed, key=lambda entry: entry.step, reverse=True):
-        folder = run_folder.root / entry.path
-        inside = folder.resolve().is_relative_to(run_folder.root.resolve())  # not through a link
-        if inside and verify_checkpoint(folder, entry.sha256) is None:
-            return entry
     # A listed folder that differs from its listing stays refused, however well it fits itself.
-    return _last_good_by_scanning(run_folder, passing_over={Path(entry.path).name for entry in listed})
+    unlisted = _unlisted_checkpoints(run_folder, passing_over={Path(entry.path).name for entry in listed})
+    root = run_folder.root.resolve()
+    for entry in sorted((*listed, *unlisted), key=lambda entry: entry.step, reverse=True):
+        folder = run_folder.root / entry.path
+        inside = folder.resolve().is_relative_to(root)  # not through a link
+        if inside and verify_checkpoint(folder, entry.sha256) is None:
+            yield entry
 
 
-def _last_good_by_scanning(run_folder: RunFolder, *, passing_over: set[str]) -> CheckpointEntry | None:
+def _unlisted_checkpoints(run_folder: RunFolder, *, passing_over: set[str]) -> list[CheckpointEntry]:
     try:
         names = set(filter(_FOLDER_NAME.fullmatch, os.listdir(run_folder.checkpoints))) - passing_over
     except OSError:
-        return None
-    for name in sorted(names, key=lambda name: int(name.removeprefix("step-")), reverse=True):
-        folder = run_folder.checkpoints / name
-        step = int(name.removeprefix("step-"))
+        return []
+    found = []
+    for name in names:
+        folder, step = run_folder.checkpoints / name, int(name.removeprefix("step-"))
         try:
             digest = sha256_of_file(folder / STATE_FILE)
-            if not folder.is_symlink() and _read_verified(folder, digest)["step"] == step:
-                return CheckpointEntry(f"checkpoints/{name}", step, digest)
-        except (OSError, DamagedCheckpoint):
+            if not folder.is_symlink() and read_json_object(folder / STATE_FILE).get("step") == step:
+                found.append(CheckpointEntry(f"checkpoints/{name}", step, digest))
+        except (OSError, ValueError):
             continue
-    return None
+    return found

@@ -1,0 +1,442 @@
+"""TrainerDispatcher: claim a queued run, launch it, have it supervised, give its resources back.
+
+Never twice: a run is claimed in the registry (with the mark its processes will carry) before its process is
+started, so a daemon that died in between finds the process by its mark, or knows that there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets as random_tokens
+from collections.abc import Mapping
+from typing import Any
+
+from mosaic_wire.checkpoints import last_good_checkpoint
+from mosaic_wire.errors import WireError
+from mosaic_wire.files import read_json_object, write_json_atomically
+from mosaic_wire.paths import Home
+from mosaic_wire.worker_spec import WorkerSpec
+
+from gym_gui.config.settings import Settings
+from gym_gui.services.trainer.capacity import CapacityGuard
+from gym_gui.services.trainer.catalog import WorkerCatalog
+from gym_gui.services.trainer.errors import SpawnFailed, TrainerError
+from gym_gui.services.trainer.executors.base import Executor, WorkerHandle
+from gym_gui.services.trainer.executors.gone import GoneWorker
+from gym_gui.services.trainer.finalise import finalise_manifest
+from gym_gui.services.trainer.fsm import RunEvent, RunStatus
+from gym_gui.services.trainer.hooks import tell_the_end
+from gym_gui.services.trainer.journal import Journal
+from gym_gui.services.trainer.launch import build_launch, with_checkpoint
+from gym_gui.services.trainer.process_tree import ProcessIdentity
+from gym_gui.services.trainer.records import RunRecord
+from gym_gui.services.trainer.resources import Reservation, ResourceLedger, ResourceRequest
+from gym_gui.services.trainer.run_files import size_of_run
+from gym_gui.services.trainer.run_queue import RunQueue
+from gym_gui.services.trainer.run_supervisor import Finished, RunSupervisor, output_tails
+from gym_gui.services.trainer.secrets import SecretStore, to_environment
+from gym_gui.services.trainer.tokens import digest, new_token
+
+logger = logging.getLogger(__name__)
+
+_CAPACITY_RECHECK_S = 3.0
+_HEADLINE_FLUSH_S = 1.0
+_MAX_RETRY_WAIT_S = 60.0
+
+
+class TrainerDispatcher:
+    """Owns every run that has, or waits for, a process."""
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        journal: Journal,
+        catalog: WorkerCatalog,
+        executor: Executor,
+        ledger: ResourceLedger,
+        guard: CapacityGuard,
+        secret_store: SecretStore,
+        settings: Settings,
+        grpc_target: str,
+    ) -> None:
+        self._home, self._journal, self._settings = home, journal, settings
+        self._catalog, self._executor, self._ledger, self._guard = catalog, executor, ledger, guard
+        self._secret_store = secret_store
+        self._grpc_target = grpc_target
+        self.queue = RunQueue()
+        self.supervisors: dict[str, RunSupervisor] = {}
+        self._launching: dict[str, asyncio.Event] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self._flush_planned = False
+        self._stopping = False
+
+    # ------------------------------------------------------------------ life of the dispatcher
+
+    async def start(self) -> None:
+        """Take every unfinished run up where it is, then serve the queue."""
+        for record in await self._journal.read(self._journal.registry.unfinished):
+            try:
+                await self._recover(record)
+            except TrainerError as error:  # one odd run must not keep the daemon from serving the others
+                logger.exception("run %s could not be taken up", record.run_id)
+                await self._journal.record(record.run_id, "recovery_failed", reason=str(error))
+        self._spawn(self._serve_queue(), "queue")
+
+    async def stop(self) -> None:
+        """Let go of every run without harming it; the next daemon re-attaches them."""
+        self._stopping = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._journal.flush_headlines()
+
+    def _spawn(self, work: Any, name: str) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("task %s of the dispatcher died", task.get_name(), exc_info=error)
+
+    # ------------------------------------------------------------------ queue
+
+    def enqueue(self, record: RunRecord) -> None:
+        self.queue.add(record)
+        self._wake.set()
+
+    def reprioritise(self, record: RunRecord) -> None:
+        self.queue.add(record)
+        self._wake.set()
+
+    async def _serve_queue(self) -> None:
+        while True:
+            short = await self._start_what_fits()
+            # A shortage of memory or disk ends without telling us; anything else does.
+            try:
+                async with asyncio.timeout(_CAPACITY_RECHECK_S if short else None):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    async def _start_what_fits(self) -> bool:
+        """Start queued runs, highest priority first, first come first served; True: the machine itself is short."""
+        short = False
+        for record in self.queue.candidates(self._ledger):
+            shortage = await asyncio.to_thread(
+                self._guard.shortage,
+                request_of(record),
+                self._estimate_mb(record),
+                promised_memory_mb=self._promised_memory_mb(),
+            )
+            if shortage is not None:
+                self.queue.blocked(record, shortage)
+                short = True
+                continue
+            reservation = self._ledger.reserve(record.run_id, request_of(record))
+            if isinstance(reservation, str):
+                self.queue.blocked(record, reservation)
+                continue
+            self.queue.remove(record.run_id)
+            self._launching[record.run_id] = asyncio.Event()
+            self._spawn(self._launch_and_supervise(record, reservation), f"run {record.run_id}")
+        return short
+
+    def _estimate_mb(self, record: RunRecord) -> int:
+        try:
+            return self._catalog.get(record.worker_type).capabilities.estimated_memory_mb
+        except (TrainerError, WireError):
+            return 0
+
+    def _promised_memory_mb(self) -> int:
+        """What runs that were just started will take and do not show yet."""
+        starting = [each.record for each in self.supervisors.values() if each.record.status is RunStatus.HSHK]
+        return sum(record.memory_mb or self._estimate_mb(record) for record in starting)
+
+    def impossible(self, record: RunRecord) -> str | None:
+        """Why this machine can never run it, or None."""
+        return self._ledger.impossible(request_of(record))
+
+    # ------------------------------------------------------------------ launching
+
+    async def _launch_and_supervise(self, record: RunRecord, reservation: Reservation) -> None:
+        run_id = record.run_id
+        try:
+            supervisor = await self._launch(record, reservation)
+        except (SpawnFailed, WireError, OSError) as error:
+            logger.error("run %s could not be started: %s", run_id, error)
+            self._ledger.release(run_id)
+            self._launched(run_id)
+            await self._fault_without_process(record, f"it could not be started: {error}")
+            return
+        if supervisor is None:  # cancelled while it was being prepared
+            self._ledger.release(run_id)
+            self._launched(run_id)
+            self._wake.set()
+            return
+        await self._supervise(supervisor)
+
+    async def _launch(self, record: RunRecord, reservation: Reservation) -> RunSupervisor | None:
+        run_id, attempt = record.run_id, record.attempt
+        spec = await asyncio.to_thread(self._catalog.get, record.worker_type)
+        secrets = await asyncio.to_thread(self._secret_store.get, run_id)
+        token, mark = new_token(), f"{run_id}.{attempt}.{random_tokens.token_hex(4)}"
+        await asyncio.to_thread(self._prepare_folders, record, spec)
+        fresh = await self._journal.record(
+            run_id, "", claimed=True, mark=mark, run_token_sha256=digest(token), gpu_ids=reservation.gpu_ids
+        )
+        if fresh.cancel_requested:
+            await self._journal.apply(run_id, RunEvent.CANCELLED, reason="cancelled on request", claimed=False)
+            return None
+        launch = build_launch(
+            spec,
+            fresh,
+            self._home,
+            gpu_ids=reservation.gpu_ids,
+            run_token=token,
+            mark=mark,
+            attempt=attempt,
+            grpc_target=self._grpc_target,
+            grace_s=self._settings.grace_s,
+            secrets=to_environment(secrets),
+            base_env=os.environ,
+            max_processes=self._settings.max_processes,
+        )
+        handle = await self._executor.submit(launch)
+        return await self._dispatched(run_id, handle, secrets)
+
+    async def _dispatched(self, run_id: str, handle: WorkerHandle, secrets: Mapping[str, str]) -> RunSupervisor:
+        identity = handle.identity
+        record = await self._journal.apply(
+            run_id,
+            RunEvent.DISPATCHED,
+            expected=RunStatus.INIT,
+            pid=identity.pid,
+            start_ticks=identity.start_ticks,
+            boot_id=identity.boot_id,
+            claimed=False,
+            queue_reason="",
+        )
+        return self._supervisor(record, handle, secrets)
+
+    def _supervisor(self, record: RunRecord, handle: WorkerHandle, secrets: Mapping[str, str]) -> RunSupervisor:
+        supervisor = RunSupervisor(
+            record,
+            handle,
+            home=self._home,
+            journal=self._journal,
+            settings=self._settings,
+            secrets=secrets,
+        )
+        self.supervisors[record.run_id] = supervisor
+        self._launched(record.run_id)
+        return supervisor
+
+    def _launched(self, run_id: str) -> None:
+        if (event := self._launching.pop(run_id, None)) is not None:
+            event.set()
+
+    async def supervisor_of(self, run_id: str) -> RunSupervisor | None:
+        """The supervisor of a live run; a worker may be quicker than the record of its own start."""
+        if (event := self._launching.get(run_id)) is not None:
+            await event.wait()
+        return self.supervisors.get(run_id)
+
+    def _prepare_folders(self, record: RunRecord, spec: WorkerSpec) -> None:
+        """Make the run's folders and write the worker's part of the config, with the checkpoint to go on from."""
+        folder = self._home.run_folder(record.run_id)
+        folder.root.mkdir(parents=True, exist_ok=True)
+        logs = self._home.run_logs(record.run_id)
+        logs.mkdir(parents=True, exist_ok=True)
+        logs.chmod(0o700)
+        config = read_json_object(self._home.config_file(record.run_id))
+        worker_config: dict[str, Any] = config["metadata"]["worker"]["config"]
+        if record.attempt > 1 and spec.capabilities.supports_checkpointing:
+            checkpoint = last_good_checkpoint(folder)
+            if checkpoint is not None:
+                worker_config = with_checkpoint(worker_config, folder.root / checkpoint.path)
+        write_json_atomically(self._home.worker_config_file(record.run_id), worker_config)
+
+    # ------------------------------------------------------------------ supervising
+
+    async def _supervise(self, supervisor: RunSupervisor) -> None:
+        run_id = supervisor.record.run_id
+        finished = await supervisor.run()
+        self.supervisors.pop(run_id, None)
+        self._ledger.release(run_id)
+        self._wake.set()
+        await self._after(finished)
+
+    async def _after(self, finished: Finished) -> None:
+        record = finished.record
+        if finished.ending.event is RunEvent.FAULTED:
+            await self._retry_or_give_up(record)
+        elif record.status is RunStatus.TERM:
+            await self._ended(record)
+
+    async def _fault_without_process(self, record: RunRecord, reason: str) -> None:
+        faulted = await self._journal.apply(
+            record.run_id, RunEvent.FAULTED, reason=reason, claimed=False, fault_reason=reason, queue_reason=""
+        )
+        self._wake.set()
+        await self._retry_or_give_up(faulted, retry=False)
+
+    async def _retry_or_give_up(self, record: RunRecord, *, retry: bool = True) -> None:
+        """From FAULT: back to the queue if the policy allows it, else the end."""
+        run_id, reason = record.run_id, record.fault_reason or record.reason
+        story = await self._journal.read(self._journal.registry.story, run_id)
+        retried = sum(event.kind == RunEvent.RETRIED for event in story)
+        if record.cancel_requested:
+            ended = await self._journal.apply(run_id, RunEvent.CANCELLED, reason="cancelled on request")
+            await self._ended(ended)
+        elif retry and retried < record.retries:
+            wait_s = min(_MAX_RETRY_WAIT_S, 2.0**retried)
+            again = await self._journal.apply(
+                run_id,
+                RunEvent.RETRIED,
+                reason=f"attempt {record.attempt + 1} after: {reason}",
+                attempt=record.attempt + 1,
+                **_NO_PROCESS,
+            )
+            await asyncio.sleep(wait_s)
+            await self._enqueue_current(again.run_id)
+        else:
+            secrets = tuple((await asyncio.to_thread(self._secret_store.get, run_id)).values())
+            folder = self._home.run_folder(run_id)
+            await asyncio.to_thread(finalise_manifest, folder, record, "failed", reason)
+            tails = await asyncio.to_thread(output_tails, self._home, run_id, secrets)
+            ended = await self._journal.apply(run_id, RunEvent.GIVEN_UP, reason=reason, payload=tails)
+            await self._ended(ended)
+
+    async def _enqueue_current(self, run_id: str) -> None:
+        """Queue a run as it is now: it may have been cancelled while it waited for its retry."""
+        record = await self._journal.read(self._journal.registry.get, run_id)
+        if record.status is RunStatus.INIT:
+            self.enqueue(record)
+
+    async def _ended(self, record: RunRecord) -> None:
+        """Housekeeping after the terminal record: size on disk, the operator's hook."""
+        await self._journal.flush_headlines()
+        size = await asyncio.to_thread(size_of_run, self._home, record.run_id)
+        record = await self._journal.record(record.run_id, "", size_bytes=size)
+        problem = await tell_the_end(record, self._settings)
+        if problem:
+            await self._journal.record(record.run_id, "hook_failed", reason=problem)
+
+    def plan_headline_flush(self) -> None:
+        """Write headline figures soon, and only once for many heartbeats."""
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._spawn(self._flush_soon(), "headlines")
+
+    async def _flush_soon(self) -> None:
+        await asyncio.sleep(_HEADLINE_FLUSH_S)
+        self._flush_planned = False
+        await self._journal.flush_headlines()
+
+    # ------------------------------------------------------------------ requests about runs without a process
+
+    async def cancel_queued(self, run_id: str) -> RunRecord:
+        """Cancel a run that has no process (queued, released, or waiting for its retry)."""
+        record = await self._journal.record(run_id, "cancel_requested", cancel_requested=True)
+        if run_id in self._launching:  # its launch notices the request
+            return record
+        self.queue.remove(run_id)
+        record = await self._journal.apply(run_id, RunEvent.CANCELLED, reason="cancelled on request")
+        self._wake.set()
+        self._spawn(self._ended(record), f"end {run_id}")
+        return record
+
+    async def requeue_released(self, record: RunRecord) -> RunRecord:
+        """A released run goes through the queue again."""
+        again = await self._journal.apply(
+            record.run_id,
+            RunEvent.REQUEUED,
+            expected=RunStatus.PAUSE,
+            reason="resumed from its checkpoint",
+            attempt=record.attempt + 1,
+            released=False,
+            pause_requested="",
+            **_NO_PROCESS,
+        )
+        self.enqueue(again)
+        return again
+
+    async def refuse_impossible(self, record: RunRecord, reason: str) -> RunRecord:
+        """An accepted run that this machine can never start ends at once, with the reason."""
+        await self._fault_without_process(record, reason)
+        return await self._journal.read(self._journal.registry.get, record.run_id)
+
+    # ------------------------------------------------------------------ after a restart
+
+    async def _recover(self, record: RunRecord) -> None:
+        if record.status is RunStatus.INIT and not record.claimed:
+            if record.cancel_requested:
+                await self.cancel_queued(record.run_id)
+            else:
+                self.enqueue(record)
+            return
+        if record.status is RunStatus.PAUSE and record.released:
+            return
+        if record.status is RunStatus.INIT:
+            identity = self._executor.find(record.mark)
+            if identity is None and not self._has_left_traces(record):
+                # The daemon died between claiming and starting: nothing has run.
+                record = await self._journal.record(record.run_id, "", claimed=False)
+                self.enqueue(record)
+                return
+        else:
+            identity = ProcessIdentity(record.pid, record.start_ticks, record.boot_id)
+        await self._reattach(record, identity)
+
+    def _has_left_traces(self, record: RunRecord) -> bool:
+        """Whether a claimed attempt got as far as writing anything of its own."""
+        try:
+            text = self._home.run_folder(record.run_id).lifecycle.read_text(errors="replace")
+        except OSError:
+            return False
+        return f'"attempt":{record.attempt},' in text
+
+    async def _reattach(self, record: RunRecord, identity: ProcessIdentity | None) -> None:
+        run_id = record.run_id
+        secrets = await asyncio.to_thread(self._secret_store.get, run_id)
+        self._ledger.restore(run_id, Reservation(record.cpus, record.memory_mb or 0, record.gpu_ids))
+        handle: WorkerHandle | None = await self._executor.attach(
+            identity, record.mark, memory_mb=record.memory_mb, max_processes=self._settings.max_processes
+        )
+        if handle is None:
+            handle = GoneWorker(identity or ProcessIdentity(0, 0, ""), record.mark)
+        if record.status is RunStatus.INIT:
+            record = await self._journal.apply(
+                run_id,
+                RunEvent.DISPATCHED,
+                claimed=False,
+                pid=handle.identity.pid,
+                start_ticks=handle.identity.start_ticks,
+                boot_id=handle.identity.boot_id,
+            )
+        supervisor = self._supervisor(record, handle, secrets)
+        supervisor.recall()
+        await self._journal.record(run_id, "reattached", reason="a new daemon took the run up")
+        self._spawn(self._supervise(supervisor), f"run {run_id}")
+
+
+_NO_PROCESS: dict[str, Any] = {
+    "pid": 0,
+    "claimed": False,
+    "mark": "",
+    "run_token_sha256": "",
+    "session_token_sha256": "",
+    "worker_instance": "",
+    "gpu_ids": (),
+}
+
+
+def request_of(record: RunRecord) -> ResourceRequest:
+    return ResourceRequest(record.cpus, record.gpus, record.gpus_mandatory, record.memory_mb)

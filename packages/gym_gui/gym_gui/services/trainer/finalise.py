@@ -1,0 +1,56 @@
+"""The manifest of a run whose worker could not write its last one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from mosaic_wire.checkpoints import good_checkpoints
+from mosaic_wire.manifest import AnalyticsManifest
+from mosaic_wire.paths import RunFolder
+
+from gym_gui.services.trainer.records import RunRecord
+
+_VIDEO_SUFFIXES = (".mp4", ".gif", ".webm")
+
+
+def finalise_manifest(folder: RunFolder, record: RunRecord, outcome: str, reason: str) -> bool:
+    """Write the final manifest unless the worker did; True when the daemon had to.
+
+    Whatever the worker had said stays; what lies in the folder is added.
+    """
+    if not folder.root.is_dir():
+        return False
+    try:
+        manifest = AnalyticsManifest.read(folder.manifest)
+    except (OSError, ValueError):
+        manifest = AnalyticsManifest(record.run_id)
+    if manifest.finalised_by is not None and manifest.outcome == outcome:
+        return False
+    found = replace(
+        manifest,
+        run_id=record.run_id,
+        worker_type=manifest.worker_type or record.worker_type,
+        algo=manifest.algo or record.algo,
+        env_id=manifest.env_id or record.env_id,
+        seed=manifest.seed if manifest.seed is not None else record.seed,
+        outcome=outcome,
+        reason=reason,
+        tensorboard_dir=manifest.tensorboard_dir or _tensorboard_dir(folder.root),
+        checkpoints=tuple(good_checkpoints(folder)),
+        videos=_relative(folder.root, (path for path in folder.root.rglob("*") if path.suffix in _VIDEO_SUFFIXES)),
+        policy=manifest.policy or next(iter(_relative(folder.root, folder.root.rglob("*.cleanrl_model"))), None),
+        finalised_by="daemon",
+    )
+    found.write(folder.manifest)
+    return True
+
+
+def _relative(root: Path, paths: Iterable[Path]) -> tuple[str, ...]:
+    return tuple(sorted(str(path.relative_to(root)) for path in paths if path.is_file()))
+
+
+def _tensorboard_dir(root: Path) -> str | None:
+    events = sorted(root.rglob("events.out.tfevents.*"))
+    return str(events[0].parent.relative_to(root)) if events else None

@@ -1,0 +1,420 @@
+"""One live attempt of a run: from its started process to its honest end.
+
+The supervisor owns the run's process handle. Everything that happens to the run while it has a process goes
+through here: lifecycle events, heartbeats, limits, pause, release, cancel, and what its end means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mosaic_wire.exit_record import ExitRecord
+from mosaic_wire.lifecycle import LifecycleKind, LifecycleReader, RunLifecycleEvent
+from mosaic_wire.paths import Home
+from mosaic_wire.proto import trainer_pb2 as pb
+
+from gym_gui.config.settings import Settings
+from gym_gui.services.trainer.errors import InvalidTransition, NotAllowed, NotPossibleNow
+from gym_gui.services.trainer.executors.base import WorkerHandle
+from gym_gui.services.trainer.finalise import finalise_manifest
+from gym_gui.services.trainer.fsm import RunEvent, RunStatus
+from gym_gui.services.trainer.journal import Journal, with_headline
+from gym_gui.services.trainer.records import Headline, RunRecord
+from gym_gui.services.trainer.supervision import Ending, EndingFacts, conclude
+from gym_gui.services.trainer.tokens import digest
+from gym_gui.services.trainer.worker_logs import LogFollower, cap_size, tail_text
+
+logger = logging.getLogger(__name__)
+
+_STATUS_EVENTS = {
+    LifecycleKind.RUN_STARTED: RunEvent.STARTED,
+    LifecycleKind.PAUSED: RunEvent.PAUSED,
+    LifecycleKind.RESUMED: RunEvent.RESUMED,
+}
+_LEFTOVER_GRACE_S = 2.0
+"""Children of a worker that has ended get this long after SIGTERM"""
+_LIMIT_POLL_S = 2.0
+"""How often memory and process counts are measured where the kernel does not enforce them"""
+_NO_PROGRESS_S = 300.0
+_QUIET_BEATS = 3
+"""After so many missed heartbeats it is worth looking whether the worker is stopped"""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a supervised attempt ended: the record after the ending was stored."""
+
+    record: RunRecord
+    ending: Ending
+
+
+class RunSupervisor:
+    """Watches one process tree; `task` ends when the tree is gone and the ending is stored."""
+
+    def __init__(
+        self,
+        record: RunRecord,
+        handle: WorkerHandle,
+        *,
+        home: Home,
+        journal: Journal,
+        settings: Settings,
+        secrets: Mapping[str, str],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.record = record
+        self._handle = handle
+        self._home, self._journal, self._settings = home, journal, settings
+        self._secrets = tuple(secrets.values())
+        self._monotonic = monotonic
+        self._folder = home.run_folder(record.run_id)
+        self._reader = LifecycleReader(self._folder.lifecycle, after_seq=record.lifecycle_seq)
+        self._logs = home.run_logs(record.run_id)
+        self._followers = [LogFollower(self._logs / name, record.run_id) for name in ("stdout.log", "stderr.log")]
+        self._last_beat = monotonic()
+        self._paused_since: float | None = monotonic() if record.status is RunStatus.PAUSE else None
+        self._paused_s = 0.0
+        # A daemon that died while it cleaned up a faulted run goes on cleaning.
+        self._fault = record.reason if record.status is RunStatus.FAULT else ""
+        self._failure = ""
+        self._last_words: LifecycleKind | None = None
+        self._poked = asyncio.Event()
+        self._controls: asyncio.Queue[pb.ControlCommand.Kind.ValueType] | None = None
+        self._lock = asyncio.Lock()
+
+    def recall(self) -> None:
+        """Remember the last words an earlier daemon has read but not acted on (it died in between)."""
+        for event in LifecycleReader(self._folder.lifecycle).read():
+            known = event.attempt == self.record.attempt and event.seq <= self.record.lifecycle_seq
+            if known and event.event.ends_the_run:
+                self._hear_last_words(event)
+
+    # ------------------------------------------------------------------ what others ask
+
+    def check_session(self, token: str) -> None:
+        """Refuse a worker call that does not carry this run's session token."""
+        known = self.record.session_token_sha256
+        if not known or not hmac.compare_digest(known, digest(token)):
+            raise NotAllowed(f"run {self.record.run_id}: the session token is missing, wrong, or another run's")
+
+    def heartbeat(self, headline: Headline, lifecycle_seq: int) -> None:
+        """Take the figures of a heartbeat and look after the run."""
+        self._last_beat = self._monotonic()
+        self._journal.keep_headline(self.record.run_id, headline)
+        self.record = with_headline(self.record, headline)
+        self._poked.set()
+        if lifecycle_seq <= self._reader.last_seq:
+            self._journal.publish(self.record, [])
+
+    def controls(self) -> asyncio.Queue[pb.ControlCommand.Kind.ValueType]:
+        """A fresh queue for the worker's control stream, holding what it has not obeyed yet."""
+        self._controls = asyncio.Queue()
+        self._send_wanted()
+        return self._controls
+
+    def _send_wanted(self) -> None:
+        kinds = {
+            "pause": pb.ControlCommand.PAUSE,
+            "release": pb.ControlCommand.RELEASE,
+            "resume": pb.ControlCommand.RESUME,
+        }
+        if self._controls is not None and (kind := kinds.get(self.record.pause_requested)) is not None:
+            self._controls.put_nowait(kind)
+
+    async def registered(self, **changes: Any) -> RunRecord:
+        """Store a registration that was found valid."""
+        async with self._lock:
+            self._last_beat = self._monotonic()
+            if self.record.status is RunStatus.HSHK:
+                self.record = await self._journal.apply(
+                    self.record.run_id, RunEvent.REGISTERED, expected=RunStatus.HSHK, **changes
+                )
+            else:  # the reply to an earlier, accepted call was lost
+                self.record = await self._journal.record(self.record.run_id, "", **changes)
+        self._poked.set()
+        return self.record
+
+    async def cancel(self) -> RunRecord:
+        """Ask for the end; the supervisor's task brings it about."""
+        async with self._lock:
+            if not self.record.cancel_requested:
+                self.record = await self._journal.record(self.record.run_id, "cancel_requested", cancel_requested=True)
+        self._poked.set()
+        return self.record
+
+    async def pause(self, *, release: bool) -> RunRecord:
+        """Hold the run at its next safe point, or stop it by signal where the worker cannot hold itself."""
+        async with self._lock:
+            record = self.record
+            held = record.status is RunStatus.PAUSE and release and not record.paused_by_signal
+            if record.status is not RunStatus.EXEC and not held:
+                raise NotPossibleNow(f"run {record.run_id} is {record.status}; only a run in EXEC can be paused")
+            able = record.capabilities.get("supports_pause", False)
+            if release and not (able and record.capabilities.get("supports_checkpointing", False)):
+                raise NotPossibleNow(
+                    f"run {record.run_id}: worker {record.worker_type!r} cannot write a checkpoint, so its resources "
+                    "cannot be released; pause without --release keeps the process, cancel ends it"
+                )
+            if able:
+                wanted = "release" if release else "pause"
+                self.record = await self._journal.record(record.run_id, f"{wanted}_requested", pause_requested=wanted)
+                self._send_wanted()
+            else:
+                self._handle.signal_tree(signal.SIGSTOP)
+                self.record = await self._journal.apply(
+                    record.run_id,
+                    RunEvent.PAUSED,
+                    reason="stopped by signal: this worker cannot pause itself",
+                    paused_by_signal=True,
+                )
+                self._paused_since = self._monotonic()
+            return self.record
+
+    async def resume(self) -> RunRecord:
+        """Let a paused run go on."""
+        async with self._lock:
+            record = self.record
+            if record.status is not RunStatus.PAUSE:
+                raise NotPossibleNow(f"run {record.run_id} is {record.status}; it is not paused")
+            if record.paused_by_signal:
+                self._handle.signal_tree(signal.SIGCONT)
+                self._note_resumed()
+                self.record = await self._journal.apply(record.run_id, RunEvent.RESUMED, paused_by_signal=False)
+            else:
+                self.record = await self._journal.record(record.run_id, "resume_requested", pause_requested="resume")
+                self._send_wanted()
+            return self.record
+
+    def _note_resumed(self) -> None:
+        if self._paused_since is not None:
+            self._paused_s += self._monotonic() - self._paused_since
+        self._paused_since = None
+        self._last_beat = self._monotonic()
+
+    # ------------------------------------------------------------------ watching
+
+    async def run(self) -> Finished:
+        """Watch until the tree is gone and the ending is stored."""
+        exited = asyncio.create_task(self._handle.wait())
+        try:
+            while not (exited.done() or self._fault or self.record.cancel_requested):
+                poke = asyncio.create_task(self._poked.wait())
+                await asyncio.wait({exited, poke}, timeout=self._next_look_s(), return_when=asyncio.FIRST_COMPLETED)
+                poke.cancel()
+                self._poked.clear()
+                if not exited.done():
+                    await self._look()
+            return await self._end(exited)
+        finally:
+            exited.cancel()
+
+    def _next_look_s(self) -> float:
+        """Seconds until something could be wrong; a heartbeat wakes us before that."""
+        quiet = self._monotonic() - self._last_beat
+        if self.record.paused_by_signal:
+            return 3600.0
+        limit = self._silence_limit_s()
+        looks = [limit - quiet if quiet < limit else self._settings.heartbeat_s]
+        if quiet < (looking := _QUIET_BEATS * self._settings.heartbeat_s):
+            looks.append(looking - quiet)
+        if (left := self._wallclock_left_s()) is not None:
+            looks.append(left)
+        if not self._handle.is_limited:
+            looks.append(_LIMIT_POLL_S)
+        return max(0.05, min(looks))
+
+    def _silence_limit_s(self) -> float:
+        if self.record.status is RunStatus.HSHK:
+            return self._settings.handshake_s
+        return self.record.silence_s or self._settings.silence_s
+
+    def _wallclock_left_s(self) -> float | None:
+        if self.record.max_wallclock_minutes is None or self._paused_since is not None:
+            return None
+        return self.record.max_wallclock_minutes * 60 + self._paused_s - self._handle.elapsed_s()
+
+    async def _look(self) -> None:
+        """Read what the worker wrote and check every limit."""
+        async with self._lock:
+            await self._read_lifecycle()
+        await asyncio.to_thread(self._tend_logs)
+        await self._update_flags()
+        self._fault = self._fault or await self._broken_limit()
+
+    async def _update_flags(self) -> None:
+        quiet = self._monotonic() - self._last_beat
+        stopped = quiet > _QUIET_BEATS * self._settings.heartbeat_s and self._handle.is_stopped()
+        stalled = stopped and not self.record.paused_by_signal
+        since_step = self.record.seconds_since_step or 0.0
+        no_progress = self.record.status is RunStatus.EXEC and since_step > _NO_PROGRESS_S
+        for flag, now, told in (
+            ("stalled", stalled, "its processes are stopped (SIGSTOP); SIGCONT lets it go on"),
+            ("no_progress", no_progress, f"no step for more than {_NO_PROGRESS_S:.0f} s"),
+        ):
+            if now != getattr(self.record, flag):
+                kind = flag if now else f"{flag}_over"
+                changes: dict[str, Any] = {flag: now}
+                self.record = await self._journal.record(
+                    self.record.run_id, kind, reason=told if now else "", **changes
+                )
+
+    async def _broken_limit(self) -> str:
+        quiet, limit = self._monotonic() - self._last_beat, self._silence_limit_s()
+        if quiet >= limit and not self.record.paused_by_signal and not self._handle.is_stopped():
+            if self.record.status is RunStatus.HSHK:
+                return f"the worker did not register within {limit:g} s"
+            return f"the worker was silent for more than {limit:g} s"
+        left = self._wallclock_left_s()
+        if left is not None and left <= 0:
+            return f"out of wall-clock time: more than {self.record.max_wallclock_minutes:g} minutes"
+        return await asyncio.to_thread(self._handle.limit_hit) or ""
+
+    def _tend_logs(self) -> None:
+        for follower in self._followers:
+            follower.follow()
+        cap = self._settings.log_cap_mb * 2**20
+        for folder in (self._logs, self._folder.logs):
+            for path in _log_files(folder):
+                if cap_size(path, cap):
+                    logger.warning("run %s: %s outgrew %d MB and was cut", self.record.run_id, path.name, cap >> 20)
+
+    async def _read_lifecycle(self) -> None:
+        """Apply new lifecycle events; each is stored together with its number, so none counts twice."""
+        for event in await asyncio.to_thread(self._reader.read):
+            if event.run_id == self.record.run_id and event.attempt == self.record.attempt:
+                await self._take(event)
+
+    def _hear_last_words(self, event: RunLifecycleEvent) -> None:
+        self._last_words = event.event
+        if event.event is LifecycleKind.RUN_FAILED:
+            self._failure = _failure_text(event.payload)
+
+    async def _take(self, event: RunLifecycleEvent) -> None:
+        run_id, payload = self.record.run_id, dict(event.payload)
+        if event.event is LifecycleKind.HEARTBEAT:
+            return
+        if event.event.ends_the_run:
+            self._hear_last_words(event)
+            changes: dict[str, Any] = {"result": payload} if event.event is LifecycleKind.RUN_COMPLETED else {}
+            self.record = await self._journal.record(
+                run_id, f"worker_{event.event}", payload=payload, lifecycle_seq=event.seq, **changes
+            )
+            return
+        status_event = _STATUS_EVENTS.get(event.event)
+        if status_event is None:
+            self.record = await self._journal.record(run_id, event.event, payload=payload, lifecycle_seq=event.seq)
+            return
+        changes = {"lifecycle_seq": event.seq}
+        if status_event is RunEvent.PAUSED and self.record.status is RunStatus.PAUSE and payload.get("release"):
+            # It was held already; now it lets go of its process. What that means shows when it has exited.
+            self.record = await self._journal.record(run_id, "releasing", payload=payload, lifecycle_seq=event.seq)
+            return
+        if status_event is RunEvent.PAUSED:
+            self._paused_since = self._monotonic()
+            released = self.record.pause_requested == "release" and payload.get("release") is True
+            changes["pause_requested"] = "release" if released else ""
+        elif status_event is RunEvent.RESUMED:
+            self._note_resumed()
+            changes["pause_requested"] = ""
+        try:
+            self.record = await self._journal.apply(run_id, status_event, payload=payload, **changes)
+        except InvalidTransition as error:
+            # A worker that says things out of order harms only itself.
+            logger.warning("%s; the worker's %s is ignored", error, event.event)
+            self.record = await self._journal.record(
+                run_id, "out_of_order", reason=str(error), payload=payload, lifecycle_seq=event.seq
+            )
+
+    # ------------------------------------------------------------------ ending
+
+    async def _end(self, exited: asyncio.Task[int | None]) -> Finished:
+        """Make sure the tree is gone, read its last words, store what they mean."""
+        if self._fault and not self.record.cancel_requested and self.record.status is not RunStatus.FAULT:
+            self.record = await self._journal.apply(self.record.run_id, RunEvent.FAULTED, reason=self._fault)
+        grace = _LEFTOVER_GRACE_S if exited.done() else self._settings.grace_s
+        while not await self._handle.stop_tree(grace):
+            logger.error("run %s: some of its processes cannot be ended yet; trying on", self.record.run_id)
+            await asyncio.sleep(1)
+        code = await exited
+        limit = self._handle.limit_hit()
+        self._handle.close()
+        async with self._lock:
+            await self._read_lifecycle_after_fault()
+            exit_record = await asyncio.to_thread(ExitRecord.read, self._folder.exit_record)
+            if exit_record is not None and exit_record.attempt != self.record.attempt:
+                exit_record = None
+            ending = conclude(
+                EndingFacts(
+                    status=self.record.status,
+                    exit_code=code,
+                    last_words=self._last_words,
+                    failure=self._failure,
+                    exit_record=exit_record,
+                    cancel_requested=self.record.cancel_requested,
+                    release_requested=self.record.pause_requested == "release",
+                    fault=self._fault or (limit or ""),
+                )
+            )
+            return await self._store(ending)
+
+    async def _read_lifecycle_after_fault(self) -> None:
+        if self.record.status is not RunStatus.FAULT:
+            await self._read_lifecycle()
+
+    async def _store(self, ending: Ending) -> Finished:
+        run_id = self.record.run_id
+        process_gone: dict[str, Any] = {"pid": 0, "stalled": False, "no_progress": False, "paused_by_signal": False}
+        await asyncio.to_thread(self._tend_logs)
+        await self._journal.flush_headlines()
+        if ending.event is RunEvent.RELEASED:
+            self.record = await self._journal.apply(
+                run_id, RunEvent.RELEASED, reason=ending.reason, released=True, pause_requested="", **process_gone
+            )
+            return Finished(self.record, ending)
+        if ending.event is RunEvent.FAULTED:
+            if self.record.status is not RunStatus.FAULT:
+                self.record = await self._journal.apply(run_id, RunEvent.FAULTED, reason=ending.reason)
+            self.record = await self._journal.record(run_id, "", fault_reason=ending.reason, **process_gone)
+            return Finished(self.record, ending)
+        await asyncio.to_thread(
+            finalise_manifest, self._folder, self.record, _OUTCOME_WORDS[ending.event], ending.reason
+        )
+        self.record = await self._journal.apply(
+            run_id, ending.event, reason=ending.reason, payload=self.tails(), pause_requested="", **process_gone
+        )
+        return Finished(self.record, ending)
+
+    def tails(self) -> dict[str, str]:
+        """The last lines of the worker and of its training process, for the terminal event."""
+        return output_tails(self._home, self.record.run_id, self._secrets)
+
+
+_OUTCOME_WORDS = {RunEvent.COMPLETED: "completed", RunEvent.CANCELLED: "cancelled"}
+
+
+def output_tails(home: Home, run_id: str, secrets: tuple[str, ...]) -> dict[str, str]:
+    """The last lines a run printed, redacted and bounded. The training process's own output tells more."""
+    worker, training = home.run_logs(run_id), home.run_folder(run_id).logs
+    return {
+        f"{stream}_tail": tail_text(training / f"{stream}.log", secrets) or tail_text(worker / f"{stream}.log", secrets)
+        for stream in ("stderr", "stdout")
+    }
+
+
+def _log_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.log")) if folder.is_dir() else []
+
+
+def _failure_text(payload: Mapping[str, Any]) -> str:
+    kind, text = str(payload.get("error_type", "")), str(payload.get("error", "")).strip()
+    if not kind or text.startswith(kind):
+        return text[:2000] or "the worker reported run_failed without a reason"
+    return f"{kind}: {text}"[:2000]

@@ -1,0 +1,452 @@
+"""TrainerService: translate protobuf to Python and back, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+from mosaic_wire import PROTOCOL_VERSION
+from mosaic_wire.errors import InvalidRunId, WireError
+from mosaic_wire.ids import check_run_id
+from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.proto import trainer_pb2_grpc
+
+from gym_gui import __version__
+from gym_gui.services.trainer.auth import RUN_TOKEN_KEY, SESSION_TOKEN_KEY, metadata_value
+from gym_gui.services.trainer.errors import (
+    ArchiveRefused,
+    InvalidConfig,
+    InvalidTransition,
+    NotAllowed,
+    NotPossibleNow,
+    RegistryError,
+    RunNotFound,
+    StaleRun,
+    TrainerError,
+)
+from gym_gui.services.trainer.fsm import RunStatus
+from gym_gui.services.trainer.records import Headline, RunQuery, RunRecord, StoryEvent
+from gym_gui.services.trainer.resources import ResourceLedger
+from gym_gui.services.trainer.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+_CHUNK_BYTES = 256 * 1024
+_MAX_ARCHIVE_BYTES = 64 * 2**30
+
+STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
+    (InvalidConfig, grpc.StatusCode.INVALID_ARGUMENT),
+    (InvalidRunId, grpc.StatusCode.INVALID_ARGUMENT),
+    (ArchiveRefused, grpc.StatusCode.INVALID_ARGUMENT),
+    (RunNotFound, grpc.StatusCode.NOT_FOUND),
+    (NotPossibleNow, grpc.StatusCode.FAILED_PRECONDITION),
+    (StaleRun, grpc.StatusCode.FAILED_PRECONDITION),
+    (InvalidTransition, grpc.StatusCode.FAILED_PRECONDITION),
+    (NotAllowed, grpc.StatusCode.UNAUTHENTICATED),
+    (RegistryError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (WireError, grpc.StatusCode.INVALID_ARGUMENT),
+    (TrainerError, grpc.StatusCode.FAILED_PRECONDITION),
+)
+"""First match wins."""
+
+
+async def _abort(context: Any, error: Exception) -> None:
+    code = next((code for kind, code in STATUS_CODES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+    trailing: list[tuple[str, str | bytes]] = [("mosaic-error", type(error).__name__)]
+    if isinstance(error, InvalidConfig):
+        problems = [[problem.path, problem.message, problem.suggestion] for problem in error.problems]
+        trailing.append(("mosaic-problems-bin", json.dumps(problems).encode()))
+    await context.abort(code, str(error), tuple(trailing))
+
+
+def _translated(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Errors meant for people become a gRPC status; anything else is a bug, logged with its traceback."""
+
+    def unexpected(error: Exception) -> Exception:
+        logger.error("%s failed", method.__name__, exc_info=error)
+        return RuntimeError(f"the daemon failed in {method.__name__} ({type(error).__name__}); its log has the details")
+
+    if inspect.isasyncgenfunction(method):
+
+        @functools.wraps(method)
+        async def stream(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
+            try:
+                async for message in method(self, request, context):
+                    yield message
+            except (TrainerError, WireError) as error:
+                await _abort(context, error)
+            except Exception as error:  # noqa: BLE001 - the process boundary
+                await _abort(context, unexpected(error))
+
+        return stream
+
+    @functools.wraps(method)
+    async def unary(self: Any, request: Any, context: Any) -> Any:
+        try:
+            return await method(self, request, context)
+        except (TrainerError, WireError) as error:
+            await _abort(context, error)
+        except Exception as error:  # noqa: BLE001 - the process boundary
+            await _abort(context, unexpected(error))
+
+    return unary
+
+
+class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
+    """The gRPC face of the Trainer."""
+
+    def __init__(self, trainer: Trainer, ledger: ResourceLedger, request_shutdown: Callable[[], None]) -> None:
+        self._trainer, self._ledger, self._request_shutdown = trainer, ledger, request_shutdown
+        self._started = time.monotonic()
+        self.addresses: tuple[str, ...] = ()
+
+    # ------------------------------------------------------------------ runs
+
+    @_translated
+    async def SubmitRun(self, request: pb.SubmitRunRequest, _context: Any) -> pb.SubmitRunResponse:
+        record, known = await self._trainer.submit(request.config_json, request.idempotency_key)
+        return pb.SubmitRunResponse(run=self._run(record), already_known=known)
+
+    @_translated
+    async def CancelRun(self, request: pb.RunRequest, _context: Any) -> pb.Run:
+        return self._run(await self._trainer.cancel(check_run_id(request.run_id)))
+
+    @_translated
+    async def PauseRun(self, request: pb.PauseRunRequest, _context: Any) -> pb.Run:
+        return self._run(await self._trainer.pause(check_run_id(request.run_id), release=request.release))
+
+    @_translated
+    async def ResumeRun(self, request: pb.ResumeRunRequest, _context: Any) -> pb.Run:
+        record = await self._trainer.resume(
+            check_run_id(request.run_id),
+            additional_timesteps=request.additional_timesteps,
+            checkpoint=request.checkpoint,
+            idempotency_key=request.idempotency_key,
+        )
+        return self._run(record)
+
+    @_translated
+    async def UpdateRun(self, request: pb.UpdateRunRequest, _context: Any) -> pb.Run:
+        record = await self._trainer.update(
+            check_run_id(request.run_id),
+            name=request.name if request.HasField("name") else None,
+            notes=request.notes if request.HasField("notes") else None,
+            priority=request.priority if request.HasField("priority") else None,
+            add_tags=tuple(request.add_tags),
+            remove_tags=tuple(request.remove_tags),
+        )
+        return self._run(record)
+
+    @_translated
+    async def GetRun(self, request: pb.RunRequest, _context: Any) -> pb.Run:
+        return self._run(await self._trainer.get(check_run_id(request.run_id)))
+
+    @_translated
+    async def ListRuns(self, request: pb.ListRunsRequest, _context: Any) -> pb.ListRunsResponse:
+        query = RunQuery(
+            statuses=tuple(request.statuses),
+            outcomes=tuple(request.outcomes),
+            tags=tuple(request.tags),
+            text=request.text,
+            include_archived=request.include_archived,
+            limit=request.limit,
+            run_id_prefix=request.run_id_prefix,
+        )
+        page = await self._trainer.journal.read(self._trainer.journal.registry.list, query)
+        return pb.ListRunsResponse(
+            runs=[self._run(record) for record in page.runs], matching=page.matching, last_seq=page.last_seq
+        )
+
+    @_translated
+    async def WatchRuns(self, request: pb.WatchRunsRequest, _context: Any) -> AsyncIterator[pb.RunUpdate]:
+        run_id = check_run_id(request.run_id) if request.run_id else ""
+        journal = self._trainer.journal
+        watcher = journal.watch(run_id)  # before the replay, so that nothing falls between the two
+        seen = request.since_seq
+        try:
+            if request.since_seq:
+                async for event, record in self._replay(seen, run_id):
+                    seen = event.seq
+                    yield pb.RunUpdate(run=self._run(record), event=_story_event(event))
+            while not watcher.overflowed:
+                current, live = await watcher.updates.get()
+                if live is None:
+                    yield pb.RunUpdate(run=self._run(current))
+                elif live.seq > seen:
+                    yield pb.RunUpdate(run=self._run(current), event=_story_event(live))
+            raise NotPossibleNow("this client fell too far behind; list the runs again and watch from there")
+        finally:
+            journal.unwatch(watcher)
+
+    async def _replay(self, since_seq: int, run_id: str) -> AsyncIterator[tuple[StoryEvent, RunRecord]]:
+        registry, read = self._trainer.journal.registry, self._trainer.journal.read
+        while events := await read(registry.events_since, since_seq, run_id=run_id):
+            for event in events:
+                since_seq = event.seq
+                try:
+                    yield event, await read(registry.get, event.run_id)
+                except RunNotFound:  # deleted since
+                    continue
+
+    @_translated
+    async def GetStory(self, request: pb.GetStoryRequest, _context: Any) -> pb.GetStoryResponse:
+        await self._trainer.get(check_run_id(request.run_id))
+        registry = self._trainer.journal.registry
+        events = await self._trainer.journal.read(registry.story, request.run_id, request.since_seq)
+        return pb.GetStoryResponse(events=[_story_event(event) for event in events])
+
+    @_translated
+    async def StreamRunLogs(self, request: pb.StreamRunLogsRequest, _context: Any) -> AsyncIterator[pb.LogChunk]:
+        record = await self._trainer.get(check_run_id(request.run_id))
+        path = self._log_path(request.run_id, request.stream or "stdout")
+        offset = 0
+        if request.tail_bytes:
+            offset = max(0, _size_of(path) - request.tail_bytes)
+        watcher = self._trainer.journal.watch(request.run_id)
+        try:
+            while True:
+                over = record.status is RunStatus.TERM
+                while data := await asyncio.to_thread(_read_at, path, offset):
+                    yield pb.LogChunk(data=data, offset=offset)
+                    offset += len(data)
+                if not request.follow or over:
+                    return
+                # The worker's next sign of life, or half a second: output comes between heartbeats too.
+                try:
+                    async with asyncio.timeout(0.5):
+                        record, _ = await watcher.updates.get()
+                except TimeoutError:
+                    if _size_of(path) < offset:
+                        offset = 0  # it outgrew its cap and was cut
+        finally:
+            self._trainer.journal.unwatch(watcher)
+
+    def _log_path(self, run_id: str, stream: str) -> Path:
+        home = self._trainer.home
+        places = {
+            "stdout": home.run_logs(run_id) / "stdout.log",
+            "stderr": home.run_logs(run_id) / "stderr.log",
+            "training_stdout": home.run_folder(run_id).logs / "stdout.log",
+            "training_stderr": home.run_folder(run_id).logs / "stderr.log",
+        }
+        if stream not in places:
+            raise NotPossibleNow(f"there is no log {stream!r}; a run has {', '.join(places)}")
+        return places[stream]
+
+    # ------------------------------------------------------------------ keeping and removing
+
+    @_translated
+    async def ArchiveRun(self, request: pb.ArchiveRunRequest, _context: Any) -> pb.Run:
+        return self._run(await self._trainer.archive(check_run_id(request.run_id), archived=request.archived))
+
+    @_translated
+    async def DeleteRun(self, request: pb.RunRequest, _context: Any) -> pb.DeleteRunResponse:
+        return pb.DeleteRunResponse(freed_bytes=await self._trainer.delete(check_run_id(request.run_id)))
+
+    @_translated
+    async def ExportRun(self, request: pb.RunRequest, _context: Any) -> AsyncIterator[pb.ArchiveChunk]:
+        path = await self._trainer.export(check_run_id(request.run_id))
+        try:
+            offset = 0
+            while data := await asyncio.to_thread(_read_at, path, offset):
+                yield pb.ArchiveChunk(data=data)
+                offset += len(data)
+        finally:
+            path.unlink(missing_ok=True)
+
+    @_translated
+    async def ImportRun(self, chunks: AsyncIterator[pb.ArchiveChunk], _context: Any) -> pb.Run:
+        descriptor, name = tempfile.mkstemp(prefix="import-", suffix=".tar.gz", dir=self._trainer.home.trainer)
+        path, received = Path(name), 0
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                async for chunk in chunks:
+                    received += len(chunk.data)
+                    if received > _MAX_ARCHIVE_BYTES:
+                        raise ArchiveRefused(f"the archive is larger than {_MAX_ARCHIVE_BYTES >> 30} GiB")
+                    await asyncio.to_thread(stream.write, chunk.data)
+            return self._run(await self._trainer.import_archive(path))
+        finally:
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+
+    # ------------------------------------------------------------------ the daemon
+
+    @_translated
+    async def ListWorkers(self, request: pb.ListWorkersRequest, _context: Any) -> pb.ListWorkersResponse:
+        catalog = self._trainer.catalog
+        if request.refresh:
+            await asyncio.to_thread(catalog.refresh)
+        entries = await asyncio.to_thread(catalog.entries)
+        return pb.ListWorkersResponse(
+            workers=[
+                pb.Worker(
+                    name=entry.name,
+                    display_name=entry.display_name,
+                    version=entry.version,
+                    origin=entry.origin,
+                    spec_json=json.dumps(entry.spec.to_json()) if entry.spec is not None else "",
+                    problem=entry.problem,
+                )
+                for entry in entries
+                if request.name in ("", entry.name)
+            ]
+        )
+
+    @_translated
+    async def SaveFilter(self, request: pb.SavedFilter, _context: Any) -> pb.SavedFilter:
+        try:
+            query = json.loads(request.query_json or "{}")
+        except ValueError as error:
+            raise NotPossibleNow(f"the filter {request.name!r} is not JSON: {error}") from error
+        registry = self._trainer.journal.registry
+        await self._trainer.journal.read(registry.save_filter, request.name, query)
+        return request
+
+    @_translated
+    async def ListFilters(self, _request: pb.ListFiltersRequest, _context: Any) -> pb.ListFiltersResponse:
+        filters = await self._trainer.journal.read(self._trainer.journal.registry.filters)
+        saved = [pb.SavedFilter(name=name, query_json=json.dumps(query)) for name, query in filters.items()]
+        return pb.ListFiltersResponse(filters=saved)
+
+    @_translated
+    async def DeleteFilter(self, request: pb.DeleteFilterRequest, _context: Any) -> pb.DeleteFilterResponse:
+        await self._trainer.journal.read(self._trainer.journal.registry.remove_filter, request.name)
+        return pb.DeleteFilterResponse()
+
+    @_translated
+    async def GetHealth(self, _request: pb.GetHealthRequest, _context: Any) -> pb.Health:
+        trainer, free, inventory = self._trainer, self._ledger.free(), self._ledger.inventory
+        return pb.Health(
+            version=__version__,
+            protocol_version=PROTOCOL_VERSION,
+            pid=os.getpid(),
+            home=str(trainer.home.root),
+            addresses=self.addresses,
+            uptime_s=time.monotonic() - self._started,
+            queued=len(trainer.dispatcher.queue),
+            running=len(trainer.dispatcher.supervisors),
+            cpus_total=inventory.cpus,
+            cpus_free=free.cpus,
+            memory_mb_total=inventory.memory_mb,
+            memory_mb_available=psutil.virtual_memory().available >> 20,
+            disk_mb_free=psutil.disk_usage(str(trainer.home.root)).free >> 20,
+            gpus=[
+                pb.Gpu(
+                    id=gpu.id, name=gpu.name, memory_mb=gpu.memory_mb, reserved_by=self._ledger.holder_of(gpu.id) or ""
+                )
+                for gpu in inventory.gpus
+            ],
+            trouble=trainer.journal.trouble,
+            last_seq=await trainer.journal.read(trainer.journal.registry.last_seq),
+        )
+
+    @_translated
+    async def Shutdown(self, _request: pb.ShutdownRequest, _context: Any) -> pb.ShutdownResponse:
+        self._request_shutdown()
+        return pb.ShutdownResponse(running=len(self._trainer.dispatcher.supervisors))
+
+    # ------------------------------------------------------------------ workers
+
+    @_translated
+    async def RegisterWorker(self, request: pb.RegisterWorkerRequest, context: Any) -> pb.RegisterWorkerResponse:
+        token = await self._trainer.register(
+            check_run_id(request.run_id),
+            metadata_value(context.invocation_metadata(), RUN_TOKEN_KEY),
+            attempt=request.attempt,
+            protocol_version=request.protocol_version,
+            instance=request.instance,
+            capabilities_json=request.capabilities_json,
+            algo=request.algo,
+            env_id=request.env_id,
+            extras_json=request.extras_json,
+        )
+        return pb.RegisterWorkerResponse(session_token=token, heartbeat_s=self._trainer.settings.heartbeat_s)
+
+    @_translated
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
+        optional = {
+            name: getattr(request, name) if request.HasField(name) else None
+            for name in ("episodic_return", "sps", "seconds_since_step")
+        }
+        token = metadata_value(context.invocation_metadata(), SESSION_TOKEN_KEY)
+        headline = Headline(step=request.step, total=request.total, **optional)
+        await self._trainer.heartbeat(check_run_id(request.run_id), token, headline, request.lifecycle_seq)
+        return pb.HeartbeatResponse()
+
+    @_translated
+    async def ControlStream(self, request: pb.ControlStreamRequest, context: Any) -> AsyncIterator[pb.ControlCommand]:
+        token = metadata_value(context.invocation_metadata(), SESSION_TOKEN_KEY)
+        supervisor = await self._trainer.worker_session(check_run_id(request.run_id), token)
+        commands = supervisor.controls()
+        while True:
+            yield pb.ControlCommand(kind=await commands.get())
+
+    # ------------------------------------------------------------------ translation
+
+    def _run(self, record: RunRecord) -> pb.Run:
+        home = self._trainer.home
+        live = self._trainer.dispatcher.supervisors.get(record.run_id)
+        if live is not None and live.record.event_seq == record.event_seq:
+            record = live.record  # its headline is newer than the stored one
+        queue_reason = self._trainer.dispatcher.queue.reason(record.run_id) if record.status is RunStatus.INIT else ""
+        run = pb.Run(
+            run_id=record.run_id, number=record.number, status=record.status, outcome=record.outcome or "",
+            reason=record.reason, name=record.name, worker_type=record.worker_type, worker_id=record.worker_id,
+            algo=record.algo, env_id=record.env_id, seed=record.seed, step=record.step, total=record.total,
+            episodic_return=record.episodic_return, sps=record.sps, seconds_since_step=record.seconds_since_step,
+            result_json=json.dumps(record.result) if record.result is not None else "", priority=record.priority,
+            tags=record.tags, notes=record.notes, archived=record.archived, flags=record.flags,
+            queue_reason=queue_reason, created_at=record.created_at, started_at=record.started_at or 0.0,
+            finished_at=record.finished_at or 0.0, cpus=record.cpus, gpus=record.gpus, gpu_ids=record.gpu_ids,
+            memory_mb=record.memory_mb or 0, max_wallclock_minutes=record.max_wallclock_minutes or 0.0,
+            attempt=record.attempt, retries=record.retries, pid=record.pid,
+            run_dir=str(home.run_folder(record.run_id).root), logs_dir=str(home.run_logs(record.run_id)),
+            size_bytes=record.size_bytes, protocol_version=record.protocol_version,
+            capabilities_json=json.dumps(record.capabilities) if record.capabilities else "",
+            extras_json=json.dumps(record.extras) if record.extras else "", event_seq=record.event_seq,
+        )  # fmt: skip
+        if record.parent is not None:
+            parent = record.parent
+            run.parent.CopyFrom(pb.ParentRun(run_id=parent.run_id, step=parent.step, sha256=parent.sha256))
+        return run
+
+
+def _story_event(event: StoryEvent) -> pb.StoryEvent:
+    return pb.StoryEvent(
+        seq=event.seq,
+        run_id=event.run_id,
+        timestamp=event.timestamp,
+        kind=event.kind,
+        from_status=event.from_status or "",
+        to_status=event.to_status or "",
+        reason=event.reason,
+        payload_json=json.dumps(event.payload) if event.payload else "",
+        attempt=event.attempt,
+    )
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _read_at(path: Path, offset: int) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            return stream.read(_CHUNK_BYTES)
+    except FileNotFoundError:
+        return b""

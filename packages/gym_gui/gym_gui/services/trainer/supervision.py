@@ -1,0 +1,82 @@
+"""What the end of a worker means. Pure: facts in, one event and one sentence out."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from mosaic_wire.exit_record import ExitOutcome, ExitRecord
+from mosaic_wire.lifecycle import LifecycleKind
+
+from gym_gui.services.trainer.fsm import RunEvent, RunStatus
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The event an ended worker causes, and why."""
+
+    event: RunEvent
+    reason: str
+
+
+@dataclass(frozen=True)
+class EndingFacts:
+    """Everything known once the worker's process is gone and its files have been read to the end."""
+
+    status: RunStatus
+    exit_code: int | None
+    """None: it was not our child, so nobody told"""
+    last_words: LifecycleKind | None = None
+    """The ending event in this attempt's lifecycle, if any"""
+    failure: str = ""
+    """The worker's own account of its failure"""
+    exit_record: ExitRecord | None = None
+    """Of this attempt"""
+    cancel_requested: bool = False
+    release_requested: bool = False
+    fault: str = ""
+    """Why the daemon itself ended it (silence, wall-clock, memory); empty: it did not"""
+
+
+def conclude(facts: EndingFacts) -> Ending:
+    """Decide how an attempt ended.
+
+    What the worker finished wins over what was asked of it: a run that completed before the cancel reached
+    it has completed.
+    """
+    code, record = facts.exit_code, facts.exit_record
+    if code is None and record is not None:
+        code = record.exit_code
+    if facts.last_words is LifecycleKind.RUN_COMPLETED and code == 0:
+        if facts.status is RunStatus.EXEC:
+            return Ending(RunEvent.COMPLETED, "completed")
+        return Ending(RunEvent.FAULTED, f"it reported run_completed in state {facts.status}, before run_started")
+    if facts.cancel_requested:
+        return Ending(RunEvent.CANCELLED, "cancelled on request")
+    if facts.fault:
+        return Ending(RunEvent.FAULTED, facts.fault)
+    if facts.release_requested and facts.status is RunStatus.PAUSE:
+        if record is not None and record.outcome is ExitOutcome.RELEASED:
+            return Ending(RunEvent.RELEASED, "checkpointed; CPUs and GPUs are free again")
+        return Ending(RunEvent.FAULTED, f"it was to be released but {describe_exit(code)}")
+    if facts.failure:
+        return Ending(RunEvent.FAULTED, facts.failure)
+    if code == 0 and facts.last_words is None:
+        return Ending(RunEvent.FAULTED, "it exited with code 0 without reporting run_completed")
+    if facts.last_words is LifecycleKind.RUN_CANCELLED:
+        return Ending(RunEvent.FAULTED, "it was ended by a signal that did not come from MOSAIC (SIGTERM)")
+    return Ending(RunEvent.FAULTED, f"its process {describe_exit(code)}")
+
+
+def describe_exit(code: int | None) -> str:
+    """`-9` becomes «was killed by SIGKILL»."""
+    if code is None:
+        return "is gone and left no exit.json"
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        hint = " (out of memory?)" if name == "SIGKILL" else ""
+        return f"was killed by {name}{hint}"
+    return f"exited with code {code}"

@@ -1,0 +1,411 @@
+"""What the daemon does for its clients and its workers, in Python types; `service.py` only translates."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mosaic_wire import PROTOCOL_VERSION
+from mosaic_wire.capabilities import WorkerCapabilities
+from mosaic_wire.checkpoints import last_good_checkpoint, verify_checkpoint
+from mosaic_wire.errors import Problem, WireError
+from mosaic_wire.files import read_json_object, write_json_atomically
+from mosaic_wire.ids import new_run_id
+from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
+from mosaic_wire.paths import Home
+from mosaic_wire.redaction import redact_document
+from mosaic_wire.run_config import TrainRunConfig
+
+from gym_gui.config.settings import Settings
+from gym_gui.services.trainer import archives
+from gym_gui.services.trainer.catalog import WorkerCatalog
+from gym_gui.services.trainer.dispatcher import TrainerDispatcher
+from gym_gui.services.trainer.errors import InvalidConfig, NotAllowed, NotPossibleNow, RegistryUnwritable, RunNotFound
+from gym_gui.services.trainer.fsm import RunOutcome, RunStatus
+from gym_gui.services.trainer.journal import Journal
+from gym_gui.services.trainer.launch import with_checkpoint
+from gym_gui.services.trainer.records import Headline, NewRun, Parent, RunRecord
+from gym_gui.services.trainer.run_files import delete_run_files
+from gym_gui.services.trainer.run_supervisor import RunSupervisor
+from gym_gui.services.trainer.secrets import SecretStore, split_secrets
+from gym_gui.services.trainer.tokens import digest, new_token
+from gym_gui.services.trainer.validation.train_config import (
+    RunIdentity,
+    expand,
+    identity_of,
+    validate_train_run_config,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Trainer:
+    """Every request, checked and carried out."""
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        journal: Journal,
+        dispatcher: TrainerDispatcher,
+        catalog: WorkerCatalog,
+        secret_store: SecretStore,
+        settings: Settings,
+    ) -> None:
+        self.home, self.journal, self.dispatcher, self.catalog = home, journal, dispatcher, catalog
+        self.settings = settings
+        self._secret_store = secret_store
+
+    # ------------------------------------------------------------------ submitting
+
+    async def submit(self, config_json: str, idempotency_key: str = "") -> tuple[RunRecord, bool]:
+        """Accept a run: once this returns it is never lost. The same key again gives the same run."""
+        if idempotency_key:
+            known = await self.journal.read(self.journal.registry.known_submission, idempotency_key)
+            if known is not None:
+                return known, True
+        config = await asyncio.to_thread(self._validated, config_json)
+        return await self._accept(config, idempotency_key)
+
+    def _validated(self, config_json: str) -> TrainRunConfig:
+        return validate_train_run_config(config_json, workers=self.catalog.get, worker_names=self.catalog.names())
+
+    async def _accept(
+        self, config: TrainRunConfig, idempotency_key: str, parent: Parent | None = None
+    ) -> tuple[RunRecord, bool]:
+        run_id = new_run_id()
+        new = await asyncio.to_thread(self._store_config, config, run_id, parent)
+        try:
+            record, known = await self.journal.read(self.journal.registry.submit, new, idempotency_key=idempotency_key)
+        except RegistryUnwritable:
+            await asyncio.to_thread(self._forget_config, run_id)
+            raise
+        if known:  # two clients with the same key at the same time: the other one was first
+            await asyncio.to_thread(self._forget_config, run_id)
+            return record, True
+        events = await self.journal.read(self.journal.registry.story, run_id)
+        self.journal.publish(record, events)
+        if (reason := self.dispatcher.impossible(record)) is not None:
+            return await self.dispatcher.refuse_impossible(record, reason), False
+        self.dispatcher.enqueue(record)
+        return record, False
+
+    def _store_config(self, config: TrainRunConfig, run_id: str, parent: Parent | None) -> NewRun:
+        """Write the canonical config; secrets go to the secret store before anything touches `var/`."""
+        expanded = expand(config, run_id, self.home)
+        document, secrets = split_secrets(expanded.to_json())
+        if parent is not None:  # a continued run has references to its parent's secrets
+            secrets = {**self._secret_store.get(parent.run_id), **secrets}
+        identity = identity_of(expanded)
+        if secrets:
+            self._secret_store.put(run_id, secrets)
+        try:
+            write_json_atomically(self.home.config_file(run_id), document)
+        except OSError as error:
+            self._secret_store.delete(run_id)
+            raise RegistryUnwritable(
+                f"the run was not accepted: its config cannot be written under {self.home.configs}: {error.strerror}; "
+                "make room or make the folder writable, then submit again"
+            ) from error
+        return _new_run(run_id, expanded, identity, parent, redact_document(identity.extras, secrets.values()))
+
+    def _forget_config(self, run_id: str) -> None:
+        self.home.config_file(run_id).unlink(missing_ok=True)
+        self._secret_store.delete(run_id)
+
+    # ------------------------------------------------------------------ steering
+
+    async def get(self, run_id: str) -> RunRecord:
+        return await self.journal.read(self.journal.registry.get, run_id)
+
+    async def cancel(self, run_id: str) -> RunRecord:
+        """Bring a run to its end; asking twice is harmless."""
+        record = await self.get(run_id)
+        if record.status is RunStatus.TERM:
+            if record.outcome is RunOutcome.CANCELLED:
+                return record
+            raise NotPossibleNow(f"run {run_id} is over already: {record.outcome}")
+        if (supervisor := await self.dispatcher.supervisor_of(run_id)) is not None:
+            return await supervisor.cancel()
+        return await self.dispatcher.cancel_queued(run_id)
+
+    async def pause(self, run_id: str, *, release: bool) -> RunRecord:
+        supervisor = await self.dispatcher.supervisor_of(run_id)
+        if supervisor is None:
+            record = await self.get(run_id)
+            if record.status is RunStatus.PAUSE and release and record.released:
+                return record
+            raise NotPossibleNow(f"run {run_id} is {_state_words(record)}; only a training run can be paused")
+        return await supervisor.pause(release=release)
+
+    async def resume(
+        self, run_id: str, *, additional_timesteps: int = 0, checkpoint: str = "", idempotency_key: str = ""
+    ) -> RunRecord:
+        """Go on: a paused run where it is, a released one through the queue, a finished one as a new run."""
+        record = await self.get(run_id)
+        if record.status is RunStatus.TERM:
+            return await self._continue_finished(record, additional_timesteps, checkpoint, idempotency_key)
+        if additional_timesteps or checkpoint:
+            raise NotPossibleNow(f"run {run_id} is {_state_words(record)}; only a finished run can be extended")
+        if record.status is RunStatus.PAUSE and record.released:
+            return await self.dispatcher.requeue_released(record)
+        if (supervisor := await self.dispatcher.supervisor_of(run_id)) is None:
+            raise NotPossibleNow(f"run {run_id} is {_state_words(record)}; there is nothing to resume")
+        return await supervisor.resume()
+
+    async def _continue_finished(
+        self, record: RunRecord, additional_timesteps: int, checkpoint: str, idempotency_key: str
+    ) -> RunRecord:
+        """A TERM run stays as it is; a new run with it as its parent starts from its checkpoint."""
+        if idempotency_key:
+            known = await self.journal.read(self.journal.registry.known_submission, idempotency_key)
+            if known is not None:
+                return known
+        config, parent = await asyncio.to_thread(self._child_config, record, additional_timesteps, checkpoint)
+        child, _ = await self._accept(config, idempotency_key, parent)
+        return child
+
+    def _child_config(
+        self, record: RunRecord, additional_timesteps: int, checkpoint: str
+    ) -> tuple[TrainRunConfig, Parent]:
+        entry = self._checkpoint_of(record, checkpoint)
+        try:
+            document = read_json_object(self.home.config_file(record.run_id))
+        except (OSError, ValueError) as error:
+            raise NotPossibleNow(
+                f"run {record.run_id} cannot be continued, its config is unreadable: {error}"
+            ) from error
+        worker = document["metadata"]["worker"]
+        worker["config"] = with_checkpoint(worker["config"], self.home.run_folder(record.run_id).root / entry.path)
+        worker["config"].pop("run_id", None)
+        total = worker["config"].get("total_timesteps") or record.total
+        if additional_timesteps < 0:
+            raise NotPossibleNow(f"cannot extend by {additional_timesteps} timesteps; give a positive number")
+        if additional_timesteps == 0 and entry.step >= total:
+            raise NotPossibleNow(
+                f"run {record.run_id} has trained all of its {total} timesteps; say how many more: "
+                f"`mosaic extend {record.run_id} --timesteps N`"
+            )
+        worker["config"]["total_timesteps"] = max(total, entry.step) + additional_timesteps
+        config = validate_train_run_config(document, workers=self.catalog.get)
+        return config, Parent(record.run_id, entry.step, entry.sha256)
+
+    def _checkpoint_of(self, record: RunRecord, wanted: str) -> CheckpointEntry:
+        folder = self.home.run_folder(record.run_id)
+        if not wanted:
+            if (entry := last_good_checkpoint(folder)) is None:
+                raise NotPossibleNow(f"run {record.run_id} left no usable checkpoint, so it cannot be continued")
+            return entry
+        try:
+            entries = AnalyticsManifest.read(folder.manifest).checkpoints
+        except (OSError, ValueError) as error:
+            raise NotPossibleNow(f"run {record.run_id} has no readable manifest: {error}") from error
+        entry = next((known for known in entries if wanted in (known.path, str(known.step))), None)
+        if entry is None:
+            names = ", ".join(known.path for known in entries) or "none"
+            raise NotPossibleNow(f"run {record.run_id} has no checkpoint {wanted!r}; it has: {names}")
+        if (problem := verify_checkpoint(folder.root / entry.path, entry.sha256)) is not None:
+            raise NotPossibleNow(f"checkpoint {wanted!r} of run {record.run_id} is damaged: {problem}")
+        return entry
+
+    async def update(
+        self,
+        run_id: str,
+        *,
+        name: str | None = None,
+        notes: str | None = None,
+        priority: int | None = None,
+        add_tags: tuple[str, ...] = (),
+        remove_tags: tuple[str, ...] = (),
+    ) -> RunRecord:
+        """Change what people say about a run, and its place in the queue."""
+        record = await self.get(run_id)
+        changes: dict[str, Any] = {}
+        if name is not None:
+            changes["name"] = _checked_text("name", name, 200, empty=False)
+        if notes is not None:
+            changes["notes"] = _checked_text("notes", notes, 65_536)
+        if priority is not None:
+            if record.status is not RunStatus.INIT:
+                raise NotPossibleNow(f"run {run_id} is {record.status}; the priority counts only while it is queued")
+            if not -1000 <= priority <= 1000:
+                raise InvalidConfig([Problem("priority", f"expected -1000 to 1000, got {priority}")])
+            changes["priority"] = priority
+        tags = dict.fromkeys((*record.tags, *(_checked_text("tag", tag, 64, empty=False) for tag in add_tags)))
+        changes["tags"] = tuple(tag for tag in tags if tag not in remove_tags)
+        changes = {key: value for key, value in changes.items() if value != getattr(record, key)}
+        if not changes:
+            return record
+        record = await self.journal.record(run_id, "edited", payload=changes, **changes)
+        if "priority" in changes and run_id in self.dispatcher.queue:
+            self.dispatcher.reprioritise(record)
+        return record
+
+    # ------------------------------------------------------------------ keeping and removing
+
+    async def archive(self, run_id: str, *, archived: bool) -> RunRecord:
+        """Hide a finished run from listings, or bring it back. Nothing is removed."""
+        record = await self.get(run_id)
+        if archived:
+            _require_finished(record, "archived")
+        if record.archived == archived:
+            return record
+        return await self.journal.record(run_id, "archived" if archived else "unarchived", archived=archived)
+
+    async def delete(self, run_id: str) -> int:
+        """Remove every trace of a finished run; return the bytes that became free."""
+        record = await self.get(run_id)
+        _require_finished(record, "deleted")
+        # Files first: a crash in between leaves a record whose deletion can be asked for again.
+        freed = await asyncio.to_thread(delete_run_files, self.home, run_id)
+        await asyncio.to_thread(self._secret_store.delete, run_id)
+        await self.journal.read(self.journal.registry.remove, run_id)
+        return freed
+
+    async def export(self, run_id: str) -> Path:
+        """Pack a finished run; the caller removes the file."""
+        record = await self.get(run_id)
+        _require_finished(record, "exported")
+        story = await self.journal.read(self.journal.registry.story, run_id)
+        secrets = await asyncio.to_thread(self._secret_store.get, run_id)
+        return await asyncio.to_thread(
+            archives.export_archive, self.home, record, story, secrets=tuple(secrets.values())
+        )
+
+    async def import_archive(self, archive: Path) -> RunRecord:
+        """Take a run in from an archive: all of it or nothing."""
+        imported = await asyncio.to_thread(archives.import_archive, archive, self.home)
+        with contextlib.suppress(RunNotFound):
+            await self.get(imported.record.run_id)
+            await asyncio.to_thread(imported.abandon)
+            raise NotPossibleNow(f"run {imported.record.run_id} is here already; delete it first to import it anew")
+        try:
+            await asyncio.to_thread(imported.commit)
+            record = await self.journal.read(self.journal.registry.restore, imported.record, imported.story)
+        except BaseException:
+            await asyncio.to_thread(imported.abandon)
+            raise
+        return await self.journal.record(record.run_id, "imported")
+
+    # ------------------------------------------------------------------ workers
+
+    async def register(
+        self, run_id: str, run_token: str, *, attempt: int, protocol_version: int, instance: str,
+        capabilities_json: str, algo: str, env_id: str, extras_json: str,
+    ) -> str:  # fmt: skip
+        """Check a worker's claim to a run and give it its session token."""
+        supervisor = await self.dispatcher.supervisor_of(run_id)
+        if supervisor is None:
+            raise NotAllowed(f"run {run_id} waits for no worker")
+        record = supervisor.record
+        known = record.run_token_sha256
+        if not run_token or not known or not hmac.compare_digest(known, digest(run_token)):
+            raise NotAllowed(f"run {run_id}: the run token is missing, wrong, or another run's")
+        if attempt != record.attempt:
+            raise NotPossibleNow(f"run {run_id} is at attempt {record.attempt}, not {attempt}")
+        if protocol_version != PROTOCOL_VERSION:
+            raise NotPossibleNow(
+                f"worker {record.worker_type!r} speaks protocol {protocol_version}, this daemon {PROTOCOL_VERSION}; "
+                "install versions of mosaic-wire that match"
+            )
+        if record.worker_instance and record.worker_instance != instance:
+            raise NotPossibleNow(f"run {run_id} has a registered worker already; a second one is refused")
+        capabilities, extras = _registration_documents(capabilities_json, extras_json)
+        secrets = await asyncio.to_thread(self._secret_store.get, run_id)
+        token = new_token()
+        await supervisor.registered(
+            session_token_sha256=digest(token),
+            worker_instance=instance,
+            protocol_version=protocol_version,
+            capabilities=capabilities,
+            extras=redact_document(extras, secrets.values()) or record.extras,
+            algo=algo or record.algo,
+            env_id=env_id or record.env_id,
+        )
+        return token
+
+    async def heartbeat(self, run_id: str, session_token: str, headline: Headline, lifecycle_seq: int) -> None:
+        supervisor = await self.worker_session(run_id, session_token)
+        supervisor.heartbeat(headline, lifecycle_seq)
+        self.dispatcher.plan_headline_flush()
+
+    async def worker_session(self, run_id: str, session_token: str) -> RunSupervisor:
+        """The live run this token belongs to."""
+        supervisor = await self.dispatcher.supervisor_of(run_id)
+        if supervisor is None:
+            raise NotAllowed(f"run {run_id} has no live worker")
+        supervisor.check_session(session_token)
+        return supervisor
+
+
+def _new_run(
+    run_id: str, config: TrainRunConfig, identity: RunIdentity, parent: Parent | None, extras: Mapping[str, Any]
+) -> NewRun:
+    resources, scheduling = config.resources, config.scheduling
+    return NewRun(
+        run_id=run_id,
+        name=identity.name,
+        worker_type=config.metadata.worker.type,
+        worker_id=identity.worker_id or "",
+        algo=identity.algo,
+        env_id=identity.env_id,
+        seed=identity.seed,
+        total=identity.total_timesteps,
+        priority=scheduling.priority,
+        tags=tuple(dict.fromkeys(config.tags)),
+        notes=str(extras.get("notes") or ""),
+        parent=parent,
+        cpus=resources.cpus.requested,
+        gpus=resources.gpus.requested,
+        gpus_mandatory=resources.gpus.mandatory,
+        memory_mb=resources.memory_mb,
+        max_wallclock_minutes=resources.max_wallclock_minutes,
+        silence_s=scheduling.silence_s,
+        retries=scheduling.retries,
+        extras=dict(extras),
+    )
+
+
+def _registration_documents(capabilities_json: str, extras_json: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    problems: list[Problem] = []
+    documents: list[dict[str, Any]] = []
+    for path, text in (("capabilities", capabilities_json), ("extras", extras_json)):
+        try:
+            document = json.loads(text or "{}")
+        except (ValueError, RecursionError) as error:
+            problems.append(Problem(path, f"not JSON: {error}"))
+            continue
+        if not isinstance(document, dict):
+            problems.append(Problem(path, "expected a JSON object"))
+            continue
+        documents.append(document)
+    if not problems:
+        try:
+            WorkerCapabilities.from_json(documents[0])
+        except WireError as error:
+            problems.append(Problem("capabilities", str(error)))
+    if problems:
+        raise InvalidConfig(problems)
+    return documents[0], documents[1]
+
+
+def _checked_text(what: str, text: str, limit: int, *, empty: bool = True) -> str:
+    if len(text) > limit or (not empty and not text.strip()):
+        raise InvalidConfig([Problem(what, f"expected {'0' if empty else '1'} to {limit} characters, got {len(text)}")])
+    return text
+
+
+def _require_finished(record: RunRecord, verb: str) -> None:
+    if record.status is not RunStatus.TERM:
+        raise NotPossibleNow(f"run {record.run_id} is {_state_words(record)}; cancel it first, then it can be {verb}")
+
+
+def _state_words(record: RunRecord) -> str:
+    words = {RunStatus.INIT: "queued (INIT)", RunStatus.TERM: f"over ({record.outcome})"}
+    return words.get(record.status, str(record.status))

@@ -1,0 +1,81 @@
+"""What the end of a worker means: every combination that matters, as a table."""
+
+from __future__ import annotations
+
+import pytest
+
+from gym_gui.services.trainer.fsm import TRANSITIONS, RunEvent, RunStatus
+from gym_gui.services.trainer.supervision import EndingFacts, conclude, describe_exit
+from mosaic_wire.exit_record import ExitOutcome, ExitRecord
+from mosaic_wire.lifecycle import LifecycleKind
+
+EXEC, PAUSE, HSHK, RDY = RunStatus.EXEC, RunStatus.PAUSE, RunStatus.HSHK, RunStatus.RDY
+COMPLETED, FAILED, CANCELLED = LifecycleKind.RUN_COMPLETED, LifecycleKind.RUN_FAILED, LifecycleKind.RUN_CANCELLED
+
+
+def exit_record(outcome: ExitOutcome, code: int) -> ExitRecord:
+    return ExitRecord.now("01J0000000000000000000000A", 1, outcome, reason="", exit_code=code, last_seq=3)
+
+
+ENDINGS = {
+    "completed": (EndingFacts(EXEC, 0, COMPLETED), RunEvent.COMPLETED, "completed"),
+    "completed, nobody saw the exit code": (
+        EndingFacts(EXEC, None, COMPLETED, exit_record=exit_record(ExitOutcome.COMPLETED, 0)),
+        RunEvent.COMPLETED,
+        "completed",
+    ),
+    "completed before the cancel reached it": (
+        EndingFacts(EXEC, 0, COMPLETED, cancel_requested=True),
+        RunEvent.COMPLETED,
+        "completed",
+    ),
+    "reported completed but exited with an error": (EndingFacts(EXEC, 3, COMPLETED), RunEvent.FAULTED, "code 3"),
+    "exit 0 without a word": (EndingFacts(EXEC, 0), RunEvent.FAULTED, "without reporting run_completed"),
+    "exit 0 before registering": (EndingFacts(HSHK, 0), RunEvent.FAULTED, "without reporting run_completed"),
+    "completed without having started": (EndingFacts(RDY, 0, COMPLETED), RunEvent.FAULTED, "before run_started"),
+    "its own failure": (
+        EndingFacts(EXEC, 1, FAILED, failure="ValueError: NaN loss"),
+        RunEvent.FAULTED,
+        "ValueError: NaN loss",
+    ),
+    "killed": (EndingFacts(EXEC, -9), RunEvent.FAULTED, "SIGKILL"),
+    "crashed": (EndingFacts(EXEC, -11), RunEvent.FAULTED, "SIGSEGV"),
+    "gone without a trace": (EndingFacts(EXEC, None), RunEvent.FAULTED, "left no exit.json"),
+    "a stranger's SIGTERM": (EndingFacts(EXEC, 130, CANCELLED), RunEvent.FAULTED, "did not come from MOSAIC"),
+    "cancelled": (EndingFacts(EXEC, 130, CANCELLED, cancel_requested=True), RunEvent.CANCELLED, "on request"),
+    "cancelled by force": (EndingFacts(EXEC, -9, cancel_requested=True), RunEvent.CANCELLED, "on request"),
+    "cancelled while paused": (EndingFacts(PAUSE, -15, cancel_requested=True), RunEvent.CANCELLED, "on request"),
+    "a limit": (EndingFacts(EXEC, -9, fault="out of memory"), RunEvent.FAULTED, "out of memory"),
+    "released": (
+        EndingFacts(PAUSE, 0, exit_record=exit_record(ExitOutcome.RELEASED, 0), release_requested=True),
+        RunEvent.RELEASED,
+        "free again",
+    ),
+    "died while it was to be released": (
+        EndingFacts(PAUSE, -9, release_requested=True),
+        RunEvent.FAULTED,
+        "to be released but was killed",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ENDINGS)
+def test_the_end_of_a_worker_means_one_event_and_names_the_reason(case):
+    facts, event, words = ENDINGS[case]
+    ending = conclude(facts)
+    assert ending.event is event
+    assert words in ending.reason
+
+
+@pytest.mark.parametrize("case", ENDINGS)
+def test_every_ending_is_a_row_of_the_transition_table(case):
+    facts, _, _ = ENDINGS[case]
+    assert (facts.status, conclude(facts).event) in TRANSITIONS
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(0, "code 0"), (2, "code 2"), (-15, "SIGTERM"), (-64, "SIG"), (-200, "signal 200"), (None, "no exit.json")],
+)
+def test_an_exit_code_is_told_in_words(code, words):
+    assert words in describe_exit(code)

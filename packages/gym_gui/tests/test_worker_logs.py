@@ -1,0 +1,76 @@
+"""Output files of workers: tails, coded lines, caps."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from gym_gui.services.trainer.worker_logs import LogFollower, cap_size, tail_text
+
+
+def test_the_tail_is_bounded_redacted_and_tolerates_binary(tmp_path):
+    log = tmp_path / "stderr.log"
+    log.write_bytes(b"\xff\xfe" + b"x" * 1_000_000 + b"\nkey=hunter22\n" + b"last line\n")
+    tail = tail_text(log, ["hunter22"])
+    assert tail.endswith("last line")
+    assert "hunter22" not in tail
+    assert len(tail) < 10_000
+
+
+def test_a_missing_log_has_an_empty_tail(tmp_path):
+    assert tail_text(tmp_path / "nothing.log") == ""
+
+
+def test_a_coded_line_is_told_again_with_its_code(tmp_path, caplog):
+    log = tmp_path / "stderr.log"
+    log.write_text("")
+    follower = LogFollower(log, "run-1")
+    with log.open("a") as stream:
+        stream.write('plain text\nLOG502 | a checkpoint was written | extra={"step": 10}\nLOG502 | half a li')
+    with caplog.at_level(logging.INFO):
+        follower.follow()
+    assert [record.log_code for record in caplog.records if hasattr(record, "log_code")] == [502]
+    with log.open("a") as stream:
+        stream.write("ne | extra={}\n")
+    with caplog.at_level(logging.INFO):
+        follower.follow()
+    assert "half a line" in caplog.messages[-1]
+
+
+def test_a_line_of_a_million_characters_hides_no_later_line(tmp_path, caplog):
+    log = tmp_path / "stdout.log"
+    log.write_text("")
+    follower = LogFollower(log, "run-1")
+    log.write_text("LOG502 " + "y" * 900_000 + "\nLOG501 | begins | extra={}\n")
+    with caplog.at_level(logging.INFO):
+        follower.follow()
+    assert [record.log_code for record in caplog.records if hasattr(record, "log_code")] == [501]
+
+
+def test_a_flood_is_skipped_not_followed(tmp_path, caplog):
+    log = tmp_path / "stdout.log"
+    log.write_text("")
+    follower = LogFollower(log, "run-1")
+    with log.open("ab") as stream:
+        stream.write(b"noise\n" * 2_000_000)
+    follower.follow()
+    with log.open("ab") as stream:
+        stream.write(b"rest of a line\nLOG501 | begins | extra={}\n")
+    with caplog.at_level(logging.INFO):
+        follower.follow()
+    assert [record.log_code for record in caplog.records if hasattr(record, "log_code")] == [501]
+
+
+def test_a_file_over_its_cap_keeps_its_end_and_the_writer_goes_on(tmp_path):
+    log = tmp_path / "stdout.log"
+    writer = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(writer, b"old\n" * 100_000 + b"newest\n")
+        assert cap_size(log, 100_000)
+        assert log.stat().st_size == 0
+        assert (tmp_path / "stdout.log.1").read_bytes().endswith(b"newest\n")
+        os.write(writer, b"after\n")
+        assert log.read_bytes() == b"after\n"
+        assert not cap_size(log, 100_000)
+    finally:
+        os.close(writer)
