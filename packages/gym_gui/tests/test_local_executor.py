@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +75,9 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
     for mark in marks:
         for member in marked_processes(mark):
             send_signal(member, signal.SIGKILL)
+        for folder in groups_of(mark):  # after a failure; otherwise there is none
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def descriptors() -> set[str]:
