@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gym_gui.services.trainer.errors import RegistryError, StaleRun
+from gym_gui.services.trainer.errors import RegistryError, RegistryUnwritable, StaleRun
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus, advance
 from gym_gui.services.trainer.records import Headline, NewRun, RunQuery
 from gym_gui.services.trainer.registry import RunRegistry
@@ -316,3 +316,18 @@ def test_a_damaged_file_is_refused_in_words_or_works(
     # SQLite has no checksums: a bit in a name or a number goes unseen, and so do unused bytes.
     least = {cut_early: 120, cut_late: 120, overwrite_a_page: 100, flip_in_the_header: 30, flip_anywhere: 1}
     assert len(refusals) >= least[damage]
+
+
+def test_damage_is_found_at_opening_and_not_by_the_first_unlucky_question(tmp_path: Path) -> None:
+    database = tmp_path / "trainer.sqlite"
+    with open_registry(database) as registry:
+        registry.submit(NewRun(A, "random"))
+        for number in range(200):
+            registry.record(A, "noted", payload={"number": number})
+    whole = database.read_bytes()
+    database.write_bytes(whole[:-4096] + b"\xff" * 4096)
+    with pytest.raises(RegistryUnwritable, match=r"damaged.*Restore it from a backup"):
+        open_registry(database)
+    database.write_bytes(whole)
+    with open_registry(database) as registry:
+        assert len(registry.story(A)) == 201
