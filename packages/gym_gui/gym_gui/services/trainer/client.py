@@ -1,0 +1,361 @@
+"""A small synchronous client of the trainer daemon.
+
+    from gym_gui.services.trainer.client import TrainerClient, start_daemon
+    from mosaic_wire.paths import find_home
+
+    home = find_home()
+    start_daemon(home)                                   # does nothing when one runs already
+    with TrainerClient.connect(home) as client:
+        run = client.submit(config).run                  # a dict or JSON text, see `validate_train_run_config`
+        with client.watch(run_id=run.run_id, since_seq=run.event_seq) as updates:
+            for update in updates:
+                print(update.run.status, update.run.step, "/", update.run.total)
+                if update.run.status == "TERM":
+                    break
+        print(client.get(run.run_id).outcome)
+
+Every method is one RPC of `trainer.proto` and returns its message. Whatever goes wrong is a `TrainerError`;
+`DaemonUnreachable` when nobody answers within `timeout_s`. A client may be used from several threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+import grpc
+from mosaic_wire.ids import is_run_id
+from mosaic_wire.paths import Home, find_home
+from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.proto.trainer_pb2_grpc import TrainerServiceStub
+
+from gym_gui.services.trainer import local_daemon
+from gym_gui.services.trainer.client_errors import translate
+from gym_gui.services.trainer.errors import (
+    AmbiguousRunId,
+    DaemonUnreachable,
+    NotAllowed,
+    RunNotFound,
+    TrainerError,
+)
+from gym_gui.services.trainer.local_daemon import StartedDaemon, start_daemon
+
+__all__ = ["RpcStream", "StartedDaemon", "TrainerClient", "start_daemon"]
+
+T = TypeVar("T")
+
+_CHUNK_BYTES = 1 << 20
+_MIN_SUFFIX = 4
+"""Ids of one day begin alike, so people also abbreviate from the end; fewer characters would hit by chance."""
+_CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", 1 << 30),  # a listing of every run is one message
+    ("grpc.max_send_message_length", 1 << 30),
+    ("grpc.enable_http_proxy", 0),  # http_proxy in the environment must not see our token
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2000),  # a restarted daemon is found again soon
+]
+
+
+class RpcStream(Iterator[T]):
+    """What a streaming RPC sends, until it ends or `cancel` is called (also from another thread)."""
+
+    def __init__(self, call: Any, to_error: Callable[[grpc.RpcError], TrainerError]) -> None:
+        self._call = call
+        self._to_error = to_error
+        self._cancelled = False
+
+    def __next__(self) -> T:
+        try:
+            return cast(T, next(self._call))
+        except grpc.RpcError as error:
+            if self._cancelled:
+                raise StopIteration from None
+            raise self._to_error(error) from error
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._call.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+
+class TrainerClient:
+    """Talks to one daemon; close it, or use it in a `with` statement."""
+
+    def __init__(
+        self,
+        target: str,
+        token: str,
+        *,
+        tls_ca: Path | None = None,
+        timeout_s: float = 10,
+        describe_silence: Callable[[], str] | None = None,
+    ) -> None:
+        self.target = target
+        self.timeout_s = timeout_s
+        self._describe_silence = describe_silence or (
+            lambda: f"no trainer daemon answers at {target} (waited {timeout_s:g} s)"
+        )
+        self._metadata = (("authorization", f"Bearer {token}"),)
+        self._channel = _open_channel(target, tls_ca)
+        self._stub = TrainerServiceStub(self._channel)
+
+    @classmethod
+    def connect(cls, home: Home | Path | None = None, *, timeout_s: float = 10) -> TrainerClient:
+        """Find the running daemon of this home (by default `find_home()`); raise DaemonUnreachable without one."""
+        if not isinstance(home, Home):
+            home = find_home() if home is None else Home(home)
+        record = local_daemon.running_record(home)
+        if record is None:
+            raise DaemonUnreachable(local_daemon.no_daemon_message(home))
+        return cls(
+            record.target,
+            local_daemon.read_token(home),
+            timeout_s=timeout_s,
+            describe_silence=lambda: local_daemon.silence_message(home, timeout_s),
+        )
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ runs
+
+    def submit(self, config: Mapping[str, Any] | str, *, idempotency_key: str = "") -> pb.SubmitRunResponse:
+        """Queue a run; with a key that is known already, the run of that key is returned."""
+        text = config if isinstance(config, str) else json.dumps(config)
+        return self._call(self._stub.SubmitRun, pb.SubmitRunRequest(config_json=text, idempotency_key=idempotency_key))
+
+    def get(self, run_id: str) -> pb.Run:
+        return self._call(self._stub.GetRun, pb.RunRequest(run_id=run_id))
+
+    def find(self, text: str) -> pb.Run:
+        """The run that a person means: a full id, its beginning, its last characters (at least 4), `last` or `@`."""
+        if text in ("last", "@"):
+            newest = self.list(limit=1, include_archived=True).runs
+            if not newest:
+                raise RunNotFound(text)
+            return newest[0]
+        wanted = text.strip().upper()
+        if is_run_id(wanted):
+            return self.get(wanted)
+        found = {run.run_id: run for run in self._abbreviated(wanted)}
+        if len(found) > 1:
+            raise AmbiguousRunId(text, sorted(found, reverse=True))
+        if not found:
+            raise RunNotFound(text)
+        return next(iter(found.values()))
+
+    def _abbreviated(self, wanted: str) -> Iterator[pb.Run]:
+        if not wanted.isalnum() or len(wanted) > 26:
+            return
+        yield from self.list(run_id_prefix=wanted, include_archived=True, limit=6).runs
+        if len(wanted) >= _MIN_SUFFIX:
+            # The text search narrows it down in the daemon; it also looks into names, hence the check here.
+            for run in self.list(text=wanted, include_archived=True).runs:
+                if run.run_id.endswith(wanted):
+                    yield run
+
+    def list(
+        self,
+        *,
+        statuses: Iterable[str] = (),
+        outcomes: Iterable[str] = (),
+        tags: Iterable[str] = (),
+        text: str = "",
+        include_archived: bool = False,
+        limit: int = 0,
+        run_id_prefix: str = "",
+    ) -> pb.ListRunsResponse:
+        """Runs, newest first; `matching` counts them before the limit (0: all)."""
+        request = pb.ListRunsRequest(
+            statuses=list_of(statuses),
+            outcomes=list_of(outcomes),
+            tags=list_of(tags),
+            text=text,
+            include_archived=include_archived,
+            limit=limit,
+            run_id_prefix=run_id_prefix,
+        )
+        return self._call(self._stub.ListRuns, request)
+
+    def watch(self, *, run_id: str = "", since_seq: int = 0) -> RpcStream[pb.RunUpdate]:
+        """Changes of one run or of all, beginning after the story event `since_seq` (0: from now on)."""
+        return self._stream(self._stub.WatchRuns, pb.WatchRunsRequest(run_id=run_id, since_seq=since_seq))
+
+    def story(self, run_id: str, *, since_seq: int = 0) -> Iterable[pb.StoryEvent]:
+        """What happened to a run, in order."""
+        return self._call(self._stub.GetStory, pb.GetStoryRequest(run_id=run_id, since_seq=since_seq)).events
+
+    def logs(
+        self, run_id: str, stream: str = "stdout", *, follow: bool = False, tail_bytes: int = 0
+    ) -> RpcStream[pb.LogChunk]:
+        """What the worker (stdout, stderr) or its training process (training_stdout, training_stderr) wrote."""
+        request = pb.StreamRunLogsRequest(run_id=run_id, stream=stream, follow=follow, tail_bytes=tail_bytes)
+        return self._stream(self._stub.StreamRunLogs, request)
+
+    def cancel(self, run_id: str) -> pb.Run:
+        """Ask for the end of a run; it is TERM when its whole process tree is gone."""
+        return self._call(self._stub.CancelRun, pb.RunRequest(run_id=run_id))
+
+    def pause(self, run_id: str, *, release: bool = False) -> pb.Run:
+        """Hold a run; with `release` it is checkpointed and gives its CPUs and GPUs back."""
+        return self._call(self._stub.PauseRun, pb.PauseRunRequest(run_id=run_id, release=release))
+
+    def resume(
+        self, run_id: str, *, additional_timesteps: int = 0, checkpoint: str = "", idempotency_key: str = ""
+    ) -> pb.Run:
+        """Let a paused run go on; of a finished run, return the new run that continues it."""
+        request = pb.ResumeRunRequest(
+            run_id=run_id,
+            additional_timesteps=additional_timesteps,
+            checkpoint=checkpoint,
+            idempotency_key=idempotency_key,
+        )
+        return self._call(self._stub.ResumeRun, request)
+
+    def update(
+        self,
+        run_id: str,
+        *,
+        name: str | None = None,
+        notes: str | None = None,
+        priority: int | None = None,
+        add_tags: Iterable[str] = (),
+        remove_tags: Iterable[str] = (),
+    ) -> pb.Run:
+        """Change what people wrote about a run; None leaves a field as it is."""
+        request = pb.UpdateRunRequest(
+            run_id=run_id,
+            name=name,
+            notes=notes,
+            priority=priority,
+            add_tags=list_of(add_tags),
+            remove_tags=list_of(remove_tags),
+        )
+        return self._call(self._stub.UpdateRun, request)
+
+    # ------------------------------------------------------------------ keeping and removing
+
+    def archive(self, run_id: str, *, archived: bool = True) -> pb.Run:
+        """Hide a finished run from listings, or bring it back; nothing is deleted."""
+        return self._call(self._stub.ArchiveRun, pb.ArchiveRunRequest(run_id=run_id, archived=archived))
+
+    def delete(self, run_id: str) -> int:
+        """Remove a finished run with all its files; return the freed bytes."""
+        return self._call(self._stub.DeleteRun, pb.RunRequest(run_id=run_id), timeout_s=300).freed_bytes
+
+    def export(self, run_id: str) -> RpcStream[pb.ArchiveChunk]:
+        """A run as a .tar.gz, in pieces."""
+        return self._stream(self._stub.ExportRun, pb.RunRequest(run_id=run_id))
+
+    def import_archive(self, path: Path) -> pb.Run:
+        """Take a run in that `export` made, here or on another machine."""
+        chunks = (pb.ArchiveChunk(data=data) for data in _pieces_of(path))
+        try:
+            return self._stub.ImportRun(chunks, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise self._error(error) from error
+
+    # ------------------------------------------------------------------ the daemon
+
+    def workers(self, *, name: str = "", refresh: bool = False) -> Iterable[pb.Worker]:
+        """The catalog: every worker that is installed, also those that cannot be used and why."""
+        # The first look describes each worker in a process of its own.
+        return self._call(
+            self._stub.ListWorkers, pb.ListWorkersRequest(name=name, refresh=refresh), timeout_s=max(60, self.timeout_s)
+        ).workers
+
+    def save_filter(self, name: str, query: Mapping[str, Any]) -> None:
+        """Keep a listing's conditions (fields of ListRunsRequest) under a name."""
+        self._call(self._stub.SaveFilter, pb.SavedFilter(name=name, query_json=json.dumps(query)))
+
+    def filters(self) -> dict[str, dict[str, Any]]:
+        saved = self._call(self._stub.ListFilters, pb.ListFiltersRequest()).filters
+        return {entry.name: json.loads(entry.query_json) for entry in saved}
+
+    def delete_filter(self, name: str) -> None:
+        self._call(self._stub.DeleteFilter, pb.DeleteFilterRequest(name=name))
+
+    def health(self) -> pb.Health:
+        return self._call(self._stub.GetHealth, pb.GetHealthRequest())
+
+    def shutdown(self) -> int:
+        """End the daemon; its runs go on. Returns how many there are."""
+        return self._call(self._stub.Shutdown, pb.ShutdownRequest()).running
+
+    # ------------------------------------------------------------------ how calls are made
+
+    def _call(self, method: Callable[..., T], request: Any, *, timeout_s: float | None = None) -> T:
+        try:
+            return method(request, timeout=timeout_s or self.timeout_s, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise self._error(error, request) from error
+
+    def _stream(self, method: Callable[..., Any], request: Any) -> RpcStream[Any]:
+        return RpcStream(method(request, metadata=self._metadata), lambda error: self._error(error, request))
+
+    def _error(self, error: grpc.RpcError, request: Any = None) -> TrainerError:
+        silent = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+        return translate(
+            error,
+            run_id=getattr(request, "run_id", ""),
+            unreachable=self._describe_silence() if silent else "the call was cancelled",
+        )
+
+
+def list_of(values: Iterable[str]) -> list[str]:
+    """A list of strings; one string is refused, it would become its letters."""
+    if isinstance(values, str):
+        raise TypeError(f"expected several strings, got one: {values!r}")
+    return [*values]
+
+
+def _open_channel(target: str, tls_ca: Path | None) -> grpc.Channel:
+    if tls_ca is not None:
+        try:
+            credentials = grpc.ssl_channel_credentials(tls_ca.read_bytes())
+        except OSError as error:
+            raise NotAllowed(f"cannot read the CA certificate {tls_ca}: {error}") from error
+        return grpc.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
+    if not _is_local(target):
+        raise NotAllowed(
+            f"{target} is on another machine and the token would travel in the clear; "
+            "give the daemon's CA certificate (--tls-ca)"
+        )
+    return grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+
+
+def _is_local(target: str) -> bool:
+    if target.startswith(("unix:", "unix-abstract:")):
+        return True
+    host = target.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+def _pieces_of(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        while data := stream.read(_CHUNK_BYTES):
+            yield data

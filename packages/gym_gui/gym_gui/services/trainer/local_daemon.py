@@ -1,0 +1,236 @@
+"""The daemon of a home on this machine: is it there, start it, end it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mosaic_wire.errors import WireError
+from mosaic_wire.files import read_json_object
+from mosaic_wire.paths import Home
+
+from gym_gui.services.trainer.errors import DaemonUnreachable, NotAllowed, TrainerError
+
+if TYPE_CHECKING:
+    from gym_gui.services.trainer.process_tree import ProcessIdentity
+
+_POLL_S = 0.05
+_TAIL_BYTES = 8192
+
+
+@dataclass(frozen=True)
+class DaemonRecord:
+    """`daemon.json`: where a daemon said it can be reached; it may be gone since."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+    version: str
+    unix: str
+    tcp: str
+    started_at: float
+
+    @classmethod
+    def read(cls, home: Home) -> DaemonRecord | None:
+        """The record of this home, or None when there is none that can be trusted."""
+        try:
+            document = read_json_object(home.daemon_record, max_bytes=1 << 20)
+            return cls(
+                pid=int(document["pid"]),
+                start_ticks=int(document["start_ticks"]),
+                boot_id=str(document["boot_id"]),
+                version=str(document.get("version", "")),
+                unix=str(document.get("unix") or ""),
+                tcp=str(document.get("tcp") or ""),
+                started_at=float(document.get("started_at", 0)),
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    @property
+    def identity(self) -> ProcessIdentity:
+        from gym_gui.services.trainer.process_tree import ProcessIdentity
+
+        return ProcessIdentity(self.pid, self.start_ticks, self.boot_id)
+
+    @property
+    def target(self) -> str:
+        """What a gRPC channel is opened on; the socket first, it needs no port."""
+        if self.unix:
+            return self.unix if self.unix.startswith("unix:") else f"unix:{self.unix}"
+        return self.tcp
+
+    def is_alive(self) -> bool:
+        return self.identity.is_alive()
+
+    def is_stopped(self) -> bool:
+        """SIGSTOP or a debugger holds it: alive, and cannot answer."""
+        from gym_gui.services.trainer.process_tree import process_state
+
+        return process_state(self.pid) in ("T", "t")
+
+
+@dataclass(frozen=True)
+class StartedDaemon:
+    """The daemon that serves the home now."""
+
+    pid: int
+    already_running: bool
+
+
+def running_record(home: Home) -> DaemonRecord | None:
+    """The record of a daemon whose process is alive, else None."""
+    record = DaemonRecord.read(home)
+    return record if record is not None and record.is_alive() else None
+
+
+def read_token(home: Home) -> str:
+    """The token that clients of this home send; raise NotAllowed when it is not ours to read."""
+    try:
+        return home.token.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        raise DaemonUnreachable(no_daemon_message(home)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotAllowed(f"cannot read the daemon's token {home.token}: {error}; is it another user's home?") from error
+
+
+def no_daemon_message(home: Home) -> str:
+    return f"no trainer daemon runs for {home.root}; `mosaic daemon start` starts one"
+
+
+def silence_message(home: Home, timeout_s: float) -> str:
+    """Why nobody answers, as far as this machine can tell."""
+    record = running_record(home)
+    if record is None:
+        return no_daemon_message(home)
+    if record.is_stopped():
+        return (
+            f"the trainer daemon (pid {record.pid}) is stopped by a signal and cannot answer; "
+            f"`kill -CONT {record.pid}` lets it go on"
+        )
+    return (
+        f"the trainer daemon (pid {record.pid}) runs but did not answer within {timeout_s:g} s; "
+        f"try again, or look into {home.daemon_log}"
+    )
+
+
+def start_daemon(home: Home, timeout_s: float = 30, *, options: Sequence[str] = ()) -> StartedDaemon:
+    """Start a detached daemon unless one answers already; return when it answers, else raise with its last words.
+
+    Clients that start at the same moment queue on a lock, so one of them starts it and the others find it.
+    """
+    deadline = time.monotonic() + timeout_s
+    try:
+        home.create()
+    except (OSError, WireError) as error:
+        raise TrainerError(f"cannot use {home.root} as MOSAIC's home: {error}") from error
+    with _starting(home, deadline):
+        if (record := running_record(home)) is not None and _answers(home, deadline):
+            return StartedDaemon(record.pid, already_running=True)
+        log_start = home.daemon_log.stat().st_size if home.daemon_log.exists() else 0
+        process = _spawn(home, options)
+        exited_at: float | None = None
+        while time.monotonic() < deadline:
+            if (record := running_record(home)) is not None and _answers(home, deadline):
+                return StartedDaemon(record.pid, already_running=record.pid != process.pid)
+            if exited_at is None and process.poll() is not None:
+                exited_at = time.monotonic()
+            # A daemon started by hand may have been faster than ours: give it a moment to answer.
+            if exited_at is not None and time.monotonic() - exited_at > (3 if record is not None else 1):
+                raise DaemonUnreachable(_failure(f"could not start (exit code {process.returncode})", home, log_start))
+            time.sleep(_POLL_S)
+    raise DaemonUnreachable(_failure(f"was started but did not answer within {timeout_s:g} s", home, log_start))
+
+
+def stop_process(record: DaemonRecord, *, timeout_s: float) -> bool:
+    """End a daemon that no longer answers: SIGTERM, then SIGKILL; its runs go on. True when it is gone."""
+    for sign, patience_s in ((signal.SIGTERM, timeout_s / 2), (signal.SIGKILL, timeout_s / 2)):
+        with contextlib.suppress(ProcessLookupError):
+            if record.is_alive():
+                os.kill(record.pid, sign)
+                os.kill(record.pid, signal.SIGCONT)  # a stopped process acts on SIGTERM only when it goes on
+        if wait_for_end(record, patience_s):
+            return True
+    return False
+
+
+def wait_for_end(record: DaemonRecord, timeout_s: float) -> bool:
+    """Wait until the daemon's process is gone; False when it is still there after the time."""
+    deadline = time.monotonic() + timeout_s
+    while record.is_alive():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+@contextlib.contextmanager
+def _starting(home: Home, deadline: float) -> Iterator[None]:
+    # Not the daemon's own lock: holding that one, even for a moment, would turn a daemon away.
+    with (home.trainer / "start.lock").open("a") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise DaemonUnreachable(
+                        f"another command has been starting the daemon of {home.root} for too long; "
+                        f"look into {home.daemon_log}"
+                    ) from None
+                time.sleep(_POLL_S)
+        yield
+
+
+def _spawn(home: Home, options: Sequence[str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "gym_gui.services.trainer.daemon", "run", "--home", str(home.root), *options]
+    with home.daemon_log.open("ab") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=home.root
+        )
+    # A client that lives as long as the daemon (the window) must not keep its zombie.
+    threading.Thread(target=process.wait, name="reap-daemon", daemon=True).start()
+    return process
+
+
+def _answers(home: Home, deadline: float) -> bool:
+    from gym_gui.services.trainer.client import TrainerClient
+
+    try:
+        with TrainerClient.connect(home, timeout_s=max(0.2, min(5.0, deadline - time.monotonic()))) as client:
+            client.health()
+    except DaemonUnreachable:
+        return False
+    return True
+
+
+def _failure(what: str, home: Home, log_start: int) -> str:
+    last_words = log_tail(home.daemon_log, log_start)
+    told = "\n".join(f"  {line}" for line in last_words) if last_words else "  (it wrote nothing)"
+    return f"the trainer daemon {what}; the end of {home.daemon_log}:\n{told}"
+
+
+def log_tail(path: Path, since: int = 0, lines: int = 15) -> list[str]:
+    """The last lines of a file written after the byte `since`."""
+    try:
+        with path.open("rb") as stream:
+            end = stream.seek(0, os.SEEK_END)
+            stream.seek(max(since, end - _TAIL_BYTES))
+            return stream.read().decode(errors="replace").splitlines()[-lines:]
+    except OSError:
+        return []
+
+
+def record_as_json(record: DaemonRecord) -> dict[str, Any]:
+    """What `daemon status --json` says about the process itself."""
+    return {"pid": record.pid, "version": record.version, "unix": record.unix, "tcp": record.tcp}
