@@ -1,0 +1,64 @@
+"""The `mosaic` command, one module per noun. Start-up is kept light: a command's module is imported when it is used."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of `mosaic`: runs a command and exits with its code, with one message for whatever went wrong."""
+    # gRPC's C library tells about lost connections on stderr; our own messages say it better.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    code = _run(list(sys.argv[1:] if argv is None else argv))
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _quiet_broken_pipe()
+    sys.exit(code)
+
+
+def _run(argv: list[str]) -> int:
+    from gym_gui.cli.app import mosaic
+
+    try:
+        result = mosaic.main(args=argv, prog_name="mosaic", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.UsageError as error:
+        return _complain(error.format_message(), 2, error.ctx.command_path if error.ctx else "mosaic")
+    except click.ClickException as error:
+        return _complain(error.format_message(), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return _complain("stopped", 130)
+    except BrokenPipeError:
+        return _quiet_broken_pipe()
+    except Exception as error:  # the process boundary: known errors become one message, others are bugs and shown whole
+        if (code := _exit_code(error)) is None:
+            raise
+        return _complain(str(error), code)
+
+
+def _exit_code(error: Exception) -> int | None:
+    from mosaic_wire.errors import ConfigProblems, InvalidRunId, WireError
+
+    from gym_gui.services.trainer.errors import AmbiguousRunId, InvalidConfig, RunNotFound, TrainerError
+
+    if isinstance(error, InvalidConfig | AmbiguousRunId | RunNotFound | ConfigProblems | InvalidRunId):
+        return 2
+    return 1 if isinstance(error, TrainerError | WireError | OSError) else None
+
+
+def _complain(message: str, code: int, help_of: str = "") -> int:
+    print(f"mosaic: {message}", file=sys.stderr)
+    if help_of:
+        print(f"`{help_of} --help` says how it is used.", file=sys.stderr)
+    return code
+
+
+def _quiet_broken_pipe() -> int:
+    # The reader (`| head`) has seen enough; Python would complain once more when it flushes at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141

@@ -1,0 +1,108 @@
+"""What every command needs: where the home is and a client of its daemon."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+    from mosaic_wire.paths import Home
+    from mosaic_wire.proto import trainer_pb2 as pb
+
+    from gym_gui.services.trainer.client import TrainerClient
+
+
+@dataclass(frozen=True)
+class Cli:
+    """The options in front of the command."""
+
+    home_option: Path | None = None
+    connect: str | None = None
+    token_file: Path | None = None
+    tls_ca: Path | None = None
+
+    @property
+    def home(self) -> Home:
+        from mosaic_wire.paths import Home, find_home
+
+        return find_home() if self.home_option is None else Home(self.home_option.expanduser().absolute())
+
+    def client(self, *, start: bool = False, timeout_s: float = 10) -> TrainerClient:
+        """A client of the daemon; with `start`, one is started when none runs, and that is said."""
+        from gym_gui.services.trainer.client import TrainerClient, start_daemon
+        from gym_gui.services.trainer.local_daemon import running_record
+
+        if self.connect:
+            return TrainerClient(self.connect, self._remote_token(), tls_ca=self.tls_ca, timeout_s=timeout_s)
+        if self.token_file or self.tls_ca:
+            raise click.UsageError("--token-file and --tls-ca belong to --connect HOST:PORT")
+        if start and running_record(self.home) is None:
+            started = start_daemon(self.home)
+            if not started.already_running:
+                say(f"started the trainer daemon (pid {started.pid}, home {self.home.root})")
+        return TrainerClient.connect(self.home, timeout_s=timeout_s)
+
+    def is_daemon_there(self) -> bool:
+        """Whether a daemon can be asked without starting one."""
+        from gym_gui.services.trainer.local_daemon import running_record
+
+        return bool(self.connect) or running_record(self.home) is not None
+
+    def _remote_token(self) -> str:
+        from mosaic_wire import env
+
+        from gym_gui.services.trainer.local_daemon import read_token
+
+        if self.token_file is not None:
+            try:
+                return self.token_file.expanduser().read_text(encoding="ascii").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise click.UsageError(f"cannot read the token file {self.token_file}: {error}") from error
+        return os.environ.get(env.MOSAIC_DAEMON_TOKEN) or read_token(self.home)
+
+
+pass_cli = click.make_pass_decorator(Cli)
+
+
+def say(message: str) -> None:
+    """Tell the person something that is not the command's output."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def find_runs(client: TrainerClient, words: Sequence[str]) -> list[pb.Run]:
+    """The runs these words mean, each once; nothing is done when one of them is wrong."""
+    return list({run.run_id: run for run in (client.find(word) for word in words)}.values())
+
+
+def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Shell completion of RUN: the newest runs, by the short id that listings show."""
+    from click.shell_completion import CompletionItem
+
+    from gym_gui.cli.run_view import short_id
+    from gym_gui.services.trainer.errors import TrainerError
+
+    cli = ctx.find_object(Cli) or Cli()
+    try:
+        with cli.client(timeout_s=1) as client:
+            runs = client.list(limit=50).runs
+    except (TrainerError, click.UsageError):
+        return []
+    wanted = incomplete.upper()
+    return [
+        CompletionItem(run_id, help=f"{run.algo} {run.env_id} {run.name}".strip())
+        for run in runs
+        for run_id in (short_id(run.run_id), run.run_id)
+        if run_id.startswith(wanted) and (wanted or run_id != run.run_id)
+    ]
+
+
+one_run = click.argument("run", metavar="RUN", shell_complete=complete_run)
+some_runs = click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_run)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

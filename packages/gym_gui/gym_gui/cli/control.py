@@ -1,0 +1,109 @@
+"""`mosaic cancel | pause | resume | extend`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from gym_gui.cli.context import Cli, find_runs, one_run, pass_cli, say, some_runs
+from gym_gui.cli.run_view import short_id, state_of, title_of
+from gym_gui.cli.values import Steps
+from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
+
+if TYPE_CHECKING:
+    from mosaic_wire.proto import trainer_pb2 as pb
+
+    from gym_gui.services.trainer.client import TrainerClient
+
+
+@click.command()
+@some_runs
+@click.option("--wait", is_flag=True, help="Return when they have ended and their processes are gone.")
+@pass_cli
+def cancel_command(cli: Cli, /, runs: tuple[str, ...], wait: bool) -> int:
+    """End runs. Their processes are asked to stop, and killed when they do not."""
+    with cli.client() as client:
+        changed, code = for_each(find_runs(client, runs), lambda run: client.cancel(run.run_id), "cancel")
+        if wait and changed:
+            from gym_gui.cli.progress import follow
+
+            ended = follow(client, changed)
+            return 130 if ended is None else code
+    return code
+
+
+@click.command()
+@some_runs
+@click.option("--release", is_flag=True, help="Checkpoint, end the process and give its CPUs and GPUs back.")
+@pass_cli
+def pause_command(cli: Cli, /, runs: tuple[str, ...], release: bool) -> int:
+    """Hold runs. They keep their process and their reservation, unless --release."""
+    with cli.client() as client:
+        return for_each(find_runs(client, runs), lambda run: client.pause(run.run_id, release=release), "pause")[1]
+
+
+@click.command()
+@some_runs
+@click.option("--checkpoint", default="", metavar="PATH", help="Of a finished run: start from this checkpoint.")
+@click.option("-f", "--follow", "wants_follow", is_flag=True, help="Follow them until they end.")
+@pass_cli
+def resume_command(cli: Cli, /, runs: tuple[str, ...], checkpoint: str, wants_follow: bool) -> int:
+    """Let runs go on. A finished run is continued by a new one."""
+    with cli.client() as client:
+        resumed, code = for_each(
+            find_runs(client, runs), lambda run: client.resume(run.run_id, checkpoint=checkpoint), "resume"
+        )
+        return _follow(client, resumed) or code if wants_follow and resumed else code
+
+
+@click.command()
+@one_run
+@click.option("--timesteps", type=Steps(), required=True, help="Train this many steps more.")
+@click.option("--checkpoint", default="", metavar="PATH", help="Start from this checkpoint, not the last.")
+@click.option("-f", "--follow", "wants_follow", is_flag=True, help="Follow it until it ends.")
+@pass_cli
+def extend_command(cli: Cli, /, run: str, timesteps: int, checkpoint: str, wants_follow: bool) -> int:
+    """Train a finished run longer; a new run continues it."""
+    with cli.client() as client:
+        parent = client.find(run)
+        extended = client.resume(parent.run_id, additional_timesteps=timesteps, checkpoint=checkpoint)
+        _tell(parent, extended)
+        return _follow(client, [extended]) if wants_follow else 0
+
+
+def for_each(runs: Sequence[pb.Run], action: Callable[[pb.Run], pb.Run], verb: str) -> tuple[list[pb.Run], int]:
+    """Do it to every run and tell each result; one that cannot does not keep the others from it."""
+    changed: list[pb.Run] = []
+    code = 0
+    for run in runs:
+        try:
+            after = action(run)
+        except DaemonUnreachable:
+            raise
+        except TrainerError as error:
+            say(f"mosaic: cannot {verb} {short_id(run.run_id)}: {error}")
+            code = 1
+            continue
+        _tell(run, after)
+        changed.append(after)
+    return changed, code
+
+
+def _tell(before: pb.Run, after: pb.Run) -> None:
+    if before.run_id != after.run_id:
+        click.echo(f"{after.run_id}  {title_of(after)}: {state_of(after)}, continues {short_id(before.run_id)}")
+    else:
+        click.echo(f"{after.run_id}  {title_of(after)}: {state_of(after)}")
+
+
+def _follow(client: TrainerClient, runs: Sequence[pb.Run]) -> int:
+    from gym_gui.cli.progress import follow
+    from gym_gui.cli.summary import say_how_to_return, summarise
+
+    ended = follow(client, runs)
+    if ended is None:
+        say_how_to_return(runs)
+        return 130
+    return summarise(client, ended)

@@ -1,0 +1,198 @@
+"""`mosaic daemon start | stop | status | run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gym_gui.cli import formats
+from gym_gui.cli.context import Cli, json_option, pass_cli, say
+from gym_gui.cli.listing import write_json_object, write_pairs
+
+if TYPE_CHECKING:
+    from mosaic_wire.proto import trainer_pb2 as pb
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path)
+
+
+def _listening_options(function: F) -> F:
+    for option in (
+        click.option("--tls-key", type=_FILE, metavar="FILE", help="Its private key."),
+        click.option("--tls-cert", type=_FILE, metavar="FILE", help="Certificate; required beyond this machine."),
+        click.option("--listen", metavar="ADDRESS", help="Address to listen on.  [default: 127.0.0.1]"),
+        click.option("--port", type=click.IntRange(0, 65535), help="TCP port.  [default: 50055, or a free one]"),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group("daemon")
+def daemon_command() -> None:
+    """The trainer daemon owns the runs of a home. Stopping it does not stop its runs."""
+
+
+@daemon_command.command()
+@_listening_options
+@click.option("--timeout", type=click.FloatRange(min=1), default=30, metavar="S", help="Seconds to wait for it.")
+@pass_cli
+def start(cli: Cli, /, timeout: float, **listening: Any) -> int:
+    """Start the daemon in the background, unless one runs."""
+    from gym_gui.services.trainer.client import start_daemon
+
+    _refuse_connect(cli)
+    options = [
+        word
+        for name, value in listening.items()
+        if value is not None
+        for word in ("--" + name.replace("_", "-"), str(value))
+    ]
+    started = start_daemon(cli.home, timeout, options=options)
+    state = "runs already" if started.already_running else "started"
+    click.echo(f"the trainer daemon {state} (pid {started.pid}, home {cli.home.root})")
+    if started.already_running and options:
+        say("mosaic: the options were not used; `mosaic daemon stop` first (runs go on)")
+        return 1
+    return 0
+
+
+@daemon_command.command()
+@click.option("--force", is_flag=True, help="End its process even when it does not answer.")
+@click.option("--timeout", type=click.FloatRange(min=1), default=20, metavar="S", help="Seconds to wait for its end.")
+@pass_cli
+def stop(cli: Cli, /, force: bool, timeout: float) -> int:
+    """Stop the daemon. Its runs go on; the next daemon takes them over."""
+    from gym_gui.services.trainer.errors import DaemonUnreachable
+    from gym_gui.services.trainer.local_daemon import running_record, stop_process, wait_for_end
+
+    if cli.connect:
+        with cli.client() as client:
+            _say_stopped(client.shutdown())
+        return 0
+    record = running_record(cli.home)
+    if record is None:
+        click.echo(f"no trainer daemon runs for {cli.home.root}")
+        return 0
+    running = 0
+    try:
+        with cli.client() as client:
+            running = client.shutdown()
+    except DaemonUnreachable as error:
+        if not force:
+            raise DaemonUnreachable(f"{error}; --force ends its process") from error
+    if not wait_for_end(record, timeout) and not (force and stop_process(record, timeout_s=timeout)):
+        say(f"mosaic: the daemon (pid {record.pid}) is still there after {timeout:g} s; --force ends its process")
+        return 1
+    _say_stopped(running)
+    return 0
+
+
+@daemon_command.command()
+@json_option
+@pass_cli
+def status(cli: Cli, /, as_json: bool) -> int:
+    """Tell whether the daemon runs, and what the machine has free. Exits 1 when it does not run."""
+    from gym_gui.services.trainer.errors import DaemonUnreachable
+    from gym_gui.services.trainer.local_daemon import running_record
+
+    try:
+        with cli.client() as client:
+            health = client.health()
+    except DaemonUnreachable as error:
+        if not as_json:
+            click.echo(str(error))
+            return 1
+        record = None if cli.connect else running_record(cli.home)
+        document = {
+            "running": False,
+            "pid": record.pid if record else None,
+            "home": str(cli.home.root),
+            "problem": str(error),
+        }
+        write_json_object(document)
+        return 1
+    if as_json:
+        write_json_object(_document(health))
+    else:
+        write_pairs(_pairs(health, None if cli.connect else cli.home.daemon_log))
+    return 0
+
+
+@daemon_command.command()
+@_listening_options
+@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+@pass_cli
+def run(cli: Cli, /, verbose: bool, **listening: Any) -> int:
+    """Run the daemon in the foreground, for a service manager or to look at it."""
+    import logging
+    import sys
+
+    from gym_gui.config.settings import load_settings
+    from gym_gui.services.trainer.daemon import run_daemon
+
+    _refuse_connect(cli)
+    settings = load_settings()
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)-7s %(name)s | %(message)s",
+        stream=sys.stderr,
+    )
+    return run_daemon(cli.home, settings, **listening)
+
+
+def _refuse_connect(cli: Cli) -> None:
+    if cli.connect:
+        raise click.UsageError("--connect names a daemon that runs already; use --home to start one here")
+
+
+def _say_stopped(running: int) -> None:
+    rest = f"; {formats.plural(running, 'run')} go on, the next daemon takes them over" if running > 1 else ""
+    rest = "; 1 run goes on, the next daemon takes it over" if running == 1 else rest
+    click.echo(f"the trainer daemon stopped{rest}")
+
+
+def _document(health: pb.Health) -> dict[str, Any]:
+    return {
+        "running": True,
+        "pid": health.pid,
+        "version": health.version,
+        "protocol_version": health.protocol_version,
+        "home": health.home,
+        "addresses": list(health.addresses),
+        "uptime_s": health.uptime_s,
+        "runs": {"queued": health.queued, "running": health.running},
+        "cpus": {"total": health.cpus_total, "free": health.cpus_free},
+        "memory_mb": {"total": health.memory_mb_total, "available": health.memory_mb_available},
+        "disk_mb_free": health.disk_mb_free,
+        "gpus": [
+            {"id": gpu.id, "name": gpu.name, "memory_mb": gpu.memory_mb, "reserved_by": gpu.reserved_by or None}
+            for gpu in health.gpus
+        ],
+        "trouble": health.trouble or None,
+        "last_seq": health.last_seq,
+    }
+
+
+def _pairs(health: pb.Health, log: Path | None) -> list[tuple[str, str]]:
+    gpus = "\n".join(
+        f"{gpu.id}  {gpu.name}, {formats.size(gpu.memory_mb * 2**20)}"
+        + (f", reserved by {gpu.reserved_by}" if gpu.reserved_by else ", free")
+        for gpu in health.gpus
+    )
+    available, total = (formats.size(mb * 2**20) for mb in (health.memory_mb_available, health.memory_mb_total))
+    return [
+        ("daemon", f"pid {health.pid}, version {health.version}, up {formats.duration(health.uptime_s)}"),
+        ("trouble", click.style(health.trouble, fg="red") if health.trouble else ""),
+        ("home", health.home),
+        ("listens on", "\n".join(health.addresses)),
+        ("runs", f"{health.running} running, {health.queued} queued"),
+        ("CPUs", f"{health.cpus_free:g} of {health.cpus_total:g} free"),
+        ("memory", f"{available} of {total} available"),
+        ("GPUs", gpus or "none"),
+        ("disk", f"{formats.size(health.disk_mb_free * 2**20)} free"),
+        ("log", str(log) if log else ""),
+    ]

@@ -1,0 +1,252 @@
+"""`mosaic doctor`: check this machine and say what to do."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import socket
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from mosaic_wire.paths import Home, config_home
+
+from gym_gui.cli import formats
+from gym_gui.cli.context import Cli, json_option, pass_cli
+from gym_gui.cli.listing import write_json
+
+MIN_PYTHON = (3, 11)
+PACKAGES = ("mosaic-wire", "gym-gui", "click", "rich", "grpcio", "protobuf", "pydantic", "psutil", "platformdirs")
+LITTLE_DISK_MB = 2048
+OLDEST_SANE_CLOCK = 1_735_689_600
+"""2025-01-01: a clock before it was never set, and run ids and certificates would be wrong"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report: fine, worth knowing, or broken with its cure."""
+
+    name: str
+    state: str
+    """ok | note | broken"""
+    text: str
+    cure: str = ""
+
+
+@click.command()
+@json_option
+@pass_cli
+def doctor_command(cli: Cli, /, as_json: bool) -> int:
+    """Check this machine, its packages, the home and the daemon; say what to do. Exits 1 when something is broken."""
+    findings = [finding for check in _checks(cli) for finding in check()]
+    if as_json:
+        write_json(asdict(finding) for finding in findings)
+    else:
+        wide = max(len(finding.name) for finding in findings)
+        for finding in findings:
+            mark, colour = {"ok": ("✓", "green"), "note": ("·", "yellow"), "broken": ("✗", "red")}[finding.state]
+            click.echo(f"{click.style(mark, fg=colour)} {finding.name.ljust(wide)}  {finding.text}")
+            if finding.cure:
+                click.echo(f"  {' ' * wide}  → {finding.cure}")
+        broken = sum(finding.state == "broken" for finding in findings)
+        click.echo(f"\n{formats.plural(broken, 'thing')} to repair" if broken else "\nall well")
+    return 1 if any(finding.state == "broken" for finding in findings) else 0
+
+
+def _checks(cli: Cli) -> list[Callable[[], Iterator[Finding]]]:
+    home = cli.home
+    return [
+        _python,
+        _packages,
+        lambda: _home(home),
+        lambda: _disk(home),
+        lambda: _permissions(home),
+        _settings,
+        _gpu,
+        lambda: _daemon(home),
+        lambda: _port(home),
+        lambda: _workers(cli),
+        _clock,
+    ]
+
+
+def _python() -> Iterator[Finding]:
+    text = f"{platform.python_version()} at {sys.executable}"
+    if sys.version_info[:2] < MIN_PYTHON:
+        yield Finding("python", "broken", text, f"MOSAIC needs Python {'.'.join(map(str, MIN_PYTHON))} or newer")
+    else:
+        yield Finding("python", "ok", text)
+
+
+def _packages() -> Iterator[Finding]:
+    found, missing = [], []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        yield Finding("packages", "broken", f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+    else:
+        yield Finding("packages", "ok", f"{len(found)} installed ({', '.join(found[2:5])} …)")
+
+
+def _home(home: Home) -> Iterator[Finding]:
+    place = next(folder for folder in (home.root, *home.root.parents) if folder.exists())
+    try:
+        with tempfile.TemporaryFile(dir=place) as probe:
+            probe.write(b"x" * 4096)
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        cure = f"make {place} writable, make room, or choose another home: --home DIR or $MOSAIC_HOME"
+        yield Finding("home", "broken", f"{home.root} cannot be written: {error.strerror}", cure)
+    else:
+        yield Finding("home", "ok", f"{home.root}" + ("" if home.root.exists() else " (made at the first start)"))
+
+
+def _disk(home: Home) -> Iterator[Finding]:
+    place = next(folder for folder in (home.root, *home.root.parents) if folder.exists())
+    usage = shutil.disk_usage(place)
+    text = f"{formats.size(usage.free)} of {formats.size(usage.total)} free"
+    if usage.free < LITTLE_DISK_MB << 20:
+        cure = "checkpoints and logs need room: `mosaic runs --all`, then `mosaic delete` what is not needed"
+        yield Finding("disk", "broken" if usage.free < 512 << 20 else "note", text, cure)
+    else:
+        yield Finding("disk", "ok", text)
+
+
+def _permissions(home: Home) -> Iterator[Finding]:
+    wrong = [f"{path} ({problem})" for path, wanted in _private_paths(home) if (problem := _problem_with(path, wanted))]
+    if wrong:
+        cure = f"chmod -R go-rwx {home.trainer}; a folder of another user: choose another home"
+        yield Finding("permissions", "broken", "; ".join(wrong), cure)
+    else:
+        yield Finding("permissions", "ok", "the token, the socket and the trainer folder are this user's alone")
+
+
+def _private_paths(home: Home) -> list[tuple[Path, int]]:
+    return [(home.trainer, 0o700), (home.token, 0o600), (home.socket.parent, 0o700), (home.socket, 0o600)]
+
+
+def _problem_with(path: Path, wanted: int) -> str:
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    if status.st_uid != os.getuid():
+        return f"belongs to uid {status.st_uid}"
+    mode = stat.S_IMODE(status.st_mode)
+    return f"mode {mode:04o}, expected {wanted:04o}" if mode & ~wanted & 0o777 else ""
+
+
+def _settings() -> Iterator[Finding]:
+    from mosaic_wire.errors import WireError
+
+    from gym_gui.config.settings import load_settings
+    from gym_gui.services.trainer.errors import TrainerError
+
+    path = config_home() / "settings.toml"
+    try:
+        load_settings()
+    except (TrainerError, WireError, ValueError, OSError) as error:
+        yield Finding("settings", "broken", " ".join(str(error).split()), f"correct {path}")
+    else:
+        yield Finding("settings", "ok", str(path) if path.exists() else f"defaults (no {path})")
+
+
+def _gpu() -> Iterator[Finding]:
+    from gym_gui.services.trainer.gpu import detect_gpus
+
+    gpus = detect_gpus()
+    names = ", ".join(f"{gpu.name} ({formats.size(gpu.memory_mb * 2**20)})" for gpu in gpus)
+    if gpus:
+        yield Finding("gpu", "ok", names)
+    elif Path("/dev/nvidiactl").exists():
+        yield Finding("gpu", "broken", "there is an NVIDIA device, but its driver does not answer", "try `nvidia-smi`")
+    else:
+        yield Finding("gpu", "note", "none found; runs use the CPU")
+
+
+def _daemon(home: Home) -> Iterator[Finding]:
+    from gym_gui.services.trainer.client import TrainerClient
+    from gym_gui.services.trainer.errors import TrainerError
+    from gym_gui.services.trainer.local_daemon import DaemonRecord, running_record
+
+    record = running_record(home)
+    if record is None:
+        # The kernel drops the lock with its process; files that a killed daemon left are replaced by the next one.
+        left = [path.name for path in (home.daemon_record, home.socket) if path.exists()]
+        rest = f"; a daemon was killed and left {' and '.join(left)}, the next one replaces them" if left else ""
+        yield Finding("daemon", "note", f"not running{rest}", "`mosaic daemon start`, or `mosaic train` starts one")
+        if home.daemon_record.exists() and DaemonRecord.read(home) is None:
+            yield Finding("daemon", "broken", f"{home.daemon_record} is damaged", f"rm {home.daemon_record}")
+        return
+    try:
+        with TrainerClient.connect(home, timeout_s=5) as client:
+            health = client.health()
+    except TrainerError as error:
+        yield Finding("daemon", "broken", str(error), "if it stays so: `mosaic daemon stop --force`, runs go on")
+        return
+    text = f"pid {health.pid}, {health.running} running, {health.queued} queued, up {formats.duration(health.uptime_s)}"
+    if health.trouble:
+        yield Finding("daemon", "broken", f"{text}; {health.trouble}", f"look into {home.daemon_log}")
+    else:
+        yield Finding("daemon", "ok", text)
+
+
+def _port(home: Home) -> Iterator[Finding]:
+    from gym_gui.services.trainer.local_daemon import running_record
+
+    record = running_record(home)
+    if record is not None:
+        yield Finding("port", "ok", f"the daemon listens on {record.tcp or 'its socket only'}")
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", 50055))
+        except OSError as error:
+            yield Finding("port", "note", f"127.0.0.1:50055 is taken ({error.strerror}); a free port will be used")
+        else:
+            yield Finding("port", "ok", "127.0.0.1:50055 is free")
+
+
+def _workers(cli: Cli) -> Iterator[Finding]:
+    from gym_gui.cli.algorithms import installed_workers
+    from gym_gui.services.trainer.errors import TrainerError
+
+    try:
+        workers = installed_workers(cli)
+    except (TrainerError, OSError) as error:
+        yield Finding("workers", "note", f"cannot be listed now: {error}")
+        return
+    usable = [worker for worker in workers if worker.spec is not None]
+    for worker in workers:
+        if worker.spec is None:
+            yield Finding(
+                "workers", "broken", f"{worker.name}: {' '.join(worker.problem.split())}", "repair or remove it"
+            )
+    if not any(worker.spec is not None and not worker.spec.hidden for worker in usable):
+        yield Finding(
+            "workers", "broken", "no worker is installed that can train", "pip install -e workers/cleanrl_worker"
+        )
+    else:
+        yield Finding("workers", "ok", ", ".join(f"{worker.name} {worker.version}" for worker in usable))
+
+
+def _clock() -> Iterator[Finding]:
+    now = time.time()
+    if now < OLDEST_SANE_CLOCK:
+        yield Finding("clock", "broken", f"says {formats.moment(now)}", "set the machine's clock (timedatectl)")
+    else:
+        yield Finding("clock", "ok", f"{formats.moment(now)} {time.strftime('%Z')}")

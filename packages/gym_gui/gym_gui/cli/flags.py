@@ -1,0 +1,139 @@
+"""Algorithm flags as people type them for CleanRL, read with the worker's description of the algorithm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, nearest
+
+OWN_FIELDS = ("env_id", "seed", "total_timesteps")
+"""Fields of every algorithm that `mosaic train` has options of its own for."""
+
+_BOOLEAN_WORDS = ("true", "false", "yes", "no", "1", "0")
+
+
+@dataclass
+class ParsedFlags:
+    """Algorithm parameters, what was no flag, and everything that is wrong."""
+
+    parameters: dict[str, Any] = field(default_factory=dict)
+    words: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def parse_flags(tokens: Sequence[str], algorithm: AlgorithmSpec, own_options: Iterable[str] = ()) -> ParsedFlags:
+    """Read `--learning-rate 3e-4 --learning_rate=3e-4 --anneal-lr --no-anneal-lr --anneal-lr False` and plain words."""
+    return _Reader(list(tokens), algorithm, tuple(own_options)).read()
+
+
+class _Reader:
+    def __init__(self, tokens: list[str], algorithm: AlgorithmSpec, own_options: tuple[str, ...]) -> None:
+        self._rest = tokens
+        self._algorithm = algorithm
+        self._own_options = own_options
+        self._found = ParsedFlags()
+
+    def read(self) -> ParsedFlags:
+        while self._rest:
+            token = self._rest.pop(0)
+            if token == "--":  # not needed, and not in the way of people who are used to it
+                continue
+            if not token.startswith("--"):
+                self._word(token)
+                continue
+            name, _, value = token[2:].partition("=")
+            self._flag(token.partition("=")[0], name.replace("-", "_"), value if "=" in token else None)
+        return self._found
+
+    def _word(self, token: str) -> None:
+        if token.startswith("-") and len(token) > 1:
+            self._found.problems.append(self._unknown_flag(token))
+        else:
+            self._found.words.append(token)
+
+    def _flag(self, written: str, name: str, value: str | None) -> None:
+        known = self._algorithm.field(name)
+        if known is None and name.startswith("no_"):
+            positive = self._algorithm.field(name.removeprefix("no_"))
+            if positive is not None and positive.kind == "bool":
+                if value is not None:
+                    self._found.problems.append(f"{written} takes no value; write {positive.flag} {value}")
+                self._found.parameters[positive.name] = False
+                return
+        if known is not None:
+            self._known(known, value)
+        elif self._algorithm.open_flags:
+            self._open(name, value)
+        else:
+            self._found.problems.append(self._unknown_flag(written))
+            if value is None and self._rest and not self._rest[0].startswith("--"):
+                self._rest.pop(0)  # its value, not an environment
+
+    def _known(self, known: FieldSpec, value: str | None) -> None:
+        if known.kind == "bool":
+            if value is None and self._rest and self._rest[0].lower() in _BOOLEAN_WORDS:
+                value = self._rest.pop(0)
+            value = "true" if value is None else value
+        elif value is None:
+            # A value may begin with a minus; another flag is no value.
+            if not self._rest or self._rest[0].startswith("--"):
+                self._found.problems.append(f"{known.flag} needs a value ({known.kind})")
+                return
+            value = self._rest.pop(0)
+        try:
+            self._found.parameters[known.name] = known.parse(value)
+        except ValueError as error:
+            self._found.problems.append(str(error))
+
+    def _open(self, name: str, value: str | None) -> None:
+        if value is None and self._rest and not self._rest[0].startswith("--"):
+            value = self._rest.pop(0)
+        if value is None:
+            is_off = name.startswith("no_")
+            self._found.parameters[name.removeprefix("no_") if is_off else name] = not is_off
+            return
+        try:
+            self._found.parameters[name] = json.loads({"True": "true", "False": "false"}.get(value, value))
+        except ValueError:
+            self._found.parameters[name] = value
+
+    def _unknown_flag(self, written: str) -> str:
+        flags = [known.flag for known in self._algorithm.fields]
+        close = nearest(written.replace("_", "-"), [*flags, *self._own_options])
+        hint = f"; did you mean {close}?" if close else ""
+        return f"{self._algorithm.name!r} has no flag {written}{hint}"
+
+
+def default_of(algorithm: AlgorithmSpec, name: str) -> Any:
+    known = algorithm.field(name)
+    return None if known is None else known.default
+
+
+def flag_help(algorithm: AlgorithmSpec) -> dict[str, list[tuple[str, str]]]:
+    """Lines for `--help`, by group, in the order of the algorithm's file."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for known in algorithm.fields:
+        if known.name not in OWN_FIELDS:
+            groups.setdefault(known.group or "Algorithm flags", []).append((_usage(known), _explanation(known)))
+    return groups
+
+
+def _usage(known: FieldSpec) -> str:
+    if known.kind == "bool":
+        return f"{known.flag} / --no-{known.flag[2:]}"
+    if known.choices:
+        return f"{known.flag} {'|'.join(map(str, known.choices))}"
+    return f"{known.flag} {known.kind.upper()}"
+
+
+def _explanation(known: FieldSpec) -> str:
+    limits = [
+        f"min {known.minimum:g}" if known.minimum is not None else "",
+        f"max {known.maximum:g}" if known.maximum is not None else "",
+    ]
+    default = "none" if known.default is None else f"{known.default}"
+    details = ", ".join(filter(None, [*limits, f"default: {default}"]))
+    return f"{known.help}  [{details}]".strip()

@@ -1,0 +1,142 @@
+"""Tables, fast: ten thousand rows are laid out and written in a few tens of milliseconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+_GAP = "  "
+
+
+@dataclass
+class Column:
+    """One column: its cells, and what may happen to it on a narrow terminal."""
+
+    header: str
+    cells: list[str]
+    right: bool = False
+    shrink_to: int = 0
+    """May be cut to this width; 0: never cut"""
+    optional: int = 0
+    """Dropped when the terminal is too narrow, the highest number first; 0: never dropped"""
+    colours: Sequence[str | None] | None = None
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal; None when the output goes elsewhere and nothing needs to be cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def use_colour() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+def write_table(columns: Sequence[Column], *, width: int | None = None) -> None:
+    """Print a table; cut to `width` or, on a terminal, to its width."""
+    sys.stdout.write(layout(columns, width=width if width is not None else terminal_width(), colour=use_colour()))
+
+
+def layout(columns: Sequence[Column], *, width: int | None, colour: bool = False) -> str:
+    """The table as text, a header line first; columns without any content are left out."""
+    shown = [column for column in columns if any(column.cells)]
+    if not shown:
+        return ""
+    cells = {id(column): [column.header, *column.cells] for column in shown}
+    widths = {key: max(map(_cells_wide, texts)) for key, texts in cells.items()}
+    if width is not None:
+        shown = _fit(shown, widths, width)
+    laid_out = [
+        _lay_out(column, cells[id(column)], widths[id(column)], column is shown[-1], colour) for column in shown
+    ]
+    return "".join([_GAP.join(row).rstrip() + "\n" for row in zip(*laid_out, strict=True)])
+
+
+def write_json(documents: Iterable[Any]) -> None:
+    """Print a JSON array, one element a line (the indenting encoder of Python is many times slower)."""
+    body = ",\n".join([json.dumps(document, ensure_ascii=False) for document in documents])
+    sys.stdout.write(f"[\n{body}\n]\n" if body else "[]\n")
+
+
+def write_json_object(document: Any) -> None:
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_pairs(pairs: Iterable[tuple[str, str]]) -> None:
+    """Print `label  value` lines, labels aligned; empty values are left out, long ones keep their own lines."""
+    present = [(label, value) for label, value in pairs if value]
+    wide = max((len(label) for label, _ in present), default=0)
+    for label, value in present:
+        first, *more = value.splitlines() or [""]
+        click.echo(click.style(label.ljust(wide), dim=True) + _GAP + first)
+        for line in more:
+            click.echo(" " * (wide + len(_GAP)) + line)
+
+
+def _fit(columns: list[Column], widths: dict[int, int], width: int) -> list[Column]:
+    def excess() -> int:
+        return sum(widths[id(column)] for column in columns) + len(_GAP) * (len(columns) - 1) - width
+
+    def shrink_total() -> int:
+        return sum(max(0, widths[id(column)] - column.shrink_to) for column in columns if column.shrink_to)
+
+    while excess() > shrink_total() and any(column.optional for column in columns):
+        victim = max(columns, key=lambda column: column.optional)
+        columns = [column for column in columns if column is not victim]
+    while (too_wide := excess()) > 0:
+        # Cut the widest first: it loses the least.
+        cuttable = [column for column in columns if column.shrink_to and widths[id(column)] > column.shrink_to]
+        if not cuttable:
+            break
+        widest = max(cuttable, key=lambda column: widths[id(column)])
+        others = [widths[id(column)] for column in cuttable if column is not widest]
+        step = max(1, min(too_wide, widths[id(widest)] - max(others, default=0)))
+        widths[id(widest)] = max(widest.shrink_to, widths[id(widest)] - step)
+    return columns
+
+
+def _lay_out(column: Column, cells: list[str], width: int, is_last: bool, colour: bool) -> list[str]:
+    plain = all(map(str.isascii, cells))
+    if plain and max(map(len, cells)) <= width:
+        laid_out = [cell.rjust(width) for cell in cells] if column.right else [cell.ljust(width) for cell in cells]
+    else:
+        laid_out = [_pad(_cut(cell, width), width, column.right) for cell in cells]
+    if is_last and not column.right:
+        laid_out = [cell.rstrip() for cell in laid_out]
+    if not colour:
+        return laid_out
+    laid_out[0] = click.style(laid_out[0], bold=True)
+    if column.colours is not None:
+        for position, name in enumerate(column.colours, start=1):
+            if name:
+                laid_out[position] = click.style(laid_out[position], fg=name)
+    return laid_out
+
+
+def _cells_wide(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _cut(text: str, width: int) -> str:
+    if _cells_wide(text) <= width:
+        return text
+    if text.isascii():
+        return text[: max(0, width - 1)] + "…"
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, max(0, width - 1)) + "…"
+
+
+def _pad(text: str, width: int, right: bool) -> str:
+    space = " " * max(0, width - _cells_wide(text))
+    return space + text if right else text + space

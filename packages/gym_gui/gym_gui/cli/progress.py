@@ -1,0 +1,159 @@
+"""Shows followed runs: a live display on a terminal, plain lines elsewhere, and a summary at the end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gym_gui.cli import formats
+from gym_gui.cli.context import say
+from gym_gui.cli.follow import RunFollower
+from gym_gui.cli.run_view import (
+    COLOURS,
+    elapsed_s,
+    fraction,
+    progress_of,
+    remaining_s,
+    remark_on,
+    short_id,
+    state_of,
+    title_of,
+)
+
+if TYPE_CHECKING:
+    from mosaic_wire.proto import trainer_pb2 as pb
+    from rich.console import Console, RenderableType
+
+    from gym_gui.services.trainer.client import TrainerClient
+
+FRAME_S = 0.25
+LINE_S = 5.0
+
+
+def follow(client: TrainerClient, runs: Sequence[pb.Run]) -> list[pb.Run] | None:
+    """Show these runs until each has ended and return them; None when the person left with Ctrl-C."""
+    with RunFollower(client, runs) as follower:
+        try:
+            show(follower, until=lambda: follower.is_over)
+        except KeyboardInterrupt:
+            return None
+    return list(follower.runs.values())
+
+
+def show(follower: RunFollower, *, until: Callable[[], bool]) -> None:
+    """Draw the followed runs until the condition holds."""
+    if sys.stdout.isatty():
+        _show_live(follower, until)
+    else:
+        _show_lines(follower, until)
+
+
+def _show_live(follower: RunFollower, until: Callable[[], bool]) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    with Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
+        while True:
+            live.update(picture(list(follower.runs.values()), console, follower.trouble), refresh=True)
+            if until():
+                return
+            follower.poll(FRAME_S)
+
+
+def _show_lines(follower: RunFollower, until: Callable[[], bool]) -> None:
+    told: dict[str, tuple[str, str]] = {}
+    told_at: dict[str, float] = {}
+    trouble = ""
+    while True:
+        now = time.monotonic()
+        for run in follower.runs.values():
+            state = (state_of(run), remark_on(run) if run.status in ("INIT", "FAULT") else "")
+            is_due = run.status == "EXEC" and now - told_at.get(run.run_id, 0) >= LINE_S
+            if told.get(run.run_id) != state or is_due:
+                print(line_about(run), flush=True)
+                told[run.run_id], told_at[run.run_id] = state, now
+        if follower.trouble != trouble:
+            trouble = follower.trouble
+            say(trouble or "the daemon answers again")
+        if until():
+            return
+        follower.poll(0.5)
+
+
+def line_about(run: pb.Run) -> str:
+    """One line for a log: time, run, state, numbers."""
+    parts = [state_of(run)]
+    if remark := remark_on(run):
+        parts[0] += f" ({remark})"
+    if run.step or run.status == "EXEC":
+        of_total = f"/{formats.count(run.total)} ({progress_of(run)})" if run.total else ""
+        parts.append(f"{formats.count(run.step)}{of_total} steps")
+    if run.HasField("episodic_return"):
+        parts.append(f"return {formats.quantity(run.episodic_return)}")
+    if run.HasField("sps") and run.status == "EXEC":
+        parts.append(f"{formats.count(run.sps)} steps/s")
+    if (remaining := remaining_s(run)) is not None:
+        parts.append(f"ETA {formats.duration(remaining)}")
+    return f"{time.strftime('%H:%M:%S')} {short_id(run.run_id)} {title_of(run)}: {', '.join(parts)}"
+
+
+def picture(runs: Sequence[pb.Run], console: Console, trouble: str = "") -> RenderableType:
+    """The live display: one row a run, below it why some of them wait."""
+    from rich.console import Group
+    from rich.text import Text
+
+    height = max(3, console.size.height - 6)
+    shown = sorted(runs, key=lambda run: (run.status == "TERM", run.number))[:height]
+    shown.sort(key=lambda run: run.number)
+    parts: list[Any] = [_table(shown, console.width)]
+    remarks = [run for run in shown if run.status != "TERM" and remark_on(run)]
+    for run in remarks[:3]:
+        label = f"{short_id(run.run_id)} " if len(runs) > 1 else ""
+        parts.append(
+            Text(f"{label}{state_of(run)}: {remark_on(run)}", style="yellow", overflow="ellipsis", no_wrap=True)
+        )
+    if len(runs) > len(shown):
+        parts.append(Text(f"… and {formats.plural(len(runs) - len(shown), 'more run')}", style="dim"))
+    if trouble:
+        parts.append(Text(f"no news: {trouble}", style="red"))
+    return Group(*parts)
+
+
+def _table(runs: Sequence[pb.Run], width: int) -> RenderableType:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    roomy = width >= 100
+    same = len({(run.algo, run.env_id) for run in runs}) == 1
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=40 if roomy else 22)
+    table.add_column(no_wrap=True)
+    table.add_column(ratio=1, min_width=6)
+    for _ in range(5):
+        table.add_column(justify="right", no_wrap=True)
+    table.expand = True
+    label = f"{runs[0].algo} {runs[0].env_id}" if same and runs else "run"
+    headings = (label, "status", "", "steps", "return", "steps/s" if roomy else "sps", "ETA", "time")
+    table.add_row(*(Text(heading, style="dim", overflow="ellipsis") for heading in headings))
+    now = time.time()
+    for run in runs:
+        state = state_of(run)
+        done, remaining, elapsed = fraction(run), remaining_s(run), elapsed_s(run, now)
+        number = formats.count if roomy else formats.short_count
+        steps = f"{number(run.step)}/{number(run.total)}" if run.total else number(run.step) if run.step else ""
+        name = f"seed {run.seed}" if same and run.HasField("seed") else short_id(run.run_id) if same else title_of(run)
+        table.add_row(
+            Text(f"{name} · {short_id(run.run_id)}" if roomy or len(name) < 11 else name, overflow="ellipsis"),
+            Text(state, style=COLOURS.get(state, "")),
+            ProgressBar(total=1.0, completed=done or 0.0, finished_style="green", complete_style="blue"),
+            steps,
+            formats.quantity(run.episodic_return) if run.HasField("episodic_return") else "",
+            number(run.sps) if run.HasField("sps") and run.status != "TERM" else "",
+            formats.duration(remaining) if remaining is not None else "",
+            formats.duration(elapsed) if elapsed is not None else "",
+        )
+    return table

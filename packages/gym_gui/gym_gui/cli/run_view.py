@@ -1,0 +1,180 @@
+"""A run as the command shows it: short id, one word for its state, one JSON object."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from gym_gui.cli.formats import short_count
+
+if TYPE_CHECKING:
+    from mosaic_wire.proto import trainer_pb2 as pb
+
+SHORT_ID = 8
+"""Ids of one day begin alike and end at random, so the short form is the end."""
+
+STATE_WORDS = {
+    "INIT": "queued",
+    "HSHK": "starting",
+    "RDY": "starting",
+    "EXEC": "running",
+    "PAUSE": "paused",
+    "FAULT": "faulted",
+    "TERM": "finished",
+}
+COLOURS = {
+    "queued": "yellow",
+    "starting": "cyan",
+    "running": "blue",
+    "paused": "magenta",
+    "faulted": "red",
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "bright_black",
+    "stalled": "red",
+    "cancelling": "magenta",
+    "pausing": "magenta",
+    "released": "magenta",
+}
+SYMBOLS = {"completed": "✓", "failed": "✗", "cancelled": "–"}
+
+
+def short_id(run_id: str) -> str:
+    return run_id[-SHORT_ID:]
+
+
+def state_of(run: pb.Run) -> str:
+    """One word: the outcome once it has one, else what it is doing."""
+    status = run.status
+    if status == "TERM":
+        return run.outcome or "finished"
+    for flag in run.flags:
+        if flag in ("cancelling", "stalled", "pausing", "released"):
+            return flag
+    return STATE_WORDS.get(status, status)
+
+
+def remark_on(run: pb.Run) -> str:
+    """Why it waits or how it ended, in one line."""
+    if run.status == "INIT":
+        text = run.queue_reason
+    elif run.status == "TERM" and run.outcome == "completed":
+        text = ""
+    else:
+        text = run.reason
+    return " ".join(text.split()) if text else ""
+
+
+def fraction(run: pb.Run) -> float | None:
+    return min(1.0, run.step / run.total) if run.total > 0 else None
+
+
+def progress_of(run: pb.Run) -> str:
+    if run.total > 0:
+        return f"{100 * min(1.0, run.step / run.total):.0f}%"
+    return short_count(run.step) if run.step else ""
+
+
+def elapsed_s(run: pb.Run, now: float | None = None) -> float | None:
+    """Seconds since it started to work; None before."""
+    if not run.started_at:
+        return None
+    return max(0.0, (run.finished_at or now or time.time()) - run.started_at)
+
+
+def remaining_s(run: pb.Run) -> float | None:
+    """Seconds to go at the present speed; None when that cannot be said."""
+    if run.status != "EXEC" or run.total <= run.step or not run.HasField("sps") or not run.sps > 0:
+        return None
+    return (run.total - run.step) / run.sps
+
+
+def title_of(run: pb.Run) -> str:
+    """`ppo CartPole-v1 seed 1`"""
+    parts = [run.algo or run.worker_type or "run", run.env_id]
+    if run.HasField("seed"):
+        parts.append(f"seed {run.seed}")
+    return " ".join(filter(None, parts))
+
+
+def run_document(run: pb.Run) -> dict[str, Any]:
+    """A run for `--json`; what is not known yet is null."""
+    return {
+        "run_id": run.run_id,
+        "number": run.number,
+        "status": run.status,
+        "outcome": run.outcome or None,
+        "reason": run.reason,
+        "name": run.name,
+        "worker_type": run.worker_type,
+        "worker_id": run.worker_id or None,
+        "algo": run.algo,
+        "env_id": run.env_id,
+        "seed": run.seed if run.HasField("seed") else None,
+        "step": run.step,
+        "total": run.total,
+        "return": _finite(run.episodic_return) if run.HasField("episodic_return") else None,
+        "sps": _finite(run.sps) if run.HasField("sps") else None,
+        "seconds_since_step": _finite(run.seconds_since_step) if run.HasField("seconds_since_step") else None,
+        "result": parsed(run.result_json),
+        "priority": run.priority,
+        "tags": list(run.tags),
+        "notes": run.notes,
+        "archived": run.archived,
+        "flags": list(run.flags),
+        "queue_reason": run.queue_reason,
+        "parent": _parent(run),
+        "created_at": run.created_at or None,
+        "started_at": run.started_at or None,
+        "finished_at": run.finished_at or None,
+        "cpus": run.cpus,
+        "gpus": run.gpus,
+        "gpu_ids": list(run.gpu_ids),
+        "memory_mb": run.memory_mb or None,
+        "max_wallclock_minutes": run.max_wallclock_minutes or None,
+        "attempt": run.attempt,
+        "retries": run.retries,
+        "pid": run.pid or None,
+        "run_dir": run.run_dir,
+        "logs_dir": run.logs_dir,
+        "size_bytes": run.size_bytes,
+        "protocol_version": run.protocol_version or None,
+        "capabilities": parsed(run.capabilities_json),
+        "extras": parsed(run.extras_json),
+        "event_seq": run.event_seq,
+    }
+
+
+def evaluation_of(run: pb.Run) -> dict[str, Any] | None:
+    """The evaluation at the end of training, when the worker made one."""
+    result = parsed(run.result_json)
+    evaluation = result.get("evaluation") if isinstance(result, dict) else None
+    return evaluation if isinstance(evaluation, dict) else None
+
+
+def mean_return(evaluation: dict[str, Any] | None) -> float | None:
+    value = (evaluation or {}).get("mean_return")
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def parsed(text: str) -> Any:
+    """JSON that came in a message; null when there is none or it is damaged."""
+    if not text:
+        return None
+    try:
+        return json.loads(text, parse_constant=lambda name: None)
+    except ValueError:
+        return None
+
+
+def _parent(run: pb.Run) -> dict[str, Any] | None:
+    if not run.HasField("parent"):
+        return None
+    return {"run_id": run.parent.run_id, "step": run.parent.step, "sha256": run.parent.sha256}
+
+
+def _finite(number: float) -> float | None:
+    # NaN and infinity are no JSON.
+    return number if math.isfinite(number) else None

@@ -1,0 +1,141 @@
+"""What a person wants to know when a run has ended: how, how well, where things are, and why not."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gym_gui.cli import formats
+from gym_gui.cli.context import say
+from gym_gui.cli.listing import write_pairs
+from gym_gui.cli.run_view import (
+    COLOURS,
+    SYMBOLS,
+    elapsed_s,
+    evaluation_of,
+    mean_return,
+    parsed,
+    short_id,
+    state_of,
+    title_of,
+)
+from gym_gui.services.trainer.errors import TrainerError
+
+if TYPE_CHECKING:
+    from mosaic_wire.proto import trainer_pb2 as pb
+
+    from gym_gui.services.trainer.client import TrainerClient
+
+TAIL_LINES = 20
+
+
+def summarise(client: TrainerClient, runs: Sequence[pb.Run], *, expect_return: float | None = None) -> int:
+    """Print the end of these runs; return the exit code."""
+    for run in runs:
+        _write_end(run, brief=len(runs) > 1)
+        if run.outcome == "failed":
+            _write_last_words(client, run)
+    if len(runs) > 1:
+        _write_spread(runs)
+    if any(run.outcome != "completed" for run in runs):
+        return 1
+    return _check_expectation(runs, expect_return)
+
+
+def say_how_to_return(runs: Sequence[pb.Run]) -> None:
+    """After Ctrl-C: the runs go on; how to see and to end them."""
+    ids = " ".join(short_id(run.run_id) for run in runs)
+    what = "the run goes on" if len(runs) == 1 else f"{formats.plural(len(runs), 'run')} go on"
+    say(f"\ndetached; {what}\n  follow again   mosaic watch {ids}\n  end            mosaic cancel {ids}")
+
+
+def _write_end(run: pb.Run, *, brief: bool) -> None:
+    state = state_of(run)
+    took = elapsed_s(run)
+    headline = f"{SYMBOLS.get(state, '·')} {state}"
+    after = f" after {formats.duration(took)}" if took is not None else ""
+    click.echo(click.style(headline, fg=COLOURS.get(state), bold=True) + f"  {title_of(run)}{after}  {run.run_id}")
+    pairs = [("evaluation", evaluation_in_words(evaluation_of(run)))]
+    if state != "completed":
+        pairs.append(("reason", run.reason))
+    if not brief or state == "failed":
+        pairs += [("run folder", run.run_dir), ("logs", run.logs_dir), ("checkpoints", _checkpoints(run))]
+    write_pairs((f"  {label}", value) for label, value in pairs)
+
+
+def evaluation_in_words(evaluation: dict[str, Any] | None) -> str:
+    """`mean return 498.2 ± 3.1 over 20 episodes`"""
+    mean = mean_return(evaluation)
+    if mean is None or evaluation is None:
+        return ""
+    spread = evaluation.get("std_return")
+    text = f"mean return {formats.quantity(mean)}"
+    if isinstance(spread, int | float):
+        text += f" ± {formats.quantity(spread)}"
+    episodes = evaluation.get("episodes")
+    if isinstance(episodes, list):
+        episodes = len(episodes)
+    return text + (f" over {formats.plural(episodes, 'episode')}" if isinstance(episodes, int) else "")
+
+
+def _checkpoints(run: pb.Run) -> str:
+    folder = Path(run.run_dir) / "checkpoints" if run.run_dir else None
+    # A daemon on another machine has its files there.
+    return str(folder) if folder is not None and folder.is_dir() else ""
+
+
+def _write_last_words(client: TrainerClient, run: pb.Run) -> None:
+    try:
+        events = list(client.story(run.run_id))
+    except TrainerError as error:
+        say(f"mosaic: cannot read the run's story: {error}")
+        return
+    payloads = (parsed(event.payload_json) for event in reversed(events))
+    tails = next(
+        (tail for tail in payloads if isinstance(tail, dict) and tail.keys() & {"stderr_tail", "stdout_tail"}), {}
+    )
+    for name in ("stderr", "stdout"):
+        lines = str(tails.get(f"{name}_tail") or "").rstrip().splitlines()
+        if lines:
+            say(f"  the end of its {name}:")
+            for line in lines[-TAIL_LINES:]:
+                say(f"    {line}")
+            if name == "stderr":
+                return  # what went wrong is there; stdout only when stderr is empty
+    return
+
+
+def _write_spread(runs: Sequence[pb.Run]) -> None:
+    values = [value for run in runs if (value := mean_return(evaluation_of(run))) is not None]
+    what = "evaluation"
+    if not values:
+        what = "last return"
+        values = [run.episodic_return for run in runs if run.HasField("episodic_return")]
+    ended = {state: sum(state_of(run) == state for run in runs) for state in ("completed", "failed", "cancelled")}
+    text = ", ".join(f"{number} {state}" for state, number in ended.items() if number)
+    if len(values) > 1:
+        mean, spread = statistics.fmean(values), statistics.stdev(values)
+        text += f"; {what} {formats.quantity(mean)} ± {formats.quantity(spread)} over {len(values)} runs"
+    click.echo(text)
+
+
+def _check_expectation(runs: Sequence[pb.Run], expected: float | None) -> int:
+    if expected is None:
+        return 0
+    code = 0
+    for run in runs:
+        reached = mean_return(evaluation_of(run))
+        if reached is None:
+            say(f"mosaic: {short_id(run.run_id)} made no evaluation, so a return of {expected:g} cannot be confirmed")
+            code = 1
+        elif reached < expected:
+            say(
+                f"mosaic: {short_id(run.run_id)} reached a mean return of {formats.quantity(reached)}, "
+                f"expected at least {expected:g}"
+            )
+            code = 1
+    return code

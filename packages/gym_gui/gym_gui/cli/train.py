@@ -1,0 +1,257 @@
+"""`mosaic train`: check what was typed, queue it, follow it."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+from mosaic_wire.errors import Problem
+from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec, check_algorithm_choice
+
+from gym_gui.cli import formats
+from gym_gui.cli.algorithms import choose_algorithm, installed_workers
+from gym_gui.cli.context import Cli, say
+from gym_gui.cli.flags import OWN_FIELDS, default_of, flag_help, parse_flags
+from gym_gui.cli.listing import write_json
+from gym_gui.cli.run_view import run_document, short_id, title_of
+from gym_gui.cli.values import Minutes, Seeds, Steps
+from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+    from mosaic_wire.proto import trainer_pb2 as pb
+
+    from gym_gui.services.trainer.client import TrainerClient
+
+EVALUATION_EPISODES = 20
+"""How many episodes --expect-return judges by, unless --eval-episodes says otherwise"""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to train, checked."""
+
+    spec: WorkerSpec
+    algorithm: AlgorithmSpec
+    env_id: str
+    seeds: tuple[int | None, ...]
+    total_timesteps: int | None
+    parameters: dict[str, Any]
+
+
+def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    if len(ctx.params.get("words") or ()) > 0:
+        return []
+    workers = installed_workers(ctx.find_object(Cli) or Cli())
+    return [
+        CompletionItem(algorithm.name, help=algorithm.help)
+        for worker in workers
+        if worker.spec is not None and not worker.spec.hidden
+        for algorithm in worker.spec.algorithms
+        if algorithm.name.startswith(incomplete)
+    ]
+
+
+@click.command(
+    context_settings={
+        "ignore_unknown_options": True,
+        "token_normalize_func": lambda name: name.replace("_", "-"),
+        "help_option_names": [],
+    },
+    options_metavar=None,
+)
+@click.argument(
+    "words", metavar="ALGO [ENV] [OPTIONS] [ALGORITHM FLAGS]", nargs=-1, type=click.UNPROCESSED,
+    shell_complete=complete_algorithm,
+)  # fmt: skip
+@click.option("--env-id", metavar="ENV", help="The environment, if not given as a word.")
+@click.option("--total-timesteps", type=Steps(), help="Steps to train for: 500000, 500k, 5e5.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="One seed.")
+@click.option("--seeds", type=Seeds(), help="One run per seed: 1-5 or 1,3,7.")
+@click.option("--cpus", type=click.FloatRange(min=0), metavar="N", help="CPUs to reserve.  [default: 1]")
+@click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="GPUs to reserve.  [default: 0]")
+@click.option("--memory-mb", type=click.IntRange(min=16), metavar="MB", help="Memory limit of the run.")
+@click.option("--max-wallclock", type=Minutes(), help="Time limit: 90 (minutes), 2h, 1d.")
+@click.option("--priority", type=click.IntRange(-1000, 1000), metavar="N", help="Higher goes first.  [default: 0]")
+@click.option("--retries", type=click.IntRange(0, 100), metavar="N", help="Retry a fault this often.  [default: 0]")
+@click.option("--tag", "tags", multiple=True, help="A tag; may be repeated.")
+@click.option("--name", help="Name of the run.")
+@click.option("--notes", help="A note on the run.")
+@click.option("--stop-at-return", type=float, metavar="X", help="Stop once episodes average this return.")
+@click.option(
+    "--expect-return", type=float, metavar="X",
+    help=f"Evaluate at the end ({EVALUATION_EPISODES} episodes); exit 1 below this mean.",
+)  # fmt: skip
+@click.option("--worker", metavar="NAME", help="The worker, when several have the algorithm.")
+@click.option("--idempotency-key", metavar="KEY", help="The same key queues the same run only once.")
+@click.option("-d", "--detach", is_flag=True, help="Queue and return, do not follow.")
+@click.option("--json", "as_json", is_flag=True, help="Print the queued runs as JSON (with --detach).")
+@click.option("-h", "--help", "wants_help", is_flag=True, help="This text; after ALGO, also the algorithm's flags.")
+@click.pass_context
+def train_command(ctx: click.Context, /, words: tuple[str, ...], wants_help: bool, **options: Any) -> int:
+    """Train an algorithm and follow it until it ends. Ctrl-C leaves the run going.
+
+    \b
+      mosaic train ppo CartPole-v1
+      mosaic train ppo --env-id CartPole-v1 --seeds 1-5 --learning-rate 3e-4
+    """
+    cli = ctx.find_object(Cli) or Cli()
+    if not words:
+        if wants_help:
+            click.echo(ctx.get_help())
+            return 0
+        raise click.UsageError("which algorithm? `mosaic algos` lists them", ctx)
+    algo, *rest = words
+    if algo.startswith("-"):
+        raise click.UsageError(f"the algorithm comes first, before {algo}: mosaic train ppo CartPole-v1 {algo} …", ctx)
+    workers = installed_workers(cli)
+    spec, algorithm = choose_algorithm(workers, algo, options["worker"])
+    if wants_help:
+        click.echo(_algorithm_help(ctx, spec, algorithm))
+        return 0
+    order = _check(ctx, spec, algorithm, rest, options)
+    with cli.client(start=True) as client:
+        runs = _queue(client, order, options)
+        if options["detach"]:
+            _say_queued(runs, as_json=options["as_json"])
+            return 0
+        for run in runs:
+            say(f"queued {title_of(run)}  {run.run_id}")
+        from gym_gui.cli.progress import follow
+        from gym_gui.cli.summary import say_how_to_return, summarise
+
+        ended = follow(client, runs)
+        if ended is None:
+            say_how_to_return(runs)
+            return 130
+        return summarise(client, ended, expect_return=options["expect_return"])
+
+
+def _check(
+    ctx: click.Context, spec: WorkerSpec, algorithm: AlgorithmSpec, rest: list[str], options: dict[str, Any]
+) -> Order:
+    """Everything that is wrong with the command line, at once, before anything is queued."""
+    own_options = [name for param in ctx.command.params for name in param.opts if name.startswith("--")]
+    given = parse_flags(rest, algorithm, own_options)
+    problems = list(given.problems)
+    env_id = options["env_id"] or (given.words[0] if given.words else default_of(algorithm, "env_id")) or ""
+    if len(given.words) > 1 or (given.words and options["env_id"] not in (None, given.words[0])):
+        extra = given.words if options["env_id"] else given.words[1:]
+        problems.append(f"one environment at a time; what is {' '.join(extra)!r}?")
+    if not env_id:
+        problems.append("which environment? Name it after the algorithm: mosaic train " + algorithm.name + " ENV")
+    elif not problems or given.words or options["env_id"]:
+        problems += [_in_a_sentence(problem) for problem in check_algorithm_choice(spec, algorithm.name, env_id, {})]
+    parameters = {key: value for key, value in given.parameters.items() if key not in OWN_FIELDS}
+    if options["stop_at_return"] is not None:
+        if algorithm.field("stop_at_return") is None and not algorithm.open_flags:
+            problems.append(f"{algorithm.name!r} cannot stop at a return (it has no flag --stop-at-return)")
+        parameters["stop_at_return"] = options["stop_at_return"]
+    if options["expect_return"] is not None and algorithm.field("eval_episodes") is not None:
+        parameters.setdefault("eval_episodes", default_of(algorithm, "eval_episodes") or EVALUATION_EPISODES)
+    if options["seed"] is not None and options["seeds"] is not None:
+        problems.append("give --seed or --seeds, not both")
+    total = options["total_timesteps"] or default_of(algorithm, "total_timesteps")
+    if total is None:
+        problems.append("how long? --total-timesteps N")
+    if problems:
+        raise click.UsageError(problems[0] if len(problems) == 1 else "\n  ".join(["not yet right:", *problems]), ctx)
+    seeds = options["seeds"] or [options["seed"] if options["seed"] is not None else default_of(algorithm, "seed")]
+    return Order(spec, algorithm, env_id, tuple(seeds), total, parameters)
+
+
+def _in_a_sentence(problem: Problem) -> str:
+    return problem.message + (f"; did you mean {problem.suggestion!r}?" if problem.suggestion else "")
+
+
+def _config(order: Order, seed: int | None, options: dict[str, Any]) -> dict[str, Any]:
+    """The run config of one seed; what was not asked for is left to the daemon's defaults."""
+    worker_config: dict[str, Any] = {"run_id": "${RUN_ID}", "algo": order.algorithm.name, "env_id": order.env_id}
+    if seed is not None:
+        worker_config["seed"] = seed
+    worker_config["total_timesteps"] = order.total_timesteps
+    worker_config["extras"] = {}
+    if order.parameters:
+        worker_config["extras"]["algo_params"] = order.parameters
+    if options["notes"]:
+        worker_config["extras"]["notes"] = options["notes"]
+    resources = {
+        "cpus": None if options["cpus"] is None else {"requested": options["cpus"]},
+        "gpus": options["gpus"],
+        "memory_mb": options["memory_mb"],
+        "max_wallclock_minutes": options["max_wallclock"],
+    }
+    scheduling = {"priority": options["priority"], "retries": options["retries"]}
+    name = options["name"]
+    if name and len(order.seeds) > 1:
+        name = f"{name}-s{seed}"
+    return {
+        **({"run_name": name} if name else {}),
+        "resources": {key: value for key, value in resources.items() if value is not None},
+        "scheduling": {key: value for key, value in scheduling.items() if value is not None},
+        "tags": list(options["tags"]),
+        "metadata": {"worker": {"type": order.spec.name, "module": order.spec.module, "config": worker_config}},
+    }
+
+
+def _queue(client: TrainerClient, order: Order, options: dict[str, Any]) -> list[pb.Run]:
+    # With a key of our own a submission whose answer got lost can be sent again without making two runs.
+    key = options["idempotency_key"] or secrets.token_hex(16)
+    runs: list[pb.Run] = []
+    for seed in order.seeds:
+        config, seed_key = _config(order, seed, options), key if len(order.seeds) == 1 else f"{key}-s{seed}"
+        try:
+            try:
+                answer = client.submit(config, idempotency_key=seed_key)
+            except DaemonUnreachable:
+                answer = client.submit(config, idempotency_key=seed_key)
+        except TrainerError:
+            if runs:
+                queued = " ".join(run.run_id for run in runs)
+                say(f"mosaic: {len(runs)} of {len(order.seeds)} runs were queued: {queued}")
+            raise
+        run = answer.run
+        if answer.already_known:
+            say(f"this key is known already: {short_id(run.run_id)}")
+        elif options["notes"] and run.notes != options["notes"]:
+            run = client.update(run.run_id, notes=options["notes"])
+        runs.append(run)
+    return runs
+
+
+def _say_queued(runs: list[pb.Run], *, as_json: bool) -> None:
+    if as_json:
+        write_json(run_document(run) for run in runs)
+        return
+    for run in runs:
+        click.echo(run.run_id)
+    ids = " ".join(short_id(run.run_id) for run in runs)
+    say(f"queued {formats.plural(len(runs), 'run')}; `mosaic watch {ids}` follows")
+
+
+def _algorithm_help(ctx: click.Context, spec: WorkerSpec, algorithm: AlgorithmSpec) -> str:
+    formatter = ctx.make_formatter()
+    formatter.write_usage(f"mosaic train {algorithm.name}", "[ENV] [OPTIONS] [ALGORITHM FLAGS]")
+    formatter.write_paragraph()
+    with formatter.indentation():
+        formatter.write_text(
+            f"{algorithm.help or algorithm.name} (worker {spec.name}, {spec.display_name} {spec.version})"
+        )
+        if algorithm.unavailable:
+            formatter.write_text(f"Cannot run now: {algorithm.unavailable}")
+        defaults = [
+            f"{name.replace('_', '-')} {default_of(algorithm, name)}"
+            for name in OWN_FIELDS
+            if default_of(algorithm, name) is not None
+        ]
+        if defaults:
+            formatter.write_text("By default: " + ", ".join(defaults) + ".")
+    for group, rows in flag_help(algorithm).items():
+        with formatter.section(group):
+            formatter.write_dl(rows, col_max=34)
+    train_command.format_options(ctx, formatter)
+    return formatter.getvalue().rstrip("\n")

@@ -1,0 +1,114 @@
+"""`mosaic workers | algos`: what is installed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec, nearest
+
+from gym_gui.cli.algorithms import InstalledWorker, installed_workers
+from gym_gui.cli.context import Cli, json_option, pass_cli, say
+from gym_gui.cli.listing import Column, write_json, write_table
+
+
+@click.command()
+@click.option("--all", "everything", is_flag=True, help="Also workers that are not meant for people.")
+@click.option("--refresh", is_flag=True, help="Ask every worker anew, past the cache.")
+@json_option
+@pass_cli
+def workers_command(cli: Cli, /, everything: bool, refresh: bool, as_json: bool) -> int:
+    """List installed workers; one that cannot be used says why."""
+    workers = [
+        worker
+        for worker in installed_workers(cli, refresh=refresh)
+        if everything or worker.spec is None or not worker.spec.hidden
+    ]
+    if as_json:
+        write_json(_document(worker) for worker in workers)
+        return 0
+    if not workers:
+        say("no worker is installed")
+    write_table(
+        [
+            Column("NAME", [worker.name for worker in workers]),
+            Column("VERSION", [worker.version for worker in workers]),
+            Column(
+                "ALGORITHMS",
+                [str(len(worker.spec.algorithms)) if worker.spec else "" for worker in workers],
+                right=True,
+            ),
+            Column("WHAT", [worker.display_name for worker in workers], shrink_to=16),
+            Column("FOUND BY", [worker.origin for worker in workers], shrink_to=12),
+            Column("PROBLEM", [" ".join(worker.problem.split()) for worker in workers], shrink_to=20),
+        ]
+    )
+    return 0
+
+
+@click.command()
+@click.option("--env", "env_id", metavar="ENV", help="Only those that fit this environment.")
+@click.option("--worker", metavar="NAME", help="Only of this worker.")
+@json_option
+@pass_cli
+def algos_command(cli: Cli, /, env_id: str | None, worker: str | None, as_json: bool) -> int:
+    """List algorithms. `mosaic train ALGO --help` shows the flags of one."""
+    specs = [
+        found.spec
+        for found in installed_workers(cli)
+        if found.spec is not None and (found.name == worker or (worker is None and not found.spec.hidden))
+    ]
+    if worker is not None and not specs:
+        raise click.UsageError(f"there is no worker {worker!r} that can be used; `mosaic workers` lists them")
+    pairs = [(spec, algorithm) for spec in specs for algorithm in spec.algorithms]
+    if env_id is not None:
+        pairs = _fitting(pairs, env_id)
+    if as_json:
+        write_json({"worker": spec.name, **asdict(algorithm)} for spec, algorithm in pairs)
+        return 0
+    write_table(
+        [
+            Column("NAME", [algorithm.name for _, algorithm in pairs]),
+            Column("WORKER", [spec.name for spec, _ in pairs], optional=1),
+            Column("ACTIONS", [", ".join(algorithm.action_spaces) for _, algorithm in pairs], shrink_to=10),
+            Column("OBSERVATIONS", [", ".join(algorithm.observation_spaces) for _, algorithm in pairs], shrink_to=12),
+            Column("WHAT", [algorithm.help for _, algorithm in pairs], shrink_to=20),
+            Column("CANNOT RUN NOW", [algorithm.unavailable for _, algorithm in pairs], shrink_to=20),
+        ]
+    )
+    return 0
+
+
+def _fitting(pairs: list[tuple[WorkerSpec, AlgorithmSpec]], env_id: str) -> list[tuple[WorkerSpec, AlgorithmSpec]]:
+    knowing = [(spec, algo) for spec, algo in pairs if spec.environments is None or env_id in spec.environments]
+    if not knowing and ":" not in env_id:
+        names = {name for spec, _ in pairs for name in spec.environments or ()}
+        close = nearest(env_id, names)
+        raise click.UsageError(
+            f"no worker knows the environment {env_id!r}" + (f"; did you mean {close!r}?" if close else "")
+        )
+    from gym_gui.cli.spaces import spaces_of
+
+    spaces = spaces_of(env_id)
+    if spaces is None:
+        say(f"the spaces of {env_id} are not known here; these are all algorithms that might fit")
+        return knowing or pairs
+    actions, observations = spaces
+    return [
+        (spec, algo)
+        for spec, algo in knowing
+        if (not algo.action_spaces or actions in algo.action_spaces)
+        and (not algo.observation_spaces or observations in algo.observation_spaces)
+    ]
+
+
+def _document(worker: InstalledWorker) -> dict[str, object]:
+    return {
+        "name": worker.name,
+        "display_name": worker.display_name,
+        "version": worker.version,
+        "origin": worker.origin,
+        "algorithms": [algorithm.name for algorithm in worker.spec.algorithms] if worker.spec else [],
+        "hidden": worker.spec.hidden if worker.spec else False,
+        "problem": worker.problem or None,
+    }

@@ -1,0 +1,316 @@
+"""The `mosaic` command against a stand-in daemon: listings, steering, keeping, and one message for each mistake."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from gym_gui.cli import main
+from gym_gui.cli.app import COMMANDS
+from mosaic_wire.proto import trainer_pb2 as pb
+
+
+class Ended:
+    """What a command printed and its exit code."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def mosaic(home, capsys):
+    """Run a command in this process."""
+
+    def run(*words: str) -> Ended:
+        with pytest.raises(SystemExit) as exit_:
+            main(words)
+        captured = capsys.readouterr()
+        return Ended(exit_.value.code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_has_help_without_a_daemon(mosaic, command):
+    ended = mosaic(command, "--help")
+    assert ended.code == 0
+    assert ended.out.startswith(f"Usage: mosaic {command}")
+
+
+def test_help_lists_every_command(mosaic):
+    out = mosaic("--help").out
+    assert all(f"\n  {command} " in out for command in COMMANDS)
+    assert mosaic().out == out
+
+
+def test_without_a_daemon_a_listing_says_how_to_start_one(mosaic):
+    ended = mosaic("runs")
+    assert ended.code == 1
+    assert ended.err.startswith("mosaic: no trainer daemon runs for ")
+    assert "mosaic daemon start" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["run"], "there is no command 'run'; did you mean 'runs'?"),
+        (["runs", "--limt", "3"], "No such option '--limt'"),
+        (["runs", "--status", "runnig"], "did you mean 'running'?"),
+        (["runs", "--limit", "0"], "0 is not in the range"),
+        (["show"], "Missing argument 'RUN...'"),
+        (["--token-file", "x", "runs"], "belong to --connect"),
+        (["--connect", "192.0.2.1:1", "--token-file", "/no/such", "runs"], "cannot read the token file"),
+        (["--connect", "h:1", "daemon", "start"], "names a daemon that runs already"),
+        (["tag", "--ad", "x"], "there is no option --ad"),
+        (["submit", "/no/such.json"], "cannot read /no/such.json"),
+        (["import", "/no/such"], "/no/such"),
+    ],
+)
+def test_a_mistake_is_one_message_and_exit_code_2(mosaic, words, expected):
+    ended = mosaic(*words)
+    assert ended.code == 2
+    assert ended.err.startswith("mosaic: ")
+    assert expected in ended.err
+
+
+def test_runs_as_json_has_friendly_names(mosaic, fake_trainer):
+    run = fake_trainer.add(
+        name="mine", seed=3, step=50, total=100, episodic_return=12.5, sps=float("nan"), tags=["a"], flags=["stalled"],
+        status="EXEC", outcome="", result_json='{"x": 1}', extras_json="{damaged", created_at=5.5,
+    )  # fmt: skip
+    (document,) = mosaic("runs", "--json").json
+    assert document["run_id"] == run.run_id
+    expected = {"status": "EXEC", "outcome": None, "reason": "", "name": "mine", "algo": "ppo", "env_id": "CartPole-v1",
+                "seed": 3, "step": 50, "total": 100, "return": 12.5, "sps": None, "tags": ["a"], "result": {"x": 1},
+                "extras": None, "started_at": None, "created_at": 5.5, "parent": None}  # fmt: skip
+    assert {key: document[key] for key in expected} == expected
+    assert {field.name for field in pb.Run.DESCRIPTOR.fields} - set(document) == {
+        "episodic_return", "result_json", "capabilities_json", "extras_json",
+    }  # fmt: skip
+
+
+def test_no_runs_is_an_empty_array(mosaic, fake_trainer):
+    assert mosaic("runs", "--json").json == []
+    assert "mosaic train" in mosaic("runs").err
+
+
+def test_a_long_listing_shows_fifty_and_says_how_many_more(mosaic, fake_trainer):
+    for number in range(53):
+        fake_trainer.add(name=f"run-{number}")
+    ended = mosaic("runs")
+    assert len(ended.out.splitlines()) == 51
+    assert "3 more runs; --all shows them" in ended.err
+    assert len(mosaic("runs", "--all").out.splitlines()) == 54
+    assert len(mosaic("runs", "-n", "2").out.splitlines()) == 3
+
+
+def test_a_piped_listing_has_whole_ids_and_one_run_a_line(mosaic, fake_trainer):
+    run = fake_trainer.add(status="INIT", outcome="", queue_reason="needs 2 CPUs,\n1 free")
+    header, line = mosaic("runs").out.splitlines()
+    assert header.split()[:3] == ["ID", "STATUS", "ALGO"]
+    assert line.split()[:4] == [run.run_id, "queued", "ppo", "CartPole-v1"]
+    assert line.endswith("needs 2 CPUs, 1 free")
+
+
+def test_conditions_reach_the_daemon_in_its_names(mosaic, fake_trainer):
+    mosaic("runs", "--status", "running,paused", "--status", "failed", "--tag", "a", "--text", "cart", "--archived")
+    request = fake_trainer.asked[-1]
+    assert list(request.statuses) == ["EXEC", "PAUSE"]
+    assert list(request.outcomes) == ["failed"]
+    assert (list(request.tags), request.text, request.include_archived, request.limit) == (["a"], "cart", True, 50)
+
+
+def test_filters_are_saved_used_listed_and_misspelt(mosaic, fake_trainer):
+    assert mosaic("runs", "--tag", "a", "--status", "EXECUTING", "--save-filter", "mine").code == 0
+    mosaic("runs", "--filter", "mine", "--text", "x")
+    request = fake_trainer.asked[-1]
+    assert (list(request.tags), list(request.statuses), request.text) == (["a"], ["EXEC"], "x")
+    listed = mosaic("runs", "--filters", "--json").json
+    assert listed == [{"name": "mine", "query": {"statuses": ["EXEC"], "tags": ["a"]}}]
+    assert "did you mean 'mine'?" in mosaic("runs", "--filter", "mien").err
+
+
+def test_shared_options_may_stand_anywhere(mosaic, fake_trainer, home, monkeypatch, tmp_path):
+    monkeypatch.setenv("MOSAIC_HOME", str(tmp_path / "elsewhere"))
+    fake_trainer.add()
+    assert mosaic("runs").code == 1
+    for words in (["runs", "--home", str(home.root), "--json"], [f"--home={home.root}", "runs", "--json"]):
+        assert len(mosaic(*words).json) == 1
+
+
+def test_show_tells_everything_in_lines(mosaic, fake_trainer):
+    fake_trainer.add(
+        status="TERM", outcome="failed", reason="killed by SIGSEGV", notes="first\nsecond", cpus=2, gpus=1, gpu_ids=["0"],
+        memory_mb=2048, retries=2, attempt=3, size_bytes=5 << 20, parent=pb.ParentRun(run_id="P", step=1000),
+        result_json='{"evaluation": {"mean_return": 498.25, "std_return": 2, "episodes": 20}}',
+    )  # fmt: skip
+    out = mosaic("show", "last").out
+    for expected in ("killed by SIGSEGV", "2 CPUs, 1 GPU (0), at most 2.0 GiB of memory", "3 of 3", "5.0 MiB",
+                     "P from step 1,000", "mean return 498.2 ± 2 over 20 episodes"):  # fmt: skip
+        assert expected in out
+    assert "first\n            second\n" in out
+
+
+def test_an_unknown_and_an_ambiguous_run_are_bad_input(mosaic, fake_trainer):
+    fake_trainer.add(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV")
+    fake_trainer.add(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAW")
+    unknown, ambiguous = mosaic("show", "zzzz"), mosaic("cancel", "01AR")
+    assert (unknown.code, ambiguous.code) == (2, 2)
+    assert "there is no run 'zzzz'" in unknown.err
+    assert "fits 2 runs" in ambiguous.err
+
+
+def test_one_run_that_cannot_be_cancelled_does_not_keep_the_others_from_it(mosaic, fake_trainer):
+    over = fake_trainer.add()
+    going = fake_trainer.add(status="EXEC", outcome="")
+    ended = mosaic("cancel", over.run_id, going.run_id)
+    assert ended.code == 1
+    assert f"cannot cancel {over.run_id[-8:]}: it has ended already" in ended.err
+    assert f"{going.run_id}  ppo CartPole-v1: cancelling" in ended.out
+
+
+def test_pause_resume_and_extend_ask_for_the_right_thing(mosaic, fake_trainer):
+    run = fake_trainer.add(status="EXEC", outcome="", step=500)
+    assert mosaic("pause", "--release", run.run_id).code == 0
+    assert fake_trainer.asked[-1] == pb.PauseRunRequest(run_id=run.run_id, release=True)
+    ended = mosaic("extend", run.run_id, "--timesteps", "10k")
+    assert fake_trainer.asked[-1].additional_timesteps == 10_000
+    assert f"continues {run.run_id[-8:]}" in ended.out
+    assert mosaic("resume", run.run_id, "--checkpoint", "checkpoints/step-5").code == 0
+    assert fake_trainer.asked[-1].checkpoint == "checkpoints/step-5"
+
+
+def test_tags_are_added_and_removed_in_one_go(mosaic, fake_trainer):
+    run = fake_trainer.add()
+    assert mosaic("tag", run.run_id, "+baseline", "-draft", "--add", "two").code == 0
+    request = fake_trainer.asked[-1]
+    assert (sorted(request.add_tags), list(request.remove_tags)) == (["baseline", "two"], ["draft"])
+
+
+def test_notes_are_written_appended_and_printed(mosaic, fake_trainer):
+    run = fake_trainer.add()
+    mosaic("note", run.run_id, "looks", "good")
+    mosaic("note", run.run_id, "--append", "really")
+    assert mosaic("note", run.run_id).out == "looks good\nreally\n"
+
+
+def test_names_and_priorities_may_be_anything_sensible(mosaic, fake_trainer):
+    run = fake_trainer.add(status="INIT", outcome="")
+    assert "new name" in mosaic("rename", run.run_id, "new name").out
+    assert mosaic("priority", run.run_id, "-5").code == 0
+    assert fake_trainer.asked[-1].priority == -5
+
+
+def test_an_export_is_a_whole_file_and_is_not_overwritten(mosaic, fake_trainer, tmp_path):
+    run, target = fake_trainer.add(), tmp_path / "run.tar.gz"
+    assert mosaic("export", run.run_id, "-o", str(target)).code == 0
+    assert target.read_bytes() == b"onetwo"
+    assert mosaic("export", run.run_id, "-o", str(target)).code == 2
+    assert mosaic("export", run.run_id, "-o", str(target), "--force").code == 0
+    assert [path.name for path in tmp_path.glob("*.gz*")] == ["run.tar.gz"]
+    assert mosaic("import", str(target)).code == 0
+    assert fake_trainer.runs[0].name == "onetwo"
+
+
+def test_delete_wants_a_yes(mosaic, fake_trainer, monkeypatch, tmp_path):
+    run = fake_trainer.add(size_bytes=2048)
+    with (tmp_path / "empty").open("w+") as nobody:
+        monkeypatch.setattr(sys, "stdin", nobody)
+        ended = mosaic("delete", run.run_id)
+    assert ended.code == 2
+    assert "2.0 KiB" in ended.err
+    assert len(fake_trainer.runs) == 1
+    assert "freed 2.0 KiB" in mosaic("delete", run.run_id, "--yes").err
+    assert fake_trainer.runs == []
+
+
+def test_the_story_is_told_in_order(mosaic, fake_trainer):
+    run = fake_trainer.add()
+    fake_trainer.stories[run.run_id] = [
+        pb.StoryEvent(seq=1, kind="submitted", to_status="INIT", timestamp=1e9, attempt=1),
+        pb.StoryEvent(seq=2, kind="faulted", from_status="INIT", to_status="FAULT", reason="no GPU", attempt=1),
+    ]
+    lines = mosaic("story", "last").out.splitlines()
+    assert lines[1].endswith("submitted  INIT")
+    assert lines[2].endswith("faulted    INIT → FAULT  no GPU")
+    assert [event["to"] for event in mosaic("story", "last", "--json").json] == ["INIT", "FAULT"]
+
+
+def test_logs_of_several_streams_have_headings(mosaic, fake_trainer):
+    fake_trainer.add()
+    fake_trainer.logs = {"stdout": b"one\ntwo\nthree\n", "stderr": b"oh no\n"}
+    assert mosaic("logs", "last").out == "==> stdout <==\none\ntwo\nthree\n\n==> stderr <==\noh no\n"
+    assert mosaic("logs", "last", "--stream", "stdout", "--tail", "2").out == "two\nthree\n"
+    assert mosaic("logs", "last", "--stream", "stdout", "--tail", "0").out == ""
+
+
+def test_following_logs_begins_at_the_asked_line_and_ends_with_the_stream(mosaic, fake_trainer):
+    fake_trainer.add(status="EXEC", outcome="")
+    fake_trainer.logs = {"stdout": b"".join(b"line %d\n" % number for number in range(100))}
+    assert mosaic("logs", "last", "-f", "--stream", "stdout", "--tail", "2").out == "line 98\nline 99\n"
+
+
+def test_workers_and_algorithms_are_listed(mosaic, fake_trainer):
+    workers = mosaic("workers", "--json").json
+    assert [worker["name"] for worker in workers] == ["cleanrl", "broken"]
+    assert workers[1]["problem"] == "it does not start"
+    assert "random" in mosaic("workers", "--all").out
+    assert [algo["name"] for algo in mosaic("algos", "--json").json] == ["ppo", "dqn", "script"]
+    wrong = mosaic("algos", "--env", "CartPol-v1")
+    assert wrong.code == 2
+    assert "did you mean 'CartPole-v1'?" in wrong.err
+
+
+def test_the_daemons_state_has_its_pid(mosaic, fake_trainer):
+    status = mosaic("daemon", "status", "--json").json
+    assert status["running"] is True
+    assert status["pid"] > 0
+    assert "1.5 of 2 free" in mosaic("daemon", "status").out
+
+
+def test_a_daemon_that_does_not_run_is_status_1(mosaic):
+    ended = mosaic("daemon", "status", "--json")
+    assert ended.code == 1
+    assert ended.json["running"] is False
+    assert ended.json["pid"] is None
+    assert mosaic("daemon", "stop").code == 0
+
+
+def test_doctor_finds_a_token_that_others_can_read(mosaic, fake_trainer, home):
+    home.token.chmod(0o644)
+    ended = mosaic("doctor", "--json")
+    assert ended.code == 1
+    findings = {finding["name"]: finding for finding in ended.json if finding["state"] == "broken"}
+    assert "mode 0644, expected 0600" in findings["permissions"]["text"]
+    assert "chmod" in findings["permissions"]["cure"]
+    assert "✗ permissions" in mosaic("doctor").out
+
+
+def test_doctor_finds_a_home_that_cannot_be_written(mosaic, tmp_path):
+    (tmp_path / "file").write_text("")
+    ended = mosaic("--home", str(tmp_path / "file"), "doctor", "--json")
+    assert ended.code == 1
+    assert any(finding["name"] == "home" and finding["state"] == "broken" for finding in ended.json)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_name_the_command(mosaic, shell):
+    assert "_MOSAIC_COMPLETE" in mosaic("completion", shell).out
+
+
+def test_run_ids_are_completed(mosaic, fake_trainer, monkeypatch):
+    run = fake_trainer.add()
+    monkeypatch.setenv("_MOSAIC_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "mosaic show ")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert f"plain,{run.run_id[-8:]}" in mosaic().out
+
+
+def test_the_version_is_told(mosaic):
+    assert mosaic("--version").out == "mosaic 0.1.0\n"
+    assert mosaic("version", "--json").json["protocol_version"] == 1
