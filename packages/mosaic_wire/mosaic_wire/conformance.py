@@ -43,7 +43,7 @@ class WorkerConformance:
     worker_argv: Sequence[str]
     """How to start it: what `WorkerSpec.argv` says"""
     worker_config: Mapping[str, Any]
-    """A flat worker config (without run_id) that completes in a few seconds"""
+    """A flat worker config (without run_id) that trains for about half a second and completes"""
     endless_config: Mapping[str, Any]
     """One that does not complete while a test watches it, takes a step every moment, and stops within seconds"""
     modules_describe_must_not_import: Sequence[str] = ("torch", "jax", "tensorflow")
@@ -147,7 +147,7 @@ class WorkerConformance:
 
     def test_lifecycle_lines_also_go_to_stdout(self, start: StartWorker) -> None:
         worker = start(self.worker_config)
-        worker.wait(self.patience_s)
+        assert worker.wait(self.patience_s) == 0, worker.stderr()[-2000:]
         printed = [json.loads(line)["event"] for line in worker.stdout().splitlines() if line.startswith('{"event"')]
         assert printed == worker.event_names()
 

@@ -13,6 +13,7 @@ the worker goes on and notices it only as a heartbeat that is sent again. Withou
 
 from __future__ import annotations
 
+import io
 import os
 import queue
 import secrets
@@ -306,9 +307,14 @@ def _secrets_of_the_environment() -> set[str]:
 
 
 def _print(line: str) -> None:
-    """Write to standard output; a full disk or a reader that left must not hurt the run."""
+    """Write to standard output; a full disk or a reader that left must not hurt the run.
+
+    Past Python's buffer: what stays in there after a failed write makes the interpreter exit with 120.
+    """
     try:
-        sys.stdout.write(line)
         sys.stdout.flush()
+        os.write(sys.stdout.fileno(), line.encode())
+    except io.UnsupportedOperation:  # not a file (a notebook, a test that captures)
+        sys.stdout.write(line)
     except (OSError, ValueError):
         pass

@@ -163,10 +163,11 @@ class _WorkerCalls(TrainerServiceServicer):
         self._check_session(request.run_id, context, "ControlStream")
         daemon = self._daemon
         outbox: queue.SimpleQueue[CommandKind | None] = queue.SimpleQueue()
-        context.add_callback(lambda: outbox.put(None))
         with daemon._lock:
             daemon._outboxes.append(outbox)
             daemon.control_streams += 1
+        if not context.add_callback(lambda: outbox.put(None)):
+            outbox.put(None)  # the worker has left already
         try:
             while (kind := outbox.get()) is not None:
                 yield messages.ControlCommand(kind=int(kind))  # type: ignore[arg-type]  # the same numbers
@@ -203,10 +204,9 @@ class WorkerProcess:
         self.folder: RunFolder = home.run_folder(self.run_id)
         self.mark = f"{self.run_id}.{attempt}.{secrets.token_hex(4)}"
         self.daemon = daemon
-        home.create()
-        self.folder.root.mkdir(parents=True, exist_ok=True)
         logs = home.run_logs(self.run_id)
-        logs.mkdir(parents=True, exist_ok=True)
+        for folder in (home.configs, self.folder.root, logs):
+            folder.mkdir(parents=True, exist_ok=True)
         self.stdout_file, self.stderr_file = logs / "stdout.log", logs / "stderr.log"
         self.config_file = home.worker_config_file(self.run_id)
         text = config if isinstance(config, str) else json.dumps({**config, "run_id": self.run_id})

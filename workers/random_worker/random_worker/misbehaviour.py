@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from mosaic_wire import env
 from mosaic_wire.worker_spec import FieldSpec
 
 FIELDS = (
@@ -21,13 +22,17 @@ FIELDS = (
     ),
     FieldSpec("spawn_children", "int", 0, "start this many children that sleep", minimum=0, group="faults"),
     FieldSpec("detach_children", "bool", False, "put the children into sessions of their own", group="faults"),
+    FieldSpec("stubborn_children", "bool", False, "let the children ignore SIGTERM", group="faults"),
     FieldSpec("fork_bomb", "int", 0, "start children without end, up to this many", minimum=0, group="faults"),
     FieldSpec("threads", "int", 0, "start this many sleeping threads", minimum=0, group="faults"),
     FieldSpec("memory_mb", "int", 0, "allocate and touch this much memory", minimum=0, group="faults"),
     FieldSpec("log_line_chars", "int", 0, "print one line of this many characters", minimum=0, group="faults"),
     FieldSpec("log_mb", "int", 0, "print this much text", minimum=0, group="faults"),
     FieldSpec("lifecycle_garbage", "bool", False, "write torn and foreign lines into lifecycle.jsonl", group="faults"),
+    FieldSpec("print_line", "str", "", "print this line", group="faults"),
+    FieldSpec("faulty_attempts", "int", 0, "the faults below befall only the first attempts; 0: all", group="faults"),
     FieldSpec("fail_at_step", "int", 0, "raise an error at this step", minimum=0, group="faults"),
+    FieldSpec("fail_with_variable", "str", "", "name an environment variable's value in the error", group="faults"),
     FieldSpec("exit_at_step", "int", 0, "leave at this step without a word", minimum=0, group="faults"),
     FieldSpec("exit_code", "int", 0, "exit code of exit_at_step", minimum=0, maximum=255, group="faults"),
     FieldSpec("kill_at_step", "int", 0, "die by kill_signal at this step", minimum=0, group="faults"),
@@ -36,6 +41,7 @@ FIELDS = (
 )
 
 _SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(3600)"]
+_STUBBORN = [sys.executable, "-S", "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(3600)"]
 _hoard: list[bytearray] = []
 """Keeps memory_mb allocated until the process ends"""
 
@@ -59,8 +65,9 @@ def after_start(parameters: Mapping[str, Any]) -> None:
     """Faults that begin once the run has started."""
     if parameters.get("ignore_sigterm"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    child = _STUBBORN if parameters.get("stubborn_children") else _SLEEPER
     for _ in range(parameters.get("spawn_children", 0)):
-        subprocess.Popen(_SLEEPER, start_new_session=bool(parameters.get("detach_children")))
+        subprocess.Popen(child, start_new_session=bool(parameters.get("detach_children")))
     for _ in range(parameters.get("fork_bomb", 0)):
         subprocess.Popen(_SLEEPER)
     for _ in range(parameters.get("threads", 0)):
@@ -69,6 +76,8 @@ def after_start(parameters: Mapping[str, Any]) -> None:
         _hoard.append(bytearray(os.urandom(1)) * (1 << 20))
     if characters := parameters.get("log_line_chars", 0):
         print("x" * characters, flush=True)  # noqa: T201 - the log is what is tested
+    if line := parameters.get("print_line"):
+        print(line, flush=True)  # noqa: T201
     for _ in range(parameters.get("log_mb", 0)):
         print(("y" * 1023 + "\n") * 1024, end="", flush=True)  # noqa: T201
     if parameters.get("lifecycle_garbage"):
@@ -78,8 +87,12 @@ def after_start(parameters: Mapping[str, Any]) -> None:
 
 def at_step(parameters: Mapping[str, Any], step: int) -> None:
     """Faults of a certain step."""
+    attempt = int(os.environ.get(env.MOSAIC_RUN_ATTEMPT, "1"))
+    if 0 < parameters.get("faulty_attempts", 0) < attempt:
+        return
     if step == parameters.get("fail_at_step"):
-        raise AskedToFail(f"fail_at_step asked for an error at step {step}")
+        told = os.environ.get(parameters.get("fail_with_variable", ""), "")
+        raise AskedToFail(f"fail_at_step asked for an error at step {step} {told}".rstrip())
     if step == parameters.get("exit_at_step"):
         os._exit(parameters.get("exit_code", 0))
     if step == parameters.get("kill_at_step"):

@@ -9,7 +9,13 @@ from mosaic_wire.conformance import WorkerConformance
 
 class TestRandomWorker(WorkerConformance):
     worker_argv = [sys.executable, "-m", "random_worker.cli"]
-    worker_config = {"algo": "random", "env_id": "none", "total_timesteps": 50, "seed": 1}
+    worker_config = {
+        "algo": "random",
+        "env_id": "none",
+        "total_timesteps": 50,
+        "seed": 1,
+        "extras": {"steps_per_second": 100},
+    }
     endless_config = {
         "algo": "random",
         "env_id": "none",
