@@ -155,6 +155,11 @@ class AttemptGroup:
                 with suppress(OSError):  # `detect` saw that this works
                     (self.home_folders[controller] / "tasks").write_text("0")
 
+    @property
+    def entrance(self) -> Path:
+        """Version 2: the file a process writes 0 to in order to step inside."""
+        return self.folders[V2] / "cgroup.procs"
+
     def add(self, pid: int) -> bool:
         """Move a process, with all its threads, into the group; False when it is gone or may not be moved."""
         moved = True
@@ -313,9 +318,7 @@ class Cgroups:
 def _make_folder(folder: Path) -> None:
     for _ in range(20):
         folder.parent.mkdir(exist_ok=True)
-        if folder.parent.parent.joinpath("cgroup.subtree_control").exists():
-            _delegate(folder.parent.parent)
-            _delegate(folder.parent)
+        _delegate(folder.parent)
         with suppress(FileNotFoundError):  # another attempt that ended just now removed the parent
             folder.mkdir(exist_ok=True)
             return
@@ -324,6 +327,8 @@ def _make_folder(folder: Path) -> None:
 
 def _delegate(folder: Path) -> None:
     """Version 2: pass the controllers on to the groups below, as far as that is allowed."""
+    if not (folder / "cgroup.subtree_control").exists():
+        return  # version 1
     try:
         offered = set((folder / "cgroup.controllers").read_text().split())
         passed_on = set((folder / "cgroup.subtree_control").read_text().split())
@@ -336,13 +341,22 @@ def _delegate(folder: Path) -> None:
 
 
 def _v2_candidates(own: Path) -> Iterator[Path]:
-    """The daemon's own group; or the one above, whose controllers can be passed on, if our own group limits nothing."""
-    if "memory" in read_words(own / "cgroup.subtree_control") or not (own / "cgroup.type").exists():
+    """Where groups with limits can be made, the best place first; the last one can only hold and freeze.
+
+    A group with processes of its own cannot pass controllers on, so our own group is rarely such a place. The one
+    above may be, if it does so already (we change nothing there) and our own group limits nothing we would evade.
+    """
+    _delegate(own)
+    if _passes_limits_on(own):
         yield own
-    unlimited = all(read_words(own / name) in ([], ["max"]) for name in ("memory.max", "pids.max", "memory.high"))
-    if unlimited and (own.parent / "cgroup.procs").exists():
+    unlimited = all(read_words(own / name) in ([], ["max"]) for name in ("memory.max", "memory.high", "pids.max"))
+    if unlimited and _passes_limits_on(own.parent):
         yield own.parent
     yield own
+
+
+def _passes_limits_on(folder: Path) -> bool:
+    return not {"memory", "pids"}.isdisjoint(read_words(folder / "cgroup.subtree_control"))
 
 
 def _can_move_a_child_into(group: AttemptGroup) -> bool:

@@ -79,11 +79,6 @@ class WorkerHandle(Protocol):
 class Executor(Protocol):
     """Where workers run."""
 
-    @property
-    def has_cgroups(self) -> bool:
-        """Whether the kernel enforces limits; otherwise the caller asks `limit_hit` now and then."""
-        ...
-
     async def submit(self, launch: Launch) -> WorkerHandle:
         """Start the worker; SpawnFailed with a sentence when that is not possible."""
         ...
@@ -95,8 +90,8 @@ class Executor(Protocol):
         *,
         memory_mb: int | None = None,
         max_processes: int = 4096,
-    ) -> WorkerHandle:
-        """Take over a worker an earlier daemon started; when it has ended, `wait` returns at once."""
+    ) -> WorkerHandle | None:
+        """Take over a worker an earlier daemon started; None when nothing of its tree is left."""
         ...
 
     def find(self, mark: str) -> ProcessIdentity | None:

@@ -9,7 +9,8 @@ import os
 import resource
 import signal
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -37,15 +38,11 @@ class _Started:
     group: AttemptGroup | None
 
 
-NOBODY = ProcessIdentity(pid=0, start_ticks=0, boot_id="")
-"""Stands for a worker of which nothing is known but its mark."""
-
-
 class LocalExecutor:
     """Starts, finds and re-attaches workers on this machine."""
 
-    def __init__(self, *, use_cgroups: bool = True) -> None:
-        self._cgroups = Cgroups.detect() if use_cgroups else None
+    def __init__(self, *, use_cgroups: bool = True, cgroups: Cgroups | None = None) -> None:
+        self._cgroups = (cgroups or Cgroups.detect()) if use_cgroups else None
         # One thread of its own: it passes through control groups, which no other thread of the daemon should.
         self._spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawn")
 
@@ -79,21 +76,24 @@ class LocalExecutor:
         *,
         memory_mb: int | None = None,
         max_processes: int = 4096,
-    ) -> LocalWorker:
-        """Take over a worker an earlier daemon started.
+    ) -> LocalWorker | None:
+        """Take over a worker an earlier daemon started; None when nothing of its tree is left.
 
-        When it has ended meanwhile, `wait` returns at once, and `stop_tree` sweeps up what it left, if anything.
+        When only the worker itself has ended, `wait` returns at once and `stop_tree` sweeps up what it left.
         `identity` None: not known; whoever has the mark is taken.
         """
         group, tree = await asyncio.to_thread(self._look_for, identity, mark)
-        if identity is None:
-            identity = tree[0] if tree else NOBODY
         if group is not None:
             group.thaw()  # an earlier daemon may have died in the middle of a kill
+        if not tree:
+            if group is not None:
+                group.remove()
+            return None
+        leader = tree[0] if identity is None else identity
         return LocalWorker(
-            identity,
+            leader,
             mark,
-            pidfd=_open_pidfd(identity),
+            pidfd=_open_pidfd(leader),
             group=group,
             memory_mb=memory_mb,
             max_processes=max_processes,
@@ -121,41 +121,28 @@ class LocalExecutor:
     def _start(self, launch: Launch) -> _Started:
         group = self._make_group(launch)
         try:
-            with _output_files(launch) as (stdout, stderr), ExitStack() as inside:
-                if group is not None and not group.is_v2:
-                    try:
-                        inside.enter_context(group.entered_by_this_thread())
-                    except OSError as error:
-                        logger.info("run %s: control group not usable: %s", launch.run_id, error)
-                        group = None
-                # Never preexec_fn: it runs Python between fork and exec, which hangs or aborts beside gRPC's threads.
-                process = subprocess.Popen(
-                    launch.argv,
-                    env=dict(launch.env),
-                    cwd=launch.cwd,
-                    stdin=subprocess.DEVNULL,
-                    stdout=stdout,
-                    stderr=stderr,
-                    close_fds=True,
-                    start_new_session=True,
-                )
-                # From here on its pidfd tells when it ends; subprocess must neither poll it nor complain about it.
-                process.returncode = 0
+            with _output_files(launch) as outputs:
+                if group is None:
+                    pid = _spawn(launch, launch.argv, outputs)
+                elif group.is_v2:
+                    pid, is_inside = _spawn_through_entrance(launch, group, outputs)
+                    group = group if is_inside else None
+                else:
+                    pid, is_inside = _spawn_from_inside(launch, group, outputs)
+                    group = group if is_inside else None
         except (OSError, ValueError, IndexError) as error:
             if group is not None:
                 group.remove()
             raise SpawnFailed(_why_not_started(launch, error)) from error
-        identity = ProcessIdentity.of(process.pid)
+        identity = ProcessIdentity.of(pid)
         assert identity is not None, "an unreaped child always has an entry in /proc"
         try:
-            pidfd = os.pidfd_open(process.pid)
+            pidfd = os.pidfd_open(pid)
         except OSError as error:
             _kill_and_reap(identity, group)
-            raise SpawnFailed(f"run {launch.run_id}: the worker cannot be watched: {error}") from error
-        if group is not None and group.is_v2:
-            _move_in(identity, launch.mark, group)
+            raise SpawnFailed(f"the worker cannot be watched: {error.strerror}") from error
         if group is None:
-            _limit_processes_of_user(identity.pid, launch.max_processes)
+            _limit_processes_of_user(pid, launch.max_processes)
         return _Started(identity, pidfd, group)
 
     def _make_group(self, launch: Launch) -> AttemptGroup | None:
@@ -168,6 +155,83 @@ class LocalExecutor:
         except OSError as error:
             logger.info("run %s: no control group, its limits are polled: %s", launch.run_id, error)
             return None
+
+
+def _spawn(launch: Launch, argv: Sequence[str], outputs: tuple[int, int], *, pass_fds: Sequence[int] = ()) -> int:
+    # Never preexec_fn: it runs Python between fork and exec, which hangs or aborts beside gRPC's threads.
+    process = subprocess.Popen(
+        argv,
+        env=dict(launch.env),
+        cwd=launch.cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=outputs[0],
+        stderr=outputs[1],
+        close_fds=True,
+        pass_fds=pass_fds,
+        start_new_session=True,
+    )
+    # From here on its pidfd tells when it ends; subprocess must neither poll it nor complain about it.
+    process.returncode = 0
+    return process.pid
+
+
+def _spawn_from_inside(launch: Launch, group: AttemptGroup, outputs: tuple[int, int]) -> tuple[int, bool]:
+    """Version 1: return the pid, and whether it is inside the group."""
+    with ExitStack() as inside:
+        try:
+            inside.enter_context(group.entered_by_this_thread())
+        except OSError as error:
+            logger.info("run %s: its control group cannot be entered, its limits are polled: %s", launch.run_id, error)
+            group.remove()
+            return _spawn(launch, launch.argv, outputs), False
+        return _spawn(launch, launch.argv, outputs), True
+
+
+_ENTRANCE = """
+import _signal, os, sys
+report, group, program = int(sys.argv[1]), sys.argv[2], sys.argv[4:]
+try:
+    with open(group, "w") as procs: procs.write("0")
+except OSError:
+    os.write(report, b"outside ")
+if sys.argv[3] == "-": os.environ.pop("LC_CTYPE", None)
+for number in (_signal.SIGPIPE, _signal.SIGXFSZ): _signal.signal(number, _signal.SIG_DFL)
+os.set_inheritable(report, False)
+try:
+    os.execvp(program[0], program)
+except OSError as error:
+    os.write(report, str(error.errno).encode())
+os._exit(127)
+"""
+"""Version 2 moves only whole processes, so the worker steps inside itself, as somebody else, before it becomes itself.
+Moving it afterwards is too late: that takes the kernel milliseconds, in which a fork bomb has gone off outside. What
+an interpreter does to its own signals and locale is undone, and a failing exec is reported through a pipe."""
+
+
+def _spawn_through_entrance(launch: Launch, group: AttemptGroup, outputs: tuple[int, int]) -> tuple[int, bool]:
+    """Return the pid, and whether it is inside the group; OSError as if it had been started directly."""
+    if not launch.argv:
+        raise IndexError("argv is empty")
+    reading, writing = os.pipe()
+    try:
+        locale = "+" if "LC_CTYPE" in launch.env else "-"
+        entrance = (sys.executable, "-I", "-S", "-c", _ENTRANCE, str(writing), str(group.entrance), locale)
+        pid = _spawn(launch, (*entrance, *launch.argv), outputs, pass_fds=[writing])
+    except BaseException:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    with open(reading, "rb") as stream:
+        report = stream.read().split()  # ends when the worker is itself: exec closes the other end
+    is_inside = b"outside" not in report
+    if report and report[-1].isdigit():
+        os.waitpid(pid, 0)
+        number = int(report[-1])
+        raise OSError(number, os.strerror(number), launch.argv[0])
+    if not is_inside:
+        group.remove()
+    return pid, is_inside
 
 
 @contextmanager
@@ -218,15 +282,6 @@ def _open_pidfd(identity: ProcessIdentity) -> int | None:
         return pidfd
     os.close(pidfd)
     return None
-
-
-def _move_in(identity: ProcessIdentity, mark: str, group: AttemptGroup) -> None:
-    """Version 2 cannot start a process inside a group from here: move it, and what it may have started meanwhile."""
-    for _ in range(20):
-        inside = group.pids()
-        strays = [member.pid for member in tree_of(identity, mark) if member.pid not in inside]
-        if not [pid for pid in strays if group.add(pid)]:
-            return
 
 
 def _limit_processes_of_user(pid: int, max_processes: int) -> None:
