@@ -1,0 +1,26 @@
+"""Run any algorithm alone: python -m cleanrl_worker.algorithms ppo --env-id CartPole-v1"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
+from cleanrl_worker.threads import limit_threads
+
+
+def main() -> None:
+    """The first argument names the algorithm, the rest are its flags."""
+    limit_threads(1)  # before numpy and torch are imported
+    available = sorted(name for name, entry in DEFAULT_ALGO_REGISTRY.items() if entry.module)
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name not in available:
+        sys.exit(f"usage: python -m cleanrl_worker.algorithms NAME [flags]; names: {', '.join(available)}")
+    module = importlib.import_module(DEFAULT_ALGO_REGISTRY[name].module)
+    from cleanrl_worker.training.standalone import run_alone
+
+    run_alone(name, module.Args, module.train, sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,470 @@
+"""Proximal policy optimisation (Schulman et al. 2017) with generalised advantage estimation.
+
+For vector observations and discrete actions, under the flags and defaults of CleanRL's `ppo.py`.
+Runs alone: python -m cleanrl_worker.algorithms.ppo --env-id CartPole-v1
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from cleanrl_worker.errors import BadInput, TrainingStopped
+from cleanrl_worker.training.envs import EpisodeTracker, VectorEnvs, make_envs
+from cleanrl_worker.training.evaluation import Evaluation, evaluate
+from cleanrl_worker.training.parameters import FlatParameters, NumpyMlp
+from cleanrl_worker.training.run_context import RunContext
+from cleanrl_worker.training.state import TrainingState
+
+
+@dataclass(frozen=True)
+class Args:
+    """Flags of `ppo`; literals only, because forms and `--describe` read this class without running it."""
+
+    exp_name: str = "ppo"
+    """the name of this experiment"""
+    seed: int = 1
+    """seed of the network, of action sampling and of the environments"""
+    torch_deterministic: bool = True
+    """choose deterministic GPU kernels"""
+    cuda: bool = True
+    """use the GPU if one is reserved for the run"""
+    track: bool = False
+    """log to Weights & Biases"""
+    wandb_project_name: str = "cleanRL"
+    """W&B project"""
+    wandb_entity: str | None = None
+    """W&B team"""
+    capture_video: bool = False
+    """record videos of the agent"""
+
+    env_id: str = "CartPole-v1"
+    """Gymnasium id; actions must be discrete, observations a vector"""
+    total_timesteps: int = 500_000
+    """steps to train for, over all environments; whole iterations only"""
+    learning_rate: float = 2.5e-4
+    """Adam's step size (at the start, with anneal_lr)"""
+    num_envs: int = 4
+    """environments stepped in parallel"""
+    num_steps: int = 128
+    """steps per environment between two updates"""
+    anneal_lr: bool = True
+    """let the learning rate fall linearly to zero"""
+    gamma: float = 0.99
+    """discount factor"""
+    gae_lambda: float = 0.95
+    """lambda of generalised advantage estimation"""
+    num_minibatches: int = 4
+    """minibatches per epoch; must divide num_envs × num_steps"""
+    update_epochs: int = 4
+    """passes over each batch"""
+    norm_adv: bool = True
+    """normalise advantages per minibatch"""
+    clip_coef: float = 0.2
+    """how far the policy may move before its objective is clipped"""
+    clip_vloss: bool = True
+    """clip the value loss in the same way"""
+    ent_coef: float = 0.01
+    """weight of the entropy bonus"""
+    vf_coef: float = 0.5
+    """weight of the value loss"""
+    max_grad_norm: float = 0.5
+    """gradients are scaled down to this norm"""
+    target_kl: float | None = None
+    """stop the epochs of an update early beyond this KL divergence"""
+
+    batch_size: int = 0
+    """computed: num_envs × num_steps (a value given here is ignored)"""
+    minibatch_size: int = 0
+    """computed: batch size / num_minibatches (a value given here is ignored)"""
+    num_iterations: int = 0
+    """computed: total_timesteps / batch size (a value given here is ignored)"""
+
+    eval_episodes: int = 0
+    """episodes of a deterministic evaluation after training"""
+    stop_at_return: float | None = None
+    """end training once the last 100 episodes average this return"""
+    checkpoint_freq: int = 0
+    """steps between checkpoints; 0: only one at the end"""
+    torch_threads: int = 1
+    """CPU threads; for networks this small more than one costs time"""
+
+
+# ---------------------------------------------------------------- network
+
+
+def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _mlp(inputs: int, outputs: int, output_gain: float) -> nn.Sequential:
+    return nn.Sequential(
+        _linear(inputs, 64, math.sqrt(2)),
+        nn.Tanh(),
+        _linear(64, 64, math.sqrt(2)),
+        nn.Tanh(),
+        _linear(64, outputs, output_gain),
+    )
+
+
+class Agent(nn.Module):
+    """Separate critic and actor; parameter names and shapes are those of CleanRL's models."""
+
+    def __init__(self, observations: int, actions: int) -> None:
+        super().__init__()
+        self.critic = _mlp(observations, 1, output_gain=1.0)
+        # A small output gain makes the first policy nearly uniform.
+        self.actor = _mlp(observations, actions, output_gain=0.01)
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+def generalised_advantages(
+    rewards: np.ndarray,
+    values: np.ndarray,
+    next_values: np.ndarray,
+    terminated: np.ndarray,
+    ended: np.ndarray,
+    gamma: float,
+    gae_lambda: float,
+) -> np.ndarray:
+    """GAE over [time, environment]; `next_values` are of the state each action led to, before any reset.
+
+    A termination has no future value; a truncation has, so it is bootstrapped. Both cut the sum.
+    """
+    deltas = rewards + gamma * next_values * ~terminated - values
+    decay = (gamma * gae_lambda * ~ended).astype(deltas.dtype)
+    advantages = np.empty_like(deltas)
+    following = np.zeros_like(deltas[0])
+    for t in range(len(deltas) - 1, -1, -1):
+        following = deltas[t] + decay[t] * following
+        advantages[t] = following
+    return advantages
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Log-probabilities of the last axis."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+class Batch(NamedTuple):
+    """What an update learns from; one row per transition."""
+
+    obs: torch.Tensor
+    actions: torch.Tensor
+    log_probs: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor
+    values: torch.Tensor
+
+
+class Losses(NamedTuple):
+    total: torch.Tensor
+    policy: torch.Tensor
+    value: torch.Tensor
+    entropy: torch.Tensor
+    old_approx_kl: torch.Tensor
+    approx_kl: torch.Tensor
+    clip_fraction: torch.Tensor
+
+
+def ppo_losses(agent: Agent, batch: Batch, args: Args) -> Losses:
+    """The clipped surrogate objective, the value loss and the entropy bonus of one minibatch."""
+    log_probs = functional.log_softmax(agent.actor(batch.obs), dim=1)
+    chosen = log_probs.gather(1, batch.actions.unsqueeze(1)).squeeze(1)
+    entropy = -(log_probs.exp() * log_probs).sum(dim=1).mean()
+    log_ratio = chosen - batch.log_probs
+    ratio = log_ratio.exp()
+    advantages = batch.advantages
+    if args.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    policy = -torch.minimum(advantages * ratio, advantages * clipped_ratio).mean()
+
+    values = agent.critic(batch.obs).squeeze(1)
+    squared_error = (values - batch.returns).square()
+    if args.clip_vloss:
+        clipped = batch.values + (values - batch.values).clamp(-args.clip_coef, args.clip_coef)
+        squared_error = torch.maximum(squared_error, (clipped - batch.returns).square())
+    value = 0.5 * squared_error.mean()
+
+    total = policy - args.ent_coef * entropy + args.vf_coef * value
+    with torch.no_grad():
+        old_approx_kl = -log_ratio.mean()
+        approx_kl = (ratio - 1 - log_ratio).mean()
+        clip_fraction = ((ratio - 1).abs() > args.clip_coef).float().mean()
+    return Losses(total, policy, value, entropy, old_approx_kl, approx_kl, clip_fraction)
+
+
+# ---------------------------------------------------------------- one run
+
+
+class Rollout:
+    """Buffers of one iteration, [time, environment]; made once and overwritten."""
+
+    def __init__(self, num_steps: int, num_envs: int, observations: int, actions: int) -> None:
+        shape = (num_steps, num_envs)
+        self.obs = np.zeros((num_steps + 1, num_envs, observations), dtype=np.float32)
+        self.logits = np.zeros((*shape, actions), dtype=np.float32)
+        self.actions = np.zeros(shape, dtype=np.int64)
+        self.rewards = np.zeros(shape, dtype=np.float32)
+        self.terminated = np.zeros(shape, dtype=np.bool_)
+        self.ended = np.zeros(shape, dtype=np.bool_)
+        self.truncations: list[tuple[int, np.ndarray, np.ndarray]] = []
+        """(time, environments, their last observations) where a time limit ended episodes"""
+
+
+class Trainer:
+    """The state of a run and the two halves of an iteration: collect, then update."""
+
+    def __init__(self, args: Args, envs: VectorEnvs, device: torch.device) -> None:
+        observations, actions = _sizes(args.env_id, envs)
+        self.args = args
+        self.envs = envs
+        self.rng = np.random.Generator(np.random.PCG64(args.seed))
+        torch.manual_seed(args.seed)
+        self.agent = Agent(observations, actions).to(device)
+        self.parameters = FlatParameters(self.agent)
+        self.optimizer = torch.optim.Adam([self.parameters.block], lr=args.learning_rate, eps=1e-5, fused=True)
+        self.actor = NumpyMlp(self.parameters, "actor", self.agent.actor)
+        self.critic = NumpyMlp(self.parameters, "critic", self.agent.critic)
+        self.rollout = Rollout(args.num_steps, args.num_envs, observations, actions)
+        self.episodes = EpisodeTracker(args.num_envs)
+        self.device = device
+        self.step = 0
+        self.next_obs = np.zeros((args.num_envs, observations), dtype=np.float32)
+
+    def act_deterministically(self, obs: np.ndarray) -> np.ndarray:
+        return self.actor(np.asarray(obs, dtype=np.float32)).argmax(axis=1)
+
+    def collect(self, run: RunContext) -> None:
+        """Play num_steps in every environment."""
+        args, rollout = self.args, self.rollout
+        # Gumbel noise on the logits, then the largest: a sample of the categorical distribution.
+        noise = self.rng.gumbel(size=rollout.logits.shape).astype(np.float32)
+        rollout.truncations.clear()
+        rollout.obs[0] = self.next_obs
+        for t in range(args.num_steps):
+            logits = self.actor(rollout.obs[t])
+            actions = (logits + noise[t]).argmax(axis=1)
+            step = self.envs.step(actions)
+            self.step += args.num_envs
+            rollout.logits[t] = logits
+            rollout.actions[t] = actions
+            rollout.rewards[t] = step.rewards
+            rollout.terminated[t] = step.terminated
+            rollout.ended[t] = step.ended
+            rollout.obs[t + 1] = step.obs
+            for episode_return, length in self.episodes.add(step):
+                run.writer.add_scalars(
+                    {"charts/episodic_return": episode_return, "charts/episodic_length": length}, self.step
+                )
+            if step.truncated.any():
+                cut = np.flatnonzero(step.truncated & ~step.terminated)
+                rollout.truncations.append((t, cut, step.final_obs[cut].astype(np.float32)))
+        self.next_obs = rollout.obs[-1].copy()
+
+    def batch(self) -> Batch:
+        """Values, advantages and log-probabilities of the rollout, each computed for all rows at once."""
+        args, rollout = self.args, self.rollout
+        obs = rollout.obs.reshape(-1, rollout.obs.shape[-1])
+        all_values = self.critic(obs).reshape(args.num_steps + 1, args.num_envs)
+        values, next_values = all_values[:-1], all_values[1:].copy()
+        for t, cut, last_obs in rollout.truncations:
+            next_values[t, cut] = self.critic(last_obs)[:, 0]
+        advantages = generalised_advantages(
+            rollout.rewards, values, next_values, rollout.terminated, rollout.ended, args.gamma, args.gae_lambda
+        )
+        log_probs = np.take_along_axis(log_softmax(rollout.logits), rollout.actions[..., None], axis=-1)
+        columns = (rollout.actions, log_probs, advantages, advantages + values, values)
+        flat = [obs[: -args.num_envs], *(column.reshape(-1) for column in columns)]
+        return Batch(*(torch.from_numpy(array).to(self.device) for array in flat))
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """Several epochs of minibatch descent; return what the charts show."""
+        args = self.args
+        count = len(batch.actions)
+        size = count // args.num_minibatches
+        clip_fractions = []
+        for _ in range(args.update_epochs):
+            order = torch.from_numpy(self.rng.permutation(count)).to(self.device)
+            shuffled = [tensor[order] for tensor in batch]
+            for start in range(0, count, size):
+                minibatch = Batch(*(tensor[start : start + size] for tensor in shuffled))
+                losses = ppo_losses(self.agent, minibatch, args)
+                self.parameters.zero_gradients()
+                losses.total.backward()  # type: ignore[no-untyped-call]
+                self.parameters.clip_gradients(args.max_grad_norm)
+                self.optimizer.step()
+                clip_fractions.append(losses.clip_fraction)
+            if args.target_kl is not None and losses.approx_kl.item() > args.target_kl:
+                break
+        self.parameters.refresh_host()
+        # Before anything of this iteration is saved: a checkpoint of such weights would be worth nothing.
+        if not (math.isfinite(losses.total.item()) and math.isfinite(self.parameters.block.data.sum().item())):
+            raise TrainingStopped(f"loss or weights are not finite at step {self.step}: lower --learning-rate")
+        returns_variance = batch.returns.var(correction=0)
+        explained = 1 - (batch.returns - batch.values).var(correction=0) / returns_variance
+        return {
+            "losses/value_loss": losses.value.item(),
+            "losses/policy_loss": losses.policy.item(),
+            "losses/entropy": losses.entropy.item(),
+            "losses/old_approx_kl": losses.old_approx_kl.item(),
+            "losses/approx_kl": losses.approx_kl.item(),
+            "losses/clipfrac": torch.stack(clip_fractions).mean().item(),
+            "losses/explained_variance": explained.item() if returns_variance > 0 else math.nan,
+        }
+
+    # -- checkpoints
+
+    def snapshot(self) -> TrainingState:
+        """Everything learning depends on, between two iterations."""
+        moments = self.optimizer.state[self.parameters.block]
+        envs = self.envs.snapshot()
+        arrays = {f"agent.{name}": tensor.cpu().numpy() for name, tensor in self.agent.state_dict().items()}
+        arrays |= {f"adam.{name}": moments[name].cpu().numpy() for name in ("step", "exp_avg", "exp_avg_sq") if moments}
+        arrays |= {f"envs.{name}": array for name, array in envs.arrays.items()}
+        arrays["next_obs"] = self.next_obs
+        values = {
+            "args": asdict(self.args),
+            "rng": self.rng.bit_generator.state,
+            "episodes": self.episodes.snapshot(),
+            "envs": dict(envs.values),
+        }
+        return TrainingState(self.step, arrays, values)
+
+    def restore(self, state: TrainingState) -> str:
+        """Go on from a snapshot; return how the environments were brought back."""
+        _check_it_fits(self.args, state.values["args"])
+        try:
+            self.agent.load_state_dict({name: torch.from_numpy(array) for name, array in state.part("agent").items()})
+        except RuntimeError as error:
+            raise BadInput(f"the checkpoint's network has other shapes: {error}") from error
+        self.parameters.refresh_host()
+        if moments := state.part("adam"):
+            block = self.parameters.block
+            self.optimizer.state[block] = {
+                name: torch.from_numpy(array.copy()).to("cpu" if name == "step" else block.device)
+                for name, array in moments.items()
+            }
+        self.rng.bit_generator.state = state.values["rng"]
+        self.step = state.step
+        obs = self.envs.restore(state.environments())
+        self.episodes.restore(state.values["episodes"], mid_episode=obs is not None)
+        if obs is None:
+            self.next_obs = self.envs.reset(self.args.seed + state.step).astype(np.float32)
+            return "new episodes: these environments cannot be restored within one"
+        self.next_obs = state.arrays["next_obs"].copy()
+        return "exact"
+
+
+def _sizes(env_id: str, envs: VectorEnvs) -> tuple[int, int]:
+    observations, actions = envs.observation_space, envs.action_space
+    if not isinstance(actions, gym.spaces.Discrete):
+        raise BadInput(f"ppo needs discrete actions; {env_id} has {type(actions).__name__} actions")
+    if observations.shape is None or len(observations.shape) != 1:
+        raise BadInput(f"ppo needs observations that are vectors; those of {env_id} have shape {observations.shape}")
+    return observations.shape[0], int(actions.n)
+
+
+def _check_it_fits(args: Args, earlier: dict[str, Any]) -> None:
+    for name in ("env_id", "num_envs"):
+        if earlier[name] != getattr(args, name):
+            raise BadInput(
+                f"the checkpoint was made with {name}={earlier[name]!r}, this run has {getattr(args, name)!r}"
+            )
+
+
+def check(args: Args) -> None:
+    """Refuse values that no run can be made of, all at once."""
+    problems = [
+        f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}"
+        for name in ("total_timesteps", "num_envs", "num_steps", "num_minibatches", "update_epochs", "torch_threads")
+        if getattr(args, name) < 1
+    ]
+    for name in ("eval_episodes", "checkpoint_freq"):
+        if getattr(args, name) < 0:
+            problems.append(f"--{name.replace('_', '-')} must not be negative, got {getattr(args, name)}")
+    batch_size = args.num_envs * args.num_steps
+    if not problems and batch_size % args.num_minibatches:
+        problems.append(
+            f"--num-minibatches {args.num_minibatches} does not divide the batch of {batch_size} steps "
+            f"(--num-envs {args.num_envs} × --num-steps {args.num_steps})"
+        )
+    if not problems and batch_size // args.num_minibatches < 2:
+        problems.append(
+            f"a minibatch of {batch_size // args.num_minibatches} step is too small: lower --num-minibatches"
+        )
+    if not problems and args.total_timesteps < batch_size:
+        problems.append(
+            f"--total-timesteps {args.total_timesteps} is less than one batch of {batch_size} steps "
+            f"(--num-envs {args.num_envs} × --num-steps {args.num_steps})"
+        )
+    if args.track:
+        problems.append("--track: logging to Weights & Biases is not there yet; leave it out")
+    if args.capture_video:
+        problems.append("--capture-video: recording videos is not there yet; leave it out")
+    if problems:
+        raise BadInput("; ".join(problems))
+
+
+def train(args: Args, run: RunContext) -> Evaluation | None:
+    """Train until the steps are used up, the return is reached or somebody asks to stop; then evaluate."""
+    check(args)
+    device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
+    torch.backends.cudnn.deterministic = args.torch_deterministic
+    envs = make_envs(args.env_id, args.num_envs)
+    trainer = Trainer(args, envs, device)
+    if run.checkpoint is not None:
+        run.loaded(trainer.restore(run.checkpoint))
+    else:
+        trainer.next_obs = envs.reset(args.seed).astype(np.float32)
+
+    batch_size = args.num_envs * args.num_steps
+    iterations = args.total_timesteps // batch_size
+    run.begin(trainer.step, iterations * batch_size, args)
+    try:
+        while trainer.step < iterations * batch_size:
+            if run.should_stop(trainer.step, trainer.snapshot) or trainer.episodes.has_reached(args.stop_at_return):
+                break
+            learning_rate = args.learning_rate
+            if args.anneal_lr:
+                learning_rate *= 1 - trainer.step / (iterations * batch_size)
+            trainer.optimizer.param_groups[0]["lr"] = learning_rate
+            trainer.collect(run)
+            charts = trainer.update(trainer.batch())
+            charts |= {"charts/learning_rate": learning_rate, "charts/SPS": run.steps_per_second(trainer.step)}
+            run.writer.add_scalars(charts, trainer.step)
+            run.report(trainer.step, trainer.episodes.mean_return)
+            run.save_if_due(trainer.step, args.checkpoint_freq, trainer.snapshot)
+        run.save_last(trainer.step, trainer.snapshot)
+    finally:
+        envs.close()
+    run.save_policy(trainer.agent.state_dict(), f"{args.exp_name}.cleanrl_model")
+    if run.stopped or not args.eval_episodes:
+        return None
+    return evaluate(
+        args.env_id,
+        trainer.act_deterministically,
+        episodes=args.eval_episodes,
+        seed=args.seed + 1_000_000,  # never the episodes it trained on
+        should_stop=run.stop_requested,
+    )
+
+
+if __name__ == "__main__":
+    from cleanrl_worker.training.standalone import run_alone
+
+    run_alone("ppo", Args, train)

@@ -1,0 +1,85 @@
+"""The run manifest as this worker writes it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mosaic_wire.checkpoints import STATE_FILE
+from mosaic_wire.files import read_json_object
+from mosaic_wire.ids import is_run_id
+from mosaic_wire.manifest import AnalyticsManifest, sha256_of_file
+from mosaic_wire.paths import RunFolder
+
+from cleanrl_worker.config import CleanRLWorkerConfig
+
+_PACKAGES = ("cleanrl-worker", "mosaic-wire", "torch", "numpy", "gymnasium", "safetensors", "tensorboard")
+
+
+def build_manifest(
+    config: CleanRLWorkerConfig,
+    folder: RunFolder,
+    *,
+    argv: Sequence[str],
+    requirements: Sequence[str] = ("base",),
+    threads: int = 1,
+    attempt: int = 1,
+) -> AnalyticsManifest:
+    """The manifest at the start of a run; what an earlier attempt left is kept."""
+    earlier = _earlier_manifest(folder) if attempt > 1 else None
+    return AnalyticsManifest(
+        run_id=config.run_id,
+        worker_type="cleanrl",
+        algo=config.algo,
+        env_id=config.env_id,
+        seed=config.seed,
+        tensorboard_dir=_relative(config.tensorboard_folder(folder), folder),
+        checkpoints=earlier.checkpoints if earlier is not None else (),
+        notes=str(config.extras.get("notes") or ""),
+        requirements=tuple(requirements),
+        versions=_versions(),
+        parent=_parent(config) or (earlier.parent if earlier is not None else None),
+        argv=tuple(argv),
+        host={
+            "name": socket.gethostname(), "system": platform.platform(), "machine": platform.machine(),
+            "cpus": os.cpu_count() or 1, "threads": threads,
+        },
+    )  # fmt: skip
+
+
+def _parent(config: CleanRLWorkerConfig) -> dict[str, Any] | None:
+    """The other run whose checkpoint this one goes on from, if it does."""
+    checkpoint = config.resume_from
+    if checkpoint is None:
+        return None
+    run_id = checkpoint.absolute().parent.parent.name
+    if not is_run_id(run_id) or run_id == config.run_id:
+        return None
+    state_file = checkpoint / STATE_FILE
+    return {"run_id": run_id, "step": read_json_object(state_file)["step"], "sha256": sha256_of_file(state_file)}
+
+
+def _relative(path: Path, folder: RunFolder) -> str:
+    return os.path.relpath(path, folder.root)
+
+
+def _earlier_manifest(folder: RunFolder) -> AnalyticsManifest | None:
+    try:
+        return AnalyticsManifest.read(folder.manifest)
+    except (OSError, ValueError):
+        return None
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions

@@ -1,0 +1,152 @@
+"""`CleanRLWorkerConfig`: what one run is asked to do, and what that means as flags of the algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mosaic_wire.checkpoints import read_checkpoint
+from mosaic_wire.errors import ConfigProblems, DamagedCheckpoint, Problem
+from mosaic_wire.paths import RunFolder
+from mosaic_wire.worker_config import WorkerConfig
+from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_algorithm_choice, nearest
+
+MODES = ("train", "resume_training")
+_LATER = ("curriculum_schedule", "script_path", "env_kwargs")
+"""Extras of compatible tools that this version cannot honour; ignoring them would train something else"""
+
+_SHARED_EXTRAS = ("eval_episodes", "checkpoint_freq")
+"""Extras about the worker that are also fields of our algorithms"""
+
+
+@dataclass(frozen=True)
+class CleanRLWorkerConfig(WorkerConfig):
+    """Flat or nested JSON; command-line flags win over the file."""
+
+    def values_for(self, algorithm: AlgorithmSpec) -> dict[str, Any]:
+        """The fields of the algorithm's `Args` that this config sets."""
+        values = {name.replace("-", "_"): value for name, value in self.parameters.items()}
+        for name in _SHARED_EXTRAS:
+            if name in self.extras and algorithm.field(name) is not None:
+                values.setdefault(name, self.extras[name])
+        for name in ("cuda", "use_cuda", "gpu"):
+            if isinstance(self.extras.get(name), bool):
+                values.setdefault("cuda", self.extras[name])
+        values |= {"env_id": self.env_id, "total_timesteps": self.total_timesteps}
+        if self.seed is not None:
+            values["seed"] = self.seed
+        return values
+
+    @property
+    def resume_from(self) -> Path | None:
+        """The checkpoint folder to go on from; `policy_path` is another name for it."""
+        if self.extras.get("mode") != "resume_training":
+            return None
+        chosen = self.extras.get("checkpoint_path") or self.extras.get("policy_path")
+        return Path(chosen) if chosen else None
+
+    def tensorboard_folder(self, folder: RunFolder) -> Path:
+        """Where event files go: `extras.tensorboard_dir` below the run folder."""
+        chosen = self.extras.get("tensorboard_dir")
+        return folder.root / chosen if isinstance(chosen, str) and chosen else folder.tensorboard
+
+    def problems(self, spec: WorkerSpec, folder: RunFolder) -> list[Problem]:
+        """Everything that keeps this config from being run."""
+        algorithm = spec.algorithm(self.algo)
+        values = self.values_for(algorithm) if algorithm is not None else {}
+        found = check_algorithm_choice(spec, self.algo, self.env_id, values)
+        mode = self.extras.get("mode", "train")
+        if mode not in MODES:
+            found.append(
+                Problem("extras.mode", f"{mode!r} is not one of {', '.join(MODES)}", nearest(str(mode), MODES))
+            )
+        found += [Problem(f"extras.{name}", "is not possible yet") for name in _LATER if self.extras.get(name)]
+        if self.extras.get("source") not in (None, "", "mosaic"):
+            found.append(Problem("extras.source", "only MOSAIC's own algorithms can run yet; leave it out"))
+        if self.extras.get("track_wandb"):
+            found.append(Problem("extras.track_wandb", "logging to Weights & Biases is not there yet; set it to false"))
+        found += self._checkpoint_problems(str(mode))
+        if not self.tensorboard_folder(folder).resolve().is_relative_to(folder.root.resolve()):
+            found.append(Problem("extras.tensorboard_dir", f"must lie in the run folder {folder.root}"))
+        return found
+
+    def _checkpoint_problems(self, mode: str) -> list[Problem]:
+        if mode != "resume_training":
+            return []
+        paths = [self.extras.get(name) for name in ("checkpoint_path", "policy_path")]
+        if all(paths) and paths[0] != paths[1]:
+            return [Problem("extras.policy_path", "says something else than checkpoint_path; give one of them")]
+        if self.resume_from is None:
+            return [Problem("extras.checkpoint_path", "is missing; resume_training needs a checkpoint folder")]
+        try:
+            state = read_checkpoint(self.resume_from)
+        except DamagedCheckpoint as error:
+            return [Problem("extras.checkpoint_path", f"cannot be used: {error}")]
+        found = {"algo": state.get("algo"), "env_id": ((state.get("values") or {}).get("args") or {}).get("env_id")}
+        wanted = {"algo": self.algo, "env_id": self.env_id}
+        return [
+            Problem(
+                "extras.checkpoint_path", f"is a checkpoint with {name} {found[name]!r}; this run has {wanted[name]!r}"
+            )
+            for name in wanted
+            if found[name] != wanted[name]
+        ]
+
+
+def flags_of(values: Mapping[str, Any]) -> list[str]:
+    """Command-line flags for these values; a False is said as clearly as a True."""
+    flags: list[str] = []
+    for name, value in values.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            flags += [f"--{flag}", str(value)]
+    return flags
+
+
+def parse_flags(words: Sequence[str], algorithm: AlgorithmSpec) -> dict[str, Any]:
+    """Read algorithm flags a person typed; raise ConfigProblems with all that are wrong."""
+    fields = {field.name: field for field in algorithm.fields}
+    values: dict[str, Any] = {}
+    problems: list[Problem] = []
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        flag, has_value, text = word.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        field = fields.get(name)
+        negated = fields.get(name.removeprefix("no_")) if name.startswith("no_") else None
+        if not word.startswith("--"):
+            problems.append(Problem(word, "is not a flag"))
+        elif field is None and negated is not None and negated.kind == "bool" and not has_value:
+            values[negated.name] = False
+        elif field is None:
+            known = [candidate.flag for candidate in fields.values()]
+            problems.append(Problem(flag, f"{algorithm.name!r} has no such flag.", nearest(flag, known)))
+            if queue and not queue[0].startswith("--"):
+                queue.pop(0)  # its value, presumably
+        else:
+            _take_value(field, text if has_value else None, queue, values, problems)
+    if problems:
+        raise ConfigProblems("the command line", problems)
+    return values
+
+
+def _take_value(
+    field: FieldSpec, text: str | None, queue: list[str], values: dict[str, Any], problems: list[Problem]
+) -> None:
+    if text is None and field.kind == "bool":
+        followed = bool(queue) and queue[0].lower() in ("true", "false")
+        text = queue.pop(0) if followed else "true"
+    elif text is None:
+        if not queue:
+            problems.append(Problem(field.flag, f"needs a value ({field.kind})"))
+            return
+        text = queue.pop(0)
+    try:
+        values[field.name] = field.parse(text)
+    except ValueError as error:
+        problems.append(Problem(field.flag, str(error).removeprefix(f"{field.flag}: ")))

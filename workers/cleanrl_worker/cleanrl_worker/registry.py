@@ -1,0 +1,97 @@
+"""Which algorithms there are: every name people know from CleanRL, and where ours is, if it is there already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mosaic_wire.worker_spec import AlgorithmSpec, nearest
+
+from cleanrl_worker.errors import BadInput
+from cleanrl_worker.schema import fields_of
+
+_ALGORITHMS = Path(__file__).with_name("algorithms")
+_NOT_YET = "MOSAIC's own implementation of it is not there yet; available now: ppo"
+
+
+@dataclass(frozen=True)
+class AlgorithmEntry:
+    """One name of the table; without a module it is known and cannot run."""
+
+    name: str
+    help: str
+    action_spaces: tuple[str, ...]
+    observation_spaces: tuple[str, ...]
+    requirement_sets: tuple[str, ...] = ("base",)
+    module: str = ""
+
+    @property
+    def source(self) -> Path:
+        return _ALGORITHMS / f"{self.module.rpartition('.')[2]}.py"
+
+    def spec(self) -> AlgorithmSpec:
+        """What forms, `--help` and validation need to know about it."""
+        return AlgorithmSpec(
+            name=self.name,
+            help=self.help,
+            fields=fields_of(self.source) if self.module else (),
+            action_spaces=self.action_spaces,
+            observation_spaces=self.observation_spaces,
+            requirement_sets=self.requirement_sets,
+            modes=("train", "resume_training") if self.module else (),
+            unavailable="" if self.module else _NOT_YET,
+        )
+
+
+_DISCRETE, _CONTINUOUS = ("discrete",), ("continuous",)
+_VECTOR, _IMAGE = ("vector",), ("image",)
+_ATARI, _ENVPOOL, _PROCGEN, _JAX = ("atari",), ("envpool",), ("procgen",), ("jax",)
+
+_ENTRIES = (
+    AlgorithmEntry("ppo", "Proximal policy optimisation", _DISCRETE, _VECTOR, module="cleanrl_worker.algorithms.ppo"),
+    AlgorithmEntry("ppo_continuous_action", "PPO for continuous actions", _CONTINUOUS, _VECTOR),
+    AlgorithmEntry("ppo_atari", "PPO for Atari", _DISCRETE, _IMAGE, _ATARI),
+    AlgorithmEntry("ppo_atari_multigpu", "PPO for Atari over several processes", _DISCRETE, _IMAGE, _ATARI),
+    AlgorithmEntry("ppo_atari_lstm", "Recurrent PPO for Atari", _DISCRETE, _IMAGE, _ATARI),
+    AlgorithmEntry("ppo_atari_envpool", "PPO for Atari on envpool", _DISCRETE, _IMAGE, _ENVPOOL),
+    AlgorithmEntry("ppo_atari_envpool_xla_jax", "PPO in JAX", _DISCRETE, _IMAGE, (*_ENVPOOL, *_JAX)),
+    AlgorithmEntry("ppo_atari_envpool_xla_jax_scan", "PPO in JAX, scanned", _DISCRETE, _IMAGE, (*_ENVPOOL, *_JAX)),
+    AlgorithmEntry("ppo_procgen", "PPO for Procgen", _DISCRETE, _IMAGE, _PROCGEN),
+    AlgorithmEntry("ppo_rnd_envpool", "PPO with random network distillation", _DISCRETE, _IMAGE, _ENVPOOL),
+    AlgorithmEntry("ppo_pettingzoo_ma_atari", "PPO for two-player Atari", _DISCRETE, _IMAGE, ("pettingzoo",)),
+    AlgorithmEntry("ppg_procgen", "Phasic policy gradient", _DISCRETE, _IMAGE, _PROCGEN),
+    AlgorithmEntry("pqn", "Parallelised Q-network", _DISCRETE, _VECTOR),
+    AlgorithmEntry("pqn_atari_envpool", "PQN for Atari", _DISCRETE, _IMAGE, _ENVPOOL),
+    AlgorithmEntry("pqn_atari_envpool_lstm", "Recurrent PQN for Atari", _DISCRETE, _IMAGE, _ENVPOOL),
+    AlgorithmEntry("rpo_continuous_action", "Robust policy optimisation", _CONTINUOUS, _VECTOR),
+    AlgorithmEntry("dqn", "Deep Q-network", _DISCRETE, _VECTOR),
+    AlgorithmEntry("dqn_atari", "DQN for Atari", _DISCRETE, _IMAGE, _ATARI),
+    AlgorithmEntry("dqn_jax", "DQN in JAX", _DISCRETE, _VECTOR, _JAX),
+    AlgorithmEntry("dqn_atari_jax", "DQN for Atari in JAX", _DISCRETE, _IMAGE, (*_ATARI, *_JAX)),
+    AlgorithmEntry("rainbow_atari", "Rainbow DQN for Atari", _DISCRETE, _IMAGE, _ATARI),
+    AlgorithmEntry("qdagger_dqn_atari_impalacnn", "QDagger from a teacher", _DISCRETE, _IMAGE, _ATARI),
+    AlgorithmEntry("qdagger_dqn_atari_jax_impalacnn", "QDagger in JAX", _DISCRETE, _IMAGE, (*_ATARI, *_JAX)),
+    AlgorithmEntry("c51", "Categorical DQN", _DISCRETE, _VECTOR),
+    AlgorithmEntry("c51_jax", "Categorical DQN in JAX", _DISCRETE, _VECTOR, _JAX),
+    AlgorithmEntry("c51_atari", "Categorical DQN for Atari", _DISCRETE, _IMAGE, _ATARI),
+    AlgorithmEntry("c51_atari_jax", "Categorical DQN for Atari in JAX", _DISCRETE, _IMAGE, (*_ATARI, *_JAX)),
+    AlgorithmEntry("ddpg_continuous_action", "Deep deterministic policy gradient", _CONTINUOUS, _VECTOR),
+    AlgorithmEntry("ddpg_continuous_action_jax", "DDPG in JAX", _CONTINUOUS, _VECTOR, _JAX),
+    AlgorithmEntry("td3_continuous_action", "Twin delayed DDPG", _CONTINUOUS, _VECTOR),
+    AlgorithmEntry("td3_continuous_action_jax", "TD3 in JAX", _CONTINUOUS, _VECTOR, _JAX),
+    AlgorithmEntry("sac_continuous_action", "Soft actor-critic", _CONTINUOUS, _VECTOR),
+    AlgorithmEntry("sac_atari", "Discrete soft actor-critic for Atari", _DISCRETE, _IMAGE, _ATARI),
+)
+
+DEFAULT_ALGO_REGISTRY: dict[str, AlgorithmEntry] = {entry.name: entry for entry in _ENTRIES}
+
+
+def resolve(name: str) -> AlgorithmEntry:
+    """Find a runnable algorithm, or say why there is none of that name."""
+    entry = DEFAULT_ALGO_REGISTRY.get(name)
+    if entry is None:
+        hint = nearest(name, DEFAULT_ALGO_REGISTRY)
+        raise BadInput(f"unknown algorithm {name!r}." + (f" Did you mean {hint!r}?" if hint else ""))
+    if not entry.module:
+        raise BadInput(f"{name!r} cannot run now: {_NOT_YET}")
+    return entry

@@ -1,0 +1,68 @@
+"""`Args` of an algorithm file as field specs, read from its source text: nothing is imported, torch least of all."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mosaic_wire.errors import SpecError
+from mosaic_wire.worker_spec import FieldSpec
+
+_KINDS = ("bool", "int", "float", "str")
+
+
+@cache
+def fields_of(source: Path, class_name: str = "Args") -> tuple[FieldSpec, ...]:
+    """Read the dataclass: annotation → kind, literal → default, the string below → help."""
+    tree = ast.parse(source.read_text(encoding="utf-8"), filename=str(source))
+    body = next((node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name), None)
+    if body is None:
+        raise SpecError(f"{source} has no class {class_name}")
+    following = [*body[1:], None]
+    return tuple(
+        _field(source, node, after)
+        for node, after in zip(body, following, strict=True)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    )
+
+
+def _field(source: Path, node: ast.AnnAssign, after: ast.stmt | None) -> FieldSpec:
+    assert isinstance(node.target, ast.Name)
+    name = node.target.id
+    kind, nullable, choices = _read_annotation(source, name, node.annotation)
+    try:
+        default: Any = ast.literal_eval(node.value) if node.value is not None else None
+    except ValueError as error:
+        raise SpecError(f"{source}:{node.lineno}: the default of {name} must be a literal") from error
+    return FieldSpec(name, kind, default, _docstring(after), choices, nullable or default is None)
+
+
+def _docstring(node: ast.stmt | None) -> str:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        return " ".join(node.value.value.split())
+    return ""
+
+
+def _read_annotation(source: Path, name: str, node: ast.expr) -> tuple[str, bool, tuple[Any, ...]]:
+    """(kind, nullable, choices) of `int`, `float | None`, `Optional[str]`, `Literal["a", "b"]`."""
+    if isinstance(node, ast.Name) and node.id in _KINDS:
+        return node.id, False, ()
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr) and _is_none(node.right):
+        kind, _, choices = _read_annotation(source, name, node.left)
+        return kind, True, choices
+    if isinstance(node, ast.Subscript):
+        outer = node.value.id if isinstance(node.value, ast.Name) else getattr(node.value, "attr", "")
+        if outer == "Optional":
+            kind, _, choices = _read_annotation(source, name, node.slice)
+            return kind, True, choices
+        if outer == "Literal":
+            elements = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            choices = tuple(ast.literal_eval(element) for element in elements)
+            return type(choices[0]).__name__, False, choices
+    raise SpecError(f"{source}:{node.lineno}: {name} has a type that no form field exists for: {ast.unparse(node)}")
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None

@@ -1,0 +1,84 @@
+"""From what the training process says to lifecycle events, heartbeats and the manifest."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from mosaic_wire.lifecycle import LifecycleKind
+from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
+from mosaic_wire.session import WorkerSession
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_LINE_S = 30.0
+"""How often the lifecycle file gets a heartbeat line of its own, for people who read files"""
+
+
+class LifecycleEmitter:
+    """Tells the session what training reported, and keeps `analytics.json` true while it runs."""
+
+    def __init__(self, session: WorkerSession, manifest: AnalyticsManifest) -> None:
+        self._session = session
+        self.manifest = manifest
+        self.ending: Mapping[str, Any] | None = None
+        """The training process' last word: how it ended"""
+        self.failure: Mapping[str, Any] | None = None
+        self._headline: dict[str, Any] = {}
+        self._heartbeat_at = time.monotonic()
+
+    def receive(self, message: Mapping[str, Any]) -> None:
+        """Handle one line of the progress pipe."""
+        facts = {key: value for key, value in message.items() if key != "kind"}
+        match message.get("kind"):
+            case "progress":
+                self._headline = facts
+                self._session.progress(facts["step"], facts["total"], facts["episodic_return"], facts["sps"])
+                self._write_heartbeat_line()
+            case "checkpoint_saved":
+                self._add_checkpoint(facts)
+            case "policy":
+                self._change_manifest(policy=facts["path"])
+            case "checkpoint_loaded" | "paused" | "resumed" as kind:
+                self._session.emit(LifecycleKind(kind), facts)
+            case "ended":
+                self.ending = facts
+                if facts.get("evaluation"):
+                    self._change_manifest(evaluation=facts["evaluation"])
+            case "failed":
+                self.failure = facts
+            case unknown:
+                logger.warning("the training process said %r, which nobody here understands", unknown)
+
+    def write_manifest(self) -> None:
+        """Write it as it stands; a full disk is not yet the end of the run."""
+        try:
+            self.manifest.write(self._session.run_folder.manifest)
+        except OSError as error:
+            logger.error("the manifest could not be written: %s", error)
+
+    def result(self) -> dict[str, Any]:
+        """The payload of `run_completed`."""
+        facts = {key: value for key, value in (self.ending or {}).items() if key != "outcome"}
+        episodic_return = self._headline.get("episodic_return")
+        return {**facts, "episodic_return": episodic_return, "policy": self.manifest.policy}
+
+    def _add_checkpoint(self, facts: Mapping[str, Any]) -> None:
+        entry = CheckpointEntry(facts["path"], facts["step"], facts["sha256"], facts["checkpoint_kind"])
+        # Going on from an earlier step writes some steps again; the newer one counts.
+        others = [known for known in self.manifest.checkpoints if known.path != entry.path]
+        self._change_manifest(checkpoints=tuple(sorted([*others, entry], key=lambda known: known.step)))
+        self._session.emit(LifecycleKind.CHECKPOINT_SAVED, entry.to_json())
+
+    def _change_manifest(self, **changes: Any) -> None:
+        self.manifest = replace(self.manifest, **changes)
+        self.write_manifest()
+
+    def _write_heartbeat_line(self) -> None:
+        now = time.monotonic()
+        if now - self._heartbeat_at >= HEARTBEAT_LINE_S:
+            self._heartbeat_at = now
+            self._session.emit(LifecycleKind.HEARTBEAT, self._headline)

@@ -1,0 +1,100 @@
+"""How a training process talks with the worker that started it: JSON lines over two inherited pipes.
+
+worker → training   {"command": "pause" | "resume" | "release" | "stop"}
+training → worker   {"kind": "progress" | "checkpoint_saved" | "checkpoint_loaded" | "paused" | "resumed"
+                             | "policy" | "ended" | "failed", …}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Protocol
+
+_PATIENCE_S = 20.0
+"""How long a message that must arrive waits for a worker that does not read (it may be stopped)"""
+
+
+class Command(StrEnum):
+    """What the worker may ask for; obeyed at the next safe point."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    RELEASE = "release"
+    STOP = "stop"
+
+
+class Channel(Protocol):
+    """Both directions."""
+
+    def tell(self, kind: str, message: Mapping[str, Any], *, must_arrive: bool = True) -> None: ...
+
+    def poll(self, timeout_s: float = 0) -> list[Command]: ...
+
+
+class PipeChannel:
+    """The pipes of a worker. When the worker is gone, the answer to `poll` is STOP: nobody would miss the result."""
+
+    def __init__(self, control_fd: int, progress_fd: int) -> None:
+        self._control_fd, self._progress_fd = control_fd, progress_fd
+        os.set_blocking(control_fd, False)
+        # A worker that does not read must not hold the training up.
+        os.set_blocking(progress_fd, False)
+        self._unread = b""
+        self._worker_gone = False
+
+    def tell(self, kind: str, message: Mapping[str, Any], *, must_arrive: bool = True) -> None:
+        """Send one line; progress may be dropped when the pipe is full."""
+        line = json.dumps({"kind": kind, **message}, separators=(",", ":")).encode() + b"\n"
+        deadline = time.monotonic() + _PATIENCE_S
+        while line:
+            try:
+                line = line[os.write(self._progress_fd, line) :]
+            except BlockingIOError:
+                # Nothing of a short line was written: a pipe takes it whole or not at all.
+                if not must_arrive or time.monotonic() > deadline:
+                    return
+                select.select([], [self._progress_fd], [], 1.0)
+            except BrokenPipeError:
+                self._worker_gone = True
+                return
+
+    def poll(self, timeout_s: float = 0) -> list[Command]:
+        """Return the commands that have arrived, waiting at most this long for the first."""
+        if self._worker_gone:
+            return [Command.STOP]
+        ready, _, _ = select.select([self._control_fd], [], [], timeout_s)
+        if not ready:
+            return []
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self._control_fd, 65536)
+            if not data:
+                self._worker_gone = True
+                return [Command.STOP]
+            self._unread += data
+        *lines, self._unread = self._unread.split(b"\n")
+        return [Command(json.loads(line)["command"]) for line in lines]
+
+
+class ConsoleChannel:
+    """Stands in when an algorithm runs alone: progress goes to the terminal, nobody sends commands."""
+
+    def tell(self, kind: str, message: Mapping[str, Any], *, must_arrive: bool = True) -> None:
+        text = " ".join(f"{key}={_short(value)}" for key, value in message.items() if value is not None)
+        sys.stdout.write(f"{kind} {text}\n")
+        sys.stdout.flush()
+
+    def poll(self, timeout_s: float = 0) -> list[Command]:
+        if timeout_s:
+            time.sleep(timeout_s)
+        return []
+
+
+def _short(value: Any) -> str:
+    return f"{value:.1f}" if isinstance(value, float) else str(value)

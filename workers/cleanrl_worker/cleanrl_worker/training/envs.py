@@ -1,0 +1,274 @@
+"""Vector environments with one convention: an ended episode is reset in the same step.
+
+`step` returns the observation to act on next, and for episodes that just ended also the last observation of
+the old episode (`final_obs`). No transition between two episodes is ever returned, so whatever an algorithm
+stores really happened. Gymnasium's own NEXT_STEP autoreset would add one phantom transition per episode.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+
+from cleanrl_worker.errors import BadInput
+
+NATIVE_CARTPOLE_FROM = 6
+"""From this many environments on the native vector CartPole costs less per step than a loop over single ones"""
+
+
+class Step(NamedTuple):
+    """What one step of all environments gave."""
+
+    obs: np.ndarray
+    """To act on next: the first observation of the new episode where one ended"""
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    final_obs: np.ndarray
+    """What followed the action, before any reset"""
+    ended: np.ndarray
+    """terminated or truncated"""
+
+
+@dataclass(frozen=True)
+class EnvState:
+    """Everything needed to go on in another process as if nothing had happened."""
+
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+class VectorEnvs(Protocol):
+    """Several copies of one environment, stepped together."""
+
+    num_envs: int
+    observation_space: gym.Space
+    action_space: gym.Space
+
+    def reset(self, seed: int) -> np.ndarray: ...
+
+    def step(self, actions: np.ndarray) -> Step: ...
+
+    def snapshot(self) -> EnvState: ...
+
+    def restore(self, state: EnvState) -> np.ndarray | None:
+        """Go back to a snapshot and return the observations there; None: this environment cannot."""
+
+    def close(self) -> None: ...
+
+
+class NativeCartPole:
+    """Gymnasium's vectorised CartPole, with the reset moved into the step that ends the episode."""
+
+    def __init__(self, env_id: str, num_envs: int) -> None:
+        env = gym.make_vec(env_id, num_envs=num_envs, vectorization_mode="vector_entry_point").unwrapped
+        if not isinstance(env, CartPoleVectorEnv):
+            raise TypeError(f"{env_id} has no native vector CartPole")
+        self._env: Any = env  # its arrays are read and set here; gymnasium declares them as None
+        self.num_envs = num_envs
+        self.observation_space = env.single_observation_space
+        self.action_space = env.single_action_space
+
+    def reset(self, seed: int) -> np.ndarray:
+        return self._env.reset(seed=seed)[0]
+
+    def step(self, actions: np.ndarray) -> Step:
+        env = self._env
+        final_obs, rewards, terminated, truncated, _ = env.step(actions)
+        ended = env.prev_done
+        if not ended.any():
+            return Step(final_obs, rewards, terminated, truncated, final_obs, ended)
+        obs = final_obs.copy()
+        env.state[:, ended] = env.np_random.uniform(env.low, env.high, size=(4, int(ended.sum())))
+        env.steps[ended] = 0
+        obs[ended] = env.state[:, ended].T
+        env.prev_done = np.zeros(self.num_envs, dtype=np.bool_)
+        return Step(obs, rewards, terminated, truncated, final_obs, ended)
+
+    def snapshot(self) -> EnvState:
+        env = self._env
+        return EnvState(
+            {"state": np.array(env.state), "steps": env.steps.copy()},
+            {"backend": "native-cartpole", "rng": env.np_random.bit_generator.state},
+        )
+
+    def restore(self, state: EnvState) -> np.ndarray | None:
+        if state.values.get("backend") != "native-cartpole":
+            return None
+        env = self._env
+        env.reset(seed=0)
+        env.np_random.bit_generator.state = state.values["rng"]
+        env.state = state.arrays["state"].copy()
+        env.steps = state.arrays["steps"].copy()
+        return env.state.T.astype(np.float32)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+class SyncEnvs:
+    """Single environments stepped in a loop.
+
+    A snapshot is what the episode started from (seed or generator state) and the actions since; restoring
+    replays them. That needs no knowledge of the environment and costs at most one episode.
+    """
+
+    def __init__(self, env_id: str, num_envs: int, env_kwargs: Mapping[str, Any] | None = None) -> None:
+        self._envs = [_make_single(env_id, env_kwargs or {}) for _ in range(num_envs)]
+        self.num_envs = num_envs
+        self.observation_space = self._envs[0].observation_space
+        self.action_space = self._envs[0].action_space
+        self._discrete = isinstance(self.action_space, gym.spaces.Discrete)
+        self._first_action = int(self.action_space.start) if isinstance(self.action_space, gym.spaces.Discrete) else 0
+        self._origins: list[dict[str, Any]] = [{} for _ in self._envs]
+        self._actions: list[list[Any]] = [[] for _ in self._envs]
+        self._obs = np.zeros((num_envs, *self.observation_space.shape), dtype=self.observation_space.dtype)  # type: ignore[misc]
+
+    def reset(self, seed: int) -> np.ndarray:
+        for index, env in enumerate(self._envs):
+            self._origins[index], self._actions[index] = {"seed": seed + index}, []
+            self._obs[index] = env.reset(seed=seed + index)[0]
+        return self._obs.copy()
+
+    def step(self, actions: np.ndarray) -> Step:
+        num_envs = self.num_envs
+        rewards = np.empty(num_envs, dtype=np.float32)
+        terminated, truncated = np.zeros(num_envs, dtype=np.bool_), np.zeros(num_envs, dtype=np.bool_)
+        final_obs = np.empty_like(self._obs)
+        choices = (actions + self._first_action).tolist() if self._discrete else actions
+        for index, env in enumerate(self._envs):
+            action = choices[index]
+            self._actions[index].append(action)
+            final_obs[index], rewards[index], terminated[index], truncated[index], _ = env.step(action)
+        ended = terminated | truncated
+        if not ended.any():
+            self._obs = final_obs
+            return Step(final_obs, rewards, terminated, truncated, final_obs, ended)
+        obs = final_obs.copy()
+        for index in np.flatnonzero(ended).tolist():
+            obs[index] = self._start_episode(index)
+        self._obs = obs
+        return Step(obs, rewards, terminated, truncated, final_obs, ended)
+
+    def _start_episode(self, index: int) -> np.ndarray:
+        env = self._envs[index]
+        self._origins[index], self._actions[index] = {"rng": _rng_state(env)}, []
+        return env.reset()[0]
+
+    def snapshot(self) -> EnvState:
+        arrays = {f"actions.{index}": np.array(actions) for index, actions in enumerate(self._actions)}
+        return EnvState({"obs": self._obs.copy(), **arrays}, {"backend": "sync", "origins": list(self._origins)})
+
+    def restore(self, state: EnvState) -> np.ndarray | None:
+        if state.values.get("backend") != "sync" or len(state.values["origins"]) != self.num_envs:
+            return None
+        for index, (env, origin) in enumerate(zip(self._envs, state.values["origins"], strict=True)):
+            recorded = state.arrays[f"actions.{index}"]
+            actions = recorded.tolist() if self._discrete else list(recorded)
+            self._origins[index], self._actions[index] = origin, actions
+            self._obs[index] = _replay(env, origin, actions)
+        # An environment with randomness of its own comes out elsewhere; better a new episode than a false one.
+        if not np.array_equal(self._obs, state.arrays["obs"], equal_nan=True):
+            return None
+        return self._obs.copy()
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+
+def _make_single(env_id: str, env_kwargs: Mapping[str, Any]) -> gym.Env:
+    env = gym.make(env_id, **env_kwargs)
+    space = env.observation_space
+    if isinstance(space, gym.spaces.Box):
+        return env
+    if not space.is_np_flattenable:
+        raise BadInput(f"{env_id}: observations of type {type(space).__name__} cannot be made a flat vector")
+    return gym.wrappers.FlattenObservation(env)
+
+
+def _rng_state(env: gym.Env) -> dict[str, Any]:
+    return dict(env.unwrapped.np_random.bit_generator.state)
+
+
+def _replay(env: gym.Env, origin: Mapping[str, Any], actions: Sequence[Any]) -> np.ndarray:
+    if "seed" in origin:
+        obs = env.reset(seed=origin["seed"])[0]
+    else:
+        env.reset(seed=0)  # makes the generator whose state is then set
+        env.unwrapped.np_random.bit_generator.state = dict(origin["rng"])
+        obs = env.reset()[0]
+    for action in actions:
+        obs = env.step(action)[0]
+    return obs
+
+
+def make_envs(env_id: str, num_envs: int, env_kwargs: Mapping[str, Any] | None = None) -> VectorEnvs:
+    """Make the environments with the cheapest backend that behaves the same."""
+    try:
+        module, _, name = env_id.rpartition(":")
+        if module:
+            importlib.import_module(module)  # `package.module:Env-v0`: importing it registers the id
+        spec = gym.spec(name)
+        native = str(spec.vector_entry_point).endswith("cartpole:CartPoleVectorEnv")
+        if native and num_envs >= NATIVE_CARTPOLE_FROM and not env_kwargs:
+            return NativeCartPole(env_id, num_envs)
+        return SyncEnvs(env_id, num_envs, env_kwargs)
+    except gym.error.DependencyNotInstalled as error:
+        raise BadInput(f"{env_id} needs a package that is not installed: {error}") from error
+    except (gym.error.Error, ModuleNotFoundError) as error:
+        raise BadInput(f"environment {env_id!r} cannot be made: {error}") from error
+
+
+class EpisodeTracker:
+    """Returns and lengths of the running episodes, and the last hundred that ended."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._returns = np.zeros(num_envs, dtype=np.float64)
+        self._lengths = np.zeros(num_envs, dtype=np.int64)
+        self._recent: deque[float] = deque(maxlen=100)
+        self.episodes = 0
+
+    def add(self, step: Step) -> list[tuple[float, int]]:
+        """Count one step; return (return, length) of the episodes that ended with it."""
+        self._returns += step.rewards
+        self._lengths += 1
+        if not step.ended.any():
+            return []
+        finished = [(float(self._returns[i]), int(self._lengths[i])) for i in np.flatnonzero(step.ended)]
+        self._returns[step.ended] = 0
+        self._lengths[step.ended] = 0
+        self._recent.extend(episode_return for episode_return, _ in finished)
+        self.episodes += len(finished)
+        return finished
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean over the last hundred episodes (fewer at the beginning); None before the first."""
+        return sum(self._recent) / len(self._recent) if self._recent else None
+
+    def has_reached(self, episode_return: float | None) -> bool:
+        """Tell whether a full hundred episodes average at least this return."""
+        mean = self.mean_return
+        return episode_return is not None and mean is not None and len(self._recent) == 100 and mean >= episode_return
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "returns": self._returns.tolist(), "lengths": self._lengths.tolist(),
+            "recent": list(self._recent), "episodes": self.episodes,
+        }  # fmt: skip
+
+    def restore(self, state: Mapping[str, Any], *, mid_episode: bool) -> None:
+        """Take the counts back; without `mid_episode` the running episodes start anew."""
+        if mid_episode:
+            self._returns[:] = state["returns"]
+            self._lengths[:] = state["lengths"]
+        self._recent.extend(state["recent"])
+        self.episodes = int(state["episodes"])

@@ -1,0 +1,178 @@
+"""The `run` an algorithm is given: event files, progress, checkpoints, and whether to go on."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import torch
+from mosaic_wire.files import write_bytes_atomically
+from mosaic_wire.manifest import CheckpointEntry
+from mosaic_wire.paths import RunFolder
+
+from cleanrl_worker.training.channel import Channel, Command
+from cleanrl_worker.training.checkpoint import load_state, save_state
+from cleanrl_worker.training.events import EventWriter
+from cleanrl_worker.training.state import TrainingState
+
+_REPORT_EVERY_S = 0.5
+_POLL_PAUSED_S = 0.5
+
+Snapshot = Callable[[], TrainingState]
+
+
+class Stop(StrEnum):
+    """Why training ended before its steps were used up."""
+
+    CANCELLED = "cancelled"
+    RELEASED = "released"
+
+
+class RunContext:
+    """What surrounds an algorithm. Control is obeyed in `should_stop`, the algorithm's one safe point."""
+
+    def __init__(
+        self, algo: str, folder: Path, channel: Channel, *, tensorboard: Path | None = None, resume: Path | None = None
+    ) -> None:
+        self.algo = algo
+        self.folder = RunFolder(folder)
+        self._channel = channel
+        self.checkpoint = load_state(resume, algo) if resume is not None else None
+        self._resumed_from = resume
+        self.writer = EventWriter(
+            tensorboard or self.folder.tensorboard,
+            resume_at=self.checkpoint.step if self.checkpoint is not None else -1,
+        )
+        self.stopped: Stop | None = None
+        self._asked_to_stop = False
+        self._saved_at = -1
+        self._due_from = 0
+        self._first_step = self._step = self._total = 0
+        self._episodic_return: float | None = None
+        self._started_at = time.monotonic()
+        self._reported_at = -_REPORT_EVERY_S
+
+    # -- around the loop
+
+    def begin(self, step: int, total: int, args: Any) -> None:
+        """Say where training starts and where it is to end."""
+        self._first_step, self._step, self._total, self._started_at = step, step, total, time.monotonic()
+        if self.checkpoint is None:
+            rows = "\n".join(f"|{name}|{value}|" for name, value in asdict(args).items())
+            self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
+        self._tell_progress()
+
+    def loaded(self, environments: str) -> None:
+        """Say that the checkpoint was taken over, and how exactly the environments go on."""
+        assert self.checkpoint is not None
+        assert self._resumed_from is not None
+        self._due_from = self.checkpoint.step
+        if self._resumed_from.resolve().is_relative_to(self.folder.checkpoints.resolve()):
+            self._saved_at = self.checkpoint.step  # it is this run's already
+        self._channel.tell(
+            "checkpoint_loaded",
+            {"path": str(self._resumed_from), "step": self.checkpoint.step, "environments": environments},
+        )
+
+    def steps_per_second(self, step: int) -> float:
+        return (step - self._first_step) / max(time.monotonic() - self._started_at, 1e-9)
+
+    def report(self, step: int, episodic_return: float | None) -> None:
+        """Tell the worker how far training is; cheap enough for every iteration."""
+        self._step, self._episodic_return = step, episodic_return
+        if time.monotonic() - self._reported_at >= _REPORT_EVERY_S:
+            self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        self._reported_at = time.monotonic()
+        sps = self.steps_per_second(self._step) if self._step > self._first_step else None
+        message = {"step": self._step, "total": self._total, "episodic_return": self._episodic_return, "sps": sps}
+        self._channel.tell("progress", message, must_arrive=False)
+
+    # -- control
+
+    def request_stop(self) -> None:
+        """Ask for a stop at the next safe point; safe to call from a signal handler."""
+        self._asked_to_stop = True
+
+    def should_stop(self, step: int, snapshot: Snapshot) -> bool:
+        """The safe point: obey what was asked for; holds here while paused."""
+        return self._obey(lambda: self._save(step, snapshot, "last"))
+
+    def stop_requested(self) -> bool:
+        """The same after training, where everything worth saving has been saved (a long evaluation)."""
+        return self._obey(lambda: None)
+
+    def _obey(self, save: Callable[[], None]) -> bool:
+        commands = self._channel.poll()
+        while commands and not self._asked_to_stop and self.stopped is None:
+            command = commands.pop(0)
+            if command is Command.STOP:
+                self._asked_to_stop = True
+            elif command is Command.RELEASE:
+                self.stopped = Stop.RELEASED
+            elif command is Command.PAUSE:
+                save()
+                commands = self._hold(commands)
+        if self._asked_to_stop and self.stopped is None:
+            self.stopped = Stop.CANCELLED
+        return self.stopped is not None
+
+    def _hold(self, commands: list[Command]) -> list[Command]:
+        """Wait until told otherwise; return the commands to go on with."""
+        self.writer.flush()
+        self._channel.tell("paused", {"step": self._step})
+        paused_at = time.monotonic()
+        while not self._asked_to_stop:
+            while commands:
+                command = commands.pop(0)
+                if command is Command.RESUME:
+                    self._started_at += time.monotonic() - paused_at  # a pause is not slow training
+                    self._channel.tell("resumed", {"step": self._step})
+                    return commands
+                if command is not Command.PAUSE:
+                    return [command, *commands]
+            commands = self._channel.poll(_POLL_PAUSED_S)
+        return []
+
+    # -- what stays
+
+    def save_if_due(self, step: int, every: int, snapshot: Snapshot) -> None:
+        """Write a periodic checkpoint when a multiple of `every` steps was passed since the last."""
+        if every and step // every > self._due_from // every:
+            self._due_from = step
+            self._save(step, snapshot, "periodic")
+
+    def save_last(self, step: int, snapshot: Snapshot) -> None:
+        """Write the checkpoint that a resumed or extended run goes on from."""
+        self._save(step, snapshot, "last")
+
+    def _save(self, step: int, snapshot: Snapshot, kind: str) -> None:
+        if step == self._saved_at:
+            return
+        entry = save_state(self.folder, self.algo, snapshot(), kind)
+        self._saved_at = step
+        self._tell_saved(entry)
+
+    def _tell_saved(self, entry: CheckpointEntry) -> None:
+        message = {"path": entry.path, "step": entry.step, "sha256": entry.sha256, "checkpoint_kind": entry.kind}
+        self._channel.tell("checkpoint_saved", message)
+
+    def save_policy(self, state_dict: Mapping[str, torch.Tensor], name: str) -> None:
+        """Write the bare weights for people who load them elsewhere, as CleanRL does."""
+        weights = {key: tensor.detach().cpu().clone() for key, tensor in state_dict.items()}
+        buffer = io.BytesIO()
+        torch.save(weights, buffer)
+        write_bytes_atomically(self.folder.root / name, buffer.getvalue())
+        self._channel.tell("policy", {"path": name})
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        """Say how it ended; the last message of a training process."""
+        self.writer.close()
+        self._tell_progress()
+        self._channel.tell("ended", {"outcome": str(self.stopped or "completed"), "step": self._step, **result})

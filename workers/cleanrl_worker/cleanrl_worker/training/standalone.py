@@ -1,0 +1,64 @@
+"""Run an algorithm without worker and daemon, as one runs a CleanRL script."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import tyro
+
+from cleanrl_worker.errors import BadInput, TrainingStopped
+from cleanrl_worker.training.channel import Channel, ConsoleChannel
+from cleanrl_worker.training.evaluation import Evaluation
+from cleanrl_worker.training.run_context import RunContext, Stop
+
+Train = Callable[[Any, RunContext], Evaluation | None]
+
+
+def run_alone(algo: str, args_type: type[Any], train: Train, argv: list[str] | None = None) -> None:
+    """Parse the flags, train, and leave everything under `runs/<env>__<name>__<seed>__<time>/`."""
+    args = tyro.cli(args_type, args=argv, prog=f"python -m cleanrl_worker.algorithms {algo}")
+    name = args.env_id.replace("/", "_").replace(":", "_")
+    folder = Path("runs") / f"{name}__{args.exp_name}__{args.seed}__{int(time.time())}"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        stopped = run_algorithm(algo, args, train, folder, ConsoleChannel(), tensorboard=folder)
+    except (BadInput, TrainingStopped) as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2 if isinstance(error, BadInput) else 1)
+    sys.stdout.write(f"everything is in {folder}\n")
+    sys.exit(130 if stopped else 0)
+
+
+def run_algorithm(
+    algo: str,
+    args: Any,
+    train: Train,
+    folder: Path,
+    channel: Channel,
+    *,
+    tensorboard: Path | None = None,
+    resume: Path | None = None,
+) -> Stop | None:
+    """Train in this process; SIGTERM and Ctrl-C end it at the next safe point, with a checkpoint."""
+    torch.set_num_threads(max(1, args.torch_threads))
+    run = RunContext(algo, folder, channel, tensorboard=tensorboard, resume=resume)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        run.request_stop()
+
+    earlier = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        evaluation = train(args, run)
+        run.end({"evaluation": evaluation.to_json()} if evaluation is not None else {})
+    finally:
+        run.writer.close()
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+    return run.stopped
