@@ -96,6 +96,7 @@ class RunSupervisor:
             known = event.attempt == self.record.attempt and event.seq <= self.record.lifecycle_seq
             if known and event.event.ends_the_run:
                 self._hear_last_words(event)
+                self._note_last_step(event.payload)
 
     # ------------------------------------------------------------------ what others ask
 
@@ -297,12 +298,20 @@ class RunSupervisor:
         if event.event is LifecycleKind.RUN_FAILED:
             self._failure = _failure_text(event.payload)
 
+    def _note_last_step(self, payload: Mapping[str, Any]) -> None:
+        """An ending tells how far the run came; while no daemon listened, no heartbeat did."""
+        record, step = self.record, payload.get("step")
+        if type(step) is int and record.step < step < 1 << 63:
+            headline = Headline(step, record.total, record.episodic_return, record.sps, record.seconds_since_step)
+            self._journal.keep_headline(record.run_id, headline)
+
     async def _take(self, event: RunLifecycleEvent) -> None:
         run_id, payload = self.record.run_id, dict(event.payload)
         if event.event is LifecycleKind.HEARTBEAT:
             return
         if event.event.ends_the_run:
             self._hear_last_words(event)
+            self._note_last_step(payload)
             changes: dict[str, Any] = {"result": payload} if event.event is LifecycleKind.RUN_COMPLETED else {}
             self.record = await self._journal.record(
                 run_id, f"worker_{event.event}", payload=payload, lifecycle_seq=event.seq, **changes
