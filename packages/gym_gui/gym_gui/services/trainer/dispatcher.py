@@ -169,7 +169,7 @@ class TrainerDispatcher:
         run_id = record.run_id
         try:
             supervisor = await self._launch(record, reservation)
-        except (SpawnFailed, WireError, OSError) as error:
+        except (TrainerError, WireError, OSError) as error:
             logger.error("run %s could not be started: %s", run_id, error)
             self._ledger.release(run_id)
             self._launched(run_id)
@@ -255,13 +255,22 @@ class TrainerDispatcher:
         logs = self._home.run_logs(record.run_id)
         logs.mkdir(parents=True, exist_ok=True)
         logs.chmod(0o700)
-        config = read_json_object(self._home.config_file(record.run_id))
-        worker_config: dict[str, Any] = config["metadata"]["worker"]["config"]
+        worker_config = self._worker_part(record.run_id)
         if record.attempt > 1 and spec.capabilities.supports_checkpointing:
             checkpoint = last_good_checkpoint(folder)
             if checkpoint is not None:
                 worker_config = with_checkpoint(worker_config, folder.root / checkpoint.path)
         write_json_atomically(self._home.worker_config_file(record.run_id), worker_config)
+
+    def _worker_part(self, run_id: str) -> dict[str, Any]:
+        path = self._home.config_file(run_id)
+        try:
+            config = read_json_object(path)["metadata"]["worker"]["config"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SpawnFailed(f"its config {path} cannot be used: {error}; submit the run again") from error
+        if not isinstance(config, dict):
+            raise SpawnFailed(f"its config {path} holds no worker config; submit the run again")
+        return config
 
     # ------------------------------------------------------------------ supervising
 
