@@ -85,8 +85,8 @@ def code_of(number: int) -> LogCode | None:
 
 def format_line(code: LogCode, message: str, extra: Mapping[str, Any] | None = None) -> str:
     """Write one coded line; a message of several lines becomes one."""
-    # Escaped, so that the last ` | extra=` of a line is always the one that ends the message.
-    attached = json.dumps(dict(extra or {}), ensure_ascii=False, default=str).replace("|", "\\u007c")
+    # Escaped: one line whatever it holds, and its last ` | extra=` is always the one that ends the message.
+    attached = json.dumps(dict(extra or {}), default=str).replace("|", "\\u007c")
     flat = " ⏎ ".join(part.strip() for part in message.splitlines() if part.strip())
     return f"{code.code} | {flat}{_EXTRA}{attached}"
 

@@ -260,8 +260,7 @@ def import_archive(path: Path, home: Home, *, limits: ArchiveLimits | None = Non
         record = read_record(staging / "run.json")
         story = read_story(staging / "story.jsonl", record.run_id)
         (staging / "run").mkdir(exist_ok=True)
-        # One flush for all files: a run that the registry knows must have them after a power cut.
-        os.sync()
+        _flush(staging)
     except OSError as error:
         remove(staging)
         raise ArchiveRefused(f"the archive cannot be unpacked: {error.strerror or error}") from error
@@ -311,6 +310,16 @@ def _write(target: Path, content: Iterator[bytes]) -> str:
             digest.update(data)
             stream.write(data)
     return digest.hexdigest()
+
+
+def _flush(staging: Path) -> None:
+    """A run that the registry knows must have its files after a power cut."""
+    for path in staging.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as stream:
+                os.fsync(stream.fileno())
+        else:
+            fsync_directory(path)
 
 
 def _expect_a_known_place(member: Member) -> None:

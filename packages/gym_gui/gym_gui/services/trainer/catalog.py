@@ -123,24 +123,33 @@ class WorkerCatalog:
             spec = self._spec(source)
         except SpecError as error:
             log_code(logger, LOG_WORKER_DESCRIBE_FAILED, f"worker {source.name!r}: {error}", origin=source.origin)
-            again = "" if source.problem else "; once cured, `mosaic workers --refresh` asks again"
-            return CatalogEntry(source.name, source.name, source.version, source.origin, None, f"{error}{again}")
+            return CatalogEntry(source.name, source.name, source.version, source.origin, None, str(error))
         return CatalogEntry(spec.name, spec.display_name, spec.version, source.origin, spec)
 
     def _spec(self, source: Source) -> WorkerSpec:
         if source.problem:
             raise SpecError(source.problem)
         if source.description is not None:
-            spec = checked_spec({**source.description, "argv": list(source.argv)})
+            try:
+                spec = checked_spec({**source.description, "argv": list(source.argv)})
+            except SpecError as error:
+                raise SpecError(f"{error}; repair or remove {source.origin}") from None
         elif (kept := self._read_kept(source)) is not None:
             spec = kept
         else:
-            spec = replace(describe(source.argv, timeout_s=self._timeout_s), argv=source.argv)
+            spec = self._ask(source)
             if spec.name == source.name:
                 self._keep(source, spec)
         if spec.name != source.name:
             raise SpecError(f"it calls itself {spec.name!r}, but is installed as {source.name!r}; make them the same")
         return spec
+
+    def _ask(self, source: Source) -> WorkerSpec:
+        try:
+            return replace(describe(source.argv, timeout_s=self._timeout_s), argv=source.argv)
+        except SpecError as error:
+            # Not kept on disk: a busy machine may have been the reason.
+            raise SpecError(f"{error}; once cured, `mosaic workers --refresh` asks again") from None
 
     def _read_kept(self, source: Source) -> WorkerSpec | None:
         try:

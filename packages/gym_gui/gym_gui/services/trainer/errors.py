@@ -78,7 +78,7 @@ class UnknownWorker(TrainerError):
 
     def __init__(self, name: str, suggestion: str | None = None) -> None:
         self.name, self.suggestion = name, suggestion
-        hint = f"; did you mean {suggestion!r}?" if suggestion else ""
+        hint = f", did you mean {suggestion!r}?" if suggestion else ";"
         super().__init__(f"there is no worker {name[:80]!r}{hint} `mosaic workers` lists them")
 
 
