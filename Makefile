@@ -90,7 +90,7 @@ format: $(TEST_READY) ## format the code and repair what ruff can
 	@$(BIN)/ruff format
 
 bench: $(TEST_READY) ## run every benchmark; each prints one table of ratios
-	@shopt -s nullglob; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+	@for script in $$(grep -l __main__ benchmarks/*.py); do echo "== $$script"; $(BIN)/python "$$script"; done
 
 proto: $(TEST_READY) ## regenerate the protocol stubs from trainer.proto
 	@$(BIN)/python -m grpc_tools.protoc -Ipackages/mosaic_wire \
