@@ -51,7 +51,7 @@ _SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),  # otherwise a second daemon binds a busy port without a word
     ("grpc.max_receive_message_length", 16 * 2**20),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),  # workers ask every 30 s whether we live
 )
 
 

@@ -22,7 +22,7 @@ from mosaic_wire.worker_spec import WorkerSpec
 from gym_gui.config.settings import Settings
 from gym_gui.services.trainer.capacity import CapacityGuard
 from gym_gui.services.trainer.catalog import WorkerCatalog
-from gym_gui.services.trainer.errors import SpawnFailed, TrainerError
+from gym_gui.services.trainer.errors import InvalidTransition, SpawnFailed, TrainerError
 from gym_gui.services.trainer.executors.base import Executor, WorkerHandle
 from gym_gui.services.trainer.executors.gone import GoneWorker
 from gym_gui.services.trainer.finalise import finalise_manifest
@@ -135,6 +135,8 @@ class TrainerDispatcher:
                 self._estimate_mb(record),
                 promised_memory_mb=self._promised_memory_mb(),
             )
+            if record.run_id not in self.queue:
+                continue  # cancelled while the machine was looked at
             if shortage is not None:
                 self.queue.blocked(record, shortage)
                 short = True
@@ -179,6 +181,7 @@ class TrainerDispatcher:
             self._ledger.release(run_id)
             self._launched(run_id)
             self._wake.set()
+            await self._end_cancelled(run_id)
             return
         await self._supervise(supervisor)
 
@@ -192,7 +195,6 @@ class TrainerDispatcher:
             run_id, "", claimed=True, mark=mark, run_token_sha256=digest(token), gpu_ids=reservation.gpu_ids
         )
         if fresh.cancel_requested:
-            await self._journal.apply(run_id, RunEvent.CANCELLED, reason="cancelled on request", claimed=False)
             return None
         launch = build_launch(
             spec,
@@ -260,7 +262,7 @@ class TrainerDispatcher:
             checkpoint = last_good_checkpoint(folder)
             if checkpoint is not None:
                 worker_config = with_checkpoint(worker_config, folder.root / checkpoint.path)
-        write_json_atomically(self._home.worker_config_file(record.run_id), worker_config)
+        write_json_atomically(self._home.worker_config_file(record.run_id), worker_config, sealed=True)
 
     def _worker_part(self, run_id: str) -> dict[str, Any]:
         path = self._home.config_file(run_id)
@@ -298,12 +300,17 @@ class TrainerDispatcher:
 
     async def _retry_or_give_up(self, record: RunRecord, *, retry: bool = True) -> None:
         """From FAULT: back to the queue if the policy allows it, else the end."""
+        try:
+            await self._leave_fault(record, retry=retry)
+        except InvalidTransition:
+            logger.info("run %s was cancelled before it could be retried or given up", record.run_id)
+
+    async def _leave_fault(self, record: RunRecord, *, retry: bool) -> None:
         run_id, reason = record.run_id, record.fault_reason or record.reason
         story = await self._journal.read(self._journal.registry.story, run_id)
         retried = sum(event.kind == RunEvent.RETRIED for event in story)
         if record.cancel_requested:
-            ended = await self._journal.apply(run_id, RunEvent.CANCELLED, reason="cancelled on request")
-            await self._ended(ended)
+            await self._end_cancelled(run_id)
         elif retry and retried < record.retries:
             wait_s = min(_MAX_RETRY_WAIT_S, 2.0**retried)
             again = await self._journal.apply(
@@ -356,9 +363,22 @@ class TrainerDispatcher:
         record = await self._journal.record(run_id, "cancel_requested", cancel_requested=True)
         if run_id in self._launching:  # its launch notices the request
             return record
+        if (supervisor := self.supervisors.get(run_id)) is not None:  # it was launched meanwhile
+            return await supervisor.cancel()
         self.queue.remove(run_id)
-        record = await self._journal.apply(run_id, RunEvent.CANCELLED, reason="cancelled on request")
         self._wake.set()
+        return await self._end_cancelled(run_id)
+
+    async def _end_cancelled(self, run_id: str) -> RunRecord:
+        """The end of a cancelled run that has no process; of several who ask for it one brings it about."""
+        record = await self._journal.read(self._journal.registry.get, run_id)
+        folder, reason = self._home.run_folder(run_id), "cancelled on request"
+        if record.status is not RunStatus.TERM:
+            await asyncio.to_thread(finalise_manifest, folder, record, "cancelled", reason)
+        try:
+            record = await self._journal.apply(run_id, RunEvent.CANCELLED, reason=reason, **_NO_PROCESS)
+        except InvalidTransition:
+            return await self._journal.read(self._journal.registry.get, run_id)
         self._spawn(self._ended(record), f"end {run_id}")
         return record
 
