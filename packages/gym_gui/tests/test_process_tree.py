@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import secrets
 import signal
 import subprocess
@@ -188,6 +189,20 @@ def test_the_session_counts_while_the_leader_is_a_zombie_and_not_after(start: St
     assert tree_of(identity, mark, members=[stale]) == []
     assert send_signal(orphan, signal.SIGKILL)
     assert wait_until(lambda: not orphan.is_alive())
+
+
+@pytest.mark.skipif(
+    tuple(int(word) for word in platform.release().split("-")[0].split(".")[:2]) < (6, 9),
+    reason="older kernels cannot signal a group through a pidfd",
+)
+def test_one_call_reaches_the_whole_group_also_of_a_zombie(start: Start, mark: str) -> None:
+    process = start("import os, time\nif os.fork() == 0:\n    print(os.getpid(), flush=True); time.sleep(60)\n")
+    identity, child = identity_of(process), int(first_line(process))
+    assert wait_until(lambda: process_state(process.pid) == "Z")
+    assert send_signal(identity, signal.SIGSTOP, whole_group=True)
+    assert wait_until(lambda: process_state(child) == "T")
+    assert send_signal(identity, signal.SIGKILL, whole_group=True)
+    assert wait_until(lambda: tree_of(identity, mark) == [])
 
 
 def test_a_leader_in_somebody_elses_session_does_not_drag_that_session_in(start: Start, mark: str) -> None:

@@ -79,7 +79,9 @@ class LocalWorker:
         """
         deadline = time.monotonic() + grace_s
         asked: set[ProcessIdentity] = set()
-        await asyncio.to_thread(self._ask, first_signal, asked)
+        if not await asyncio.to_thread(self._ask, first_signal, asked):
+            self._reap()
+            return True
         pause_s = 0.01
         while (left := deadline - time.monotonic()) > 0 and await asyncio.to_thread(self._is_anybody_left):
             with suppress(TimeoutError):
@@ -105,14 +107,17 @@ class LocalWorker:
         else:
             await self.wait()
 
-    def _ask(self, signal_number: int, asked: set[ProcessIdentity]) -> None:
+    def _ask(self, signal_number: int, asked: set[ProcessIdentity]) -> bool:
+        """Signal everybody who has not been asked; False when nobody is there."""
         if self._group is not None:
             self._group.thaw()
-        for member in self._tree():
+        tree = self._tree()
+        for member in tree:
             if member not in asked:
                 asked.add(member)
                 send_signal(member, signal_number)
                 send_signal(member, signal.SIGCONT)  # a stopped process hears SIGTERM only once it goes on
+        return bool(tree)
 
     def _kill_until_gone(self, deadline: float) -> bool:
         pause_s = 0.002
