@@ -98,11 +98,12 @@ class Trainer:
 
     def _store_config(self, config: TrainRunConfig, run_id: str, parent: Parent | None) -> NewRun:
         """Write the canonical config; secrets go to the secret store before anything touches `var/`."""
-        expanded = expand(config, run_id, self.home)
-        document, secrets = split_secrets(expanded.to_json())
+        document, secrets = split_secrets(expand(config, run_id, self.home).to_json())
+        # A key pasted into the name, a tag or the notes is blotted out there too, so only the clean one counts now.
+        clean = TrainRunConfig.model_validate_json(json.dumps(document))
         if parent is not None:  # a continued run has references to its parent's secrets
             secrets = {**self._secret_store.get(parent.run_id), **secrets}
-        identity = identity_of(expanded)
+        identity = identity_of(clean)
         if secrets:
             self._secret_store.put(run_id, secrets)
         try:
@@ -113,7 +114,7 @@ class Trainer:
                 f"the run was not accepted: its config cannot be written under {self.home.configs}: {error.strerror}; "
                 "make room or make the folder writable, then submit again"
             ) from error
-        return _new_run(run_id, expanded, identity, parent, redact_document(identity.extras, secrets.values()))
+        return _new_run(run_id, clean, identity, parent, redact_document(identity.extras, secrets.values()))
 
     def _forget_config(self, run_id: str) -> None:
         self.home.config_file(run_id).unlink(missing_ok=True)
@@ -286,7 +287,8 @@ class Trainer:
             await asyncio.to_thread(imported.abandon)
             raise NotPossibleNow(f"run {imported.record.run_id} is here already; delete it first to import it anew")
         try:
-            await asyncio.to_thread(imported.commit)
+            # Nobody here knows this id: files of that name are what an interrupted import left.
+            await asyncio.to_thread(imported.commit, replace=True)
             record = await self.journal.read(self.journal.registry.restore, imported.record, imported.story)
         except BaseException:
             await asyncio.to_thread(imported.abandon)
