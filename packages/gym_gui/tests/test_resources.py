@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
+from gym_gui.config.settings import Settings
 from gym_gui.services.trainer.gpu import Gpu
+from gym_gui.services.trainer.inventory import detect_inventory
 from gym_gui.services.trainer.resources import (
     Inventory,
     Reservation,
     ResourceLedger,
     ResourceRequest,
-    detect_inventory,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -179,15 +178,9 @@ def test_never_more_is_given_than_there_is(
     assert len(book.free().gpus) == 3
 
 
-@dataclass(frozen=True)
-class Allowed:
-    cpus: float | None = None
-    memory_mb: int | None = None
-
-
 def test_the_inventory_is_what_the_machine_has_unless_the_settings_say_otherwise() -> None:
-    real = detect_inventory(Allowed())
+    real = detect_inventory(Settings())
     assert real.cpus > 0
     assert real.memory_mb > 16
-    assert detect_inventory(Allowed(cpus=1.5, memory_mb=100)).cpus == 1.5
-    assert detect_inventory(Allowed(memory_mb=100)).memory_mb == 100
+    assert detect_inventory(Settings(cpus=1.5, memory_mb=100)).cpus == 1.5
+    assert detect_inventory(Settings(memory_mb=100)).memory_mb == 100

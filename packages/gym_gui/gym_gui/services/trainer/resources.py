@@ -1,4 +1,4 @@
-"""What runs ask for, what the machine has, and who holds what. The ledger is pure: no I/O, no clock.
+"""What runs ask for, what the machine has, and who holds what. Pure: no I/O, no clock.
 
 GPUs: a run gets as many as are free between `gpus_mandatory` and `gpus`. A run that would like GPUs and insists on
 none waits for at least one on a machine that has any (a CPU run that takes days is not what it meant), and runs on
@@ -8,14 +8,9 @@ the CPU where there is none at all.
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
-from typing import Protocol
 
-import psutil
-
-from gym_gui.services.trainer.cgroup_mounts import cpu_quota, memory_ceiling
-from gym_gui.services.trainer.gpu import Gpu, GPUAllocator, detect_gpus
+from gym_gui.services.trainer.gpu import Gpu, GPUAllocator
 
 _ROUNDING = 1e-9
 """Sums of fractions such as 0.1 are a little off."""
@@ -144,28 +139,3 @@ def _tidy(value: float) -> float:
 
 def _count(number: float, noun: str) -> str:
     return f"{number:g} {noun}" + ("" if number == 1 else "s")
-
-
-class Allowance(Protocol):
-    """The part of the settings that says what of the machine runs may have; None: all of it."""
-
-    @property
-    def cpus(self) -> float | None: ...
-
-    @property
-    def memory_mb(self) -> int | None: ...
-
-
-def detect_inventory(allowance: Allowance) -> Inventory:
-    """Read what this machine, or the container we are in, has for runs."""
-    cpus = float(len(os.sched_getaffinity(0)))
-    if (quota := cpu_quota()) is not None:
-        cpus = min(cpus, quota)
-    memory_bytes: int = psutil.virtual_memory().total
-    if (ceiling := memory_ceiling()) is not None:
-        memory_bytes = min(memory_bytes, ceiling.total_bytes)
-    return Inventory(
-        cpus=cpus if allowance.cpus is None else allowance.cpus,
-        memory_mb=memory_bytes >> 20 if allowance.memory_mb is None else allowance.memory_mb,
-        gpus=detect_gpus(),
-    )
