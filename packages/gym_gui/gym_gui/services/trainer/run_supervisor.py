@@ -146,7 +146,7 @@ class RunSupervisor:
     async def cancel(self) -> RunRecord:
         """Ask for the end; the supervisor's task brings it about."""
         async with self._lock:
-            if not self.record.cancel_requested:
+            if not (self.record.cancel_requested or self.record.status is RunStatus.TERM):
                 self.record = await self._journal.record(self.record.run_id, "cancel_requested", cancel_requested=True)
         self._poked.set()
         return self.record
