@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 _CAPACITY_RECHECK_S = 3.0
 _HEADLINE_FLUSH_S = 1.0
 _MAX_RETRY_WAIT_S = 60.0
+_TRY_AGAIN_S = 1.0
 
 
 class TrainerDispatcher:
@@ -278,11 +279,24 @@ class TrainerDispatcher:
 
     async def _supervise(self, supervisor: RunSupervisor) -> None:
         run_id = supervisor.record.run_id
-        finished = await supervisor.run()
+        finished = await self._watch(supervisor)
         self.supervisors.pop(run_id, None)
         self._ledger.release(run_id)
         self._wake.set()
         await self._after(finished)
+
+    async def _watch(self, supervisor: RunSupervisor) -> Finished:
+        """Watch a run to its end, whatever happens to the watching (a full disk, an unreadable file, a bug)."""
+        told = ""
+        while True:
+            try:
+                return await supervisor.run()
+            except Exception as error:
+                # The boundary of a run: it stays watched, and its slots stay taken until its tree is gone.
+                if (text := repr(error)) != told:
+                    logger.exception("run %s cannot be watched, trying on", supervisor.record.run_id)
+                    told = text
+                await asyncio.sleep(_TRY_AGAIN_S)
 
     async def _after(self, finished: Finished) -> None:
         record = finished.record
@@ -324,11 +338,23 @@ class TrainerDispatcher:
             await self._enqueue_current(again.run_id)
         else:
             secrets = tuple((await asyncio.to_thread(self._secret_store.get, run_id)).values())
-            folder = self._home.run_folder(run_id)
-            await asyncio.to_thread(finalise_manifest, folder, record, "failed", reason)
+            await self._finalise(record, "failed", reason)
             tails = await asyncio.to_thread(output_tails, self._home, run_id, secrets)
             ended = await self._journal.apply(run_id, RunEvent.GIVEN_UP, reason=reason, payload=tails)
             await self._ended(ended)
+
+    async def _finalise(self, record: RunRecord, outcome: str, reason: str) -> None:
+        """Write the final manifest as soon as the disk takes it."""
+        folder, told = self._home.run_folder(record.run_id), ""
+        while True:
+            try:
+                await asyncio.to_thread(finalise_manifest, folder, record, outcome, reason)
+                return
+            except OSError as error:
+                if str(error) != told:
+                    logger.error("run %s: its manifest cannot be written, trying on: %s", record.run_id, error)
+                    told = str(error)
+            await asyncio.sleep(_TRY_AGAIN_S)
 
     async def _enqueue_current(self, run_id: str) -> None:
         """Queue a run as it is now: it may have been cancelled while it waited for its retry."""
@@ -372,9 +398,9 @@ class TrainerDispatcher:
     async def _end_cancelled(self, run_id: str) -> RunRecord:
         """The end of a cancelled run that has no process; of several who ask for it one brings it about."""
         record = await self._journal.read(self._journal.registry.get, run_id)
-        folder, reason = self._home.run_folder(run_id), "cancelled on request"
+        reason = "cancelled on request"
         if record.status is not RunStatus.TERM:
-            await asyncio.to_thread(finalise_manifest, folder, record, "cancelled", reason)
+            await self._finalise(record, "cancelled", reason)
         try:
             record = await self._journal.apply(run_id, RunEvent.CANCELLED, reason=reason, **_NO_PROCESS)
         except InvalidTransition:
