@@ -6,18 +6,29 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from mosaic_wire import env
+from mosaic_wire.capabilities import WorkerCapabilities
+from mosaic_wire.files import write_json_atomically
+from mosaic_wire.lifecycle import LifecycleReader, RunLifecycleEvent
+from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.testing import wait_until
+from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec
 
 from gym_gui.services.trainer.client import TrainerClient
+from gym_gui.services.trainer.errors import TrainerError
 from gym_gui.services.trainer.local_daemon import running_record
+from gym_gui.services.trainer.process_tree import read_mark, read_process_table
+
+_NORMAL = ("-m", "gym_gui.services.trainer.daemon", "run")
 
 
 class RunningDaemon:
@@ -30,10 +41,13 @@ class RunningDaemon:
         *,
         settings: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
+        script: str = "",
     ) -> None:
         self.home = home
-        self._config_home = config_home
-        self._environment = dict(environment or {})
+        self.config_home = config_home
+        self.environment = dict(environment or {})
+        self.script = script
+        """Python code to run as the daemon (with parts a test replaced); empty: the daemon as people start it"""
         config_home.mkdir(mode=0o700, parents=True, exist_ok=True)
         lines = [f"{key} = {_toml(value)}" for key, value in {"port": 0, **(settings or {})}.items()]
         (config_home / "settings.toml").write_text("\n".join(lines) + "\n")
@@ -63,22 +77,27 @@ class RunningDaemon:
     @property
     def variables(self) -> dict[str, str]:
         """The environment that points at this home."""
-        own = {env.MOSAIC_HOME: str(self.home.root), env.MOSAIC_CONFIG_HOME: str(self._config_home)}
-        return {**os.environ, **own, **self._environment}
+        own = {env.MOSAIC_HOME: str(self.home.root), env.MOSAIC_CONFIG_HOME: str(self.config_home)}
+        return {**os.environ, **own, **self.environment}
 
-    def start(self, *, timeout_s: float = 60) -> None:
-        """Start it and wait until it answers."""
+    def spawn(self) -> subprocess.Popen[bytes]:
+        """Start its process and do not wait: it may be meant to fail."""
         self.home.daemon_log.parent.mkdir(parents=True, exist_ok=True)
+        program = ("-c", self.script) if self.script else _NORMAL
         with self.home.daemon_log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "gym_gui.services.trainer.daemon", "run"],
+                [sys.executable, *program],
                 env=self.variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        process = self._process
+        return self._process
+
+    def start(self, *, timeout_s: float = 60) -> None:
+        """Start it and wait until it answers."""
+        process = self.spawn()
 
         def serves_or_died() -> bool:
             record = running_record(self.home)
@@ -105,21 +124,39 @@ class RunningDaemon:
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(60)
 
+    def wait_for_exit(self, *, timeout_s: float = 60) -> int:
+        """The exit code of a daemon that ends by itself."""
+        self._disconnect()
+        assert self._process is not None
+        return self._process.wait(timeout_s)
+
     def restart(self) -> None:
         self.kill()
         self.start()
+
+    def freeze(self) -> None:
+        """SIGSTOP: alive, and deaf."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
         """Cancel what still runs, then end the daemon."""
         if self._process is None:
             return
         if self._process.poll() is not None:
+            self.script = ""
             self.start()
-        for run in self.client.list().runs:
-            if run.status != "TERM":
+        for run in self.unfinished():
+            with suppress(TrainerError):  # it ended just now
                 self.client.cancel(run.run_id)
-        wait_until(lambda: all(run.status == "TERM" for run in self.client.list().runs), timeout_s=60)
+        wait_until(lambda: not self.unfinished(), timeout_s=60)
         self.stop()
+        self._process = None
+
+    def unfinished(self) -> list[pb.Run]:
+        return list(self.client.list(statuses=["INIT", "HSHK", "RDY", "EXEC", "PAUSE", "FAULT"]).runs)
 
     def _disconnect(self) -> None:
         if self._client is not None:
@@ -151,8 +188,39 @@ class RunningDaemon:
             )
         return run
 
+    def wait_for_run(self, run_id: str, holds: Callable[[pb.Run], object], *, timeout_s: float = 60) -> pb.Run:
+        """Wait until something holds for a run; show the run when it does not get there."""
+        run = self.client.get(run_id)
+
+        def arrived() -> object:
+            nonlocal run
+            run = self.client.get(run_id)
+            return holds(run)
+
+        if not wait_until(arrived, timeout_s=timeout_s):
+            raise AssertionError(f"it did not come to that:\n{run}\ndaemon log:\n{self.log()[-4000:]}")
+        return run
+
     def story_kinds(self, run_id: str) -> list[str]:
         return [event.kind for event in self.client.story(run_id)]
+
+    # ------------------------------------------------------------------ what lies on disk, and what runs
+
+    def lifecycle(self, run_id: str) -> list[RunLifecycleEvent]:
+        """What the worker itself wrote about its run."""
+        return LifecycleReader(self.home.run_folder(run_id).lifecycle).read()
+
+    def manifest(self, run_id: str) -> AnalyticsManifest:
+        return AnalyticsManifest.read(self.home.run_folder(run_id).manifest)
+
+    def output(self, run_id: str, stream: str = "stdout") -> str:
+        return (self.home.run_logs(run_id) / f"{stream}.log").read_text(errors="replace")
+
+
+def processes_of(run_id: str) -> list[int]:
+    """Every living process of this machine that carries a mark of the run, whichever attempt."""
+    alive = [stat.pid for stat in read_process_table().values() if not stat.is_gone]
+    return [pid for pid in alive if (read_mark(pid) or "").startswith(f"{run_id}.")]
 
 
 def random_config(
@@ -180,6 +248,55 @@ def random_config(
         "tags": list(tags),
         "metadata": {"worker": {"type": "random", "module": "random_worker.cli", "config": config}},
     }
+
+
+_PRELUDE = """
+import json, os, signal, sys, time
+from mosaic_wire.capabilities import WorkerCapabilities
+from mosaic_wire.exit_record import ExitOutcome
+from mosaic_wire.lifecycle import LifecycleKind
+from mosaic_wire.session import WorkerSession
+from mosaic_wire.worker_config import WorkerConfig, run_folder_of
+from pathlib import Path
+
+config = WorkerConfig.load(Path(os.environ["MOSAIC_CONFIG_FILE"]))
+target = os.environ["MOSAIC_GRPC_TARGET"]
+
+def open_session(**capabilities):
+    session = WorkerSession.from_environment(
+        config.run_id, run_folder_of(config.run_id).root, algo=config.algo, env_id=config.env_id,
+        extras=config.extras, capabilities=WorkerCapabilities(SCRIPT_NAME, **capabilities), target=target,
+    )
+    session.install_signal_handlers()
+    session.open()
+    return session
+"""
+
+
+def install_scripted_worker(home: Home, name: str, source: str, **capabilities: Any) -> None:
+    """Offer a worker of a few lines under a name; `config`, `target` and `open_session()` are there for it to use."""
+    folder = home.workers / name
+    folder.mkdir(parents=True, exist_ok=True)
+    script = folder / "worker.py"
+    script.write_text(f"SCRIPT_NAME = {name!r}\n{_PRELUDE}\n{textwrap.dedent(source)}")
+    spec = WorkerSpec(
+        name=name,
+        display_name=name,
+        version="1",
+        capabilities=WorkerCapabilities(name, **capabilities),
+        module=f"{name}.cli",
+        argv=(sys.executable, str(script)),
+        algorithms=(AlgorithmSpec("script", open_flags=True, modes=("train", "resume_training")),),
+    )
+    write_json_atomically(folder / "worker.json", spec.to_json())
+
+
+def scripted_config(name: str, *, timesteps: int = 100, **parameters: Any) -> dict[str, Any]:
+    """A run config for a worker of `install_scripted_worker`."""
+    config = random_config(timesteps=timesteps, **parameters)
+    config["metadata"]["worker"].update(type=name, module=f"{name}.cli")
+    config["metadata"]["worker"]["config"]["algo"] = "script"
+    return config
 
 
 def _toml(value: Any) -> str:

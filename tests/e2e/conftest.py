@@ -1,0 +1,40 @@
+"""Fixtures of the end-to-end and fault tests: real daemons in homes of their own, quick to lose patience."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gym_gui.testing import RunningDaemon
+from mosaic_wire.paths import Home
+
+QUICK = {"heartbeat_s": 0.2, "grace_s": 2, "silence_s": 20, "handshake_s": 60, "min_free_disk_mb": 0}
+"""Short beats and graces; silence and handshake stay long, because a busy machine must not look like a fault."""
+
+MakeDaemon = Callable[..., RunningDaemon]
+
+
+@pytest.fixture
+def make_daemon(home: Home, tmp_path: Path) -> Iterator[MakeDaemon]:
+    """Make (and start, unless told otherwise) a daemon of the test's home; it is closed with all its runs."""
+    with ExitStack() as stack:
+
+        def make(*, start: bool = True, script: str = "", environment: dict[str, str] | None = None, **settings: Any):
+            daemon = RunningDaemon(
+                home, tmp_path / "config", settings={**QUICK, **settings}, environment=environment, script=script
+            )
+            stack.callback(daemon.close)
+            if start:
+                daemon.start()
+            return daemon
+
+        yield make
+
+
+@pytest.fixture
+def daemon(make_daemon: MakeDaemon) -> RunningDaemon:
+    """A daemon with the quick settings."""
+    return make_daemon()

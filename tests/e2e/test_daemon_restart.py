@@ -1,0 +1,141 @@
+"""Fault 1: the daemon dies at any moment; its runs do not notice, and the next daemon takes every one of them up."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from gym_gui.testing import RunningDaemon, processes_of
+from mosaic_wire.lifecycle import LifecycleKind
+from mosaic_wire.testing import wait_until
+
+ENDLESS = {"timesteps": 1_000_000, "steps_per_second": 200}
+
+
+def starts_per_attempt(daemon: RunningDaemon, run_id: str) -> dict[int, int]:
+    """How often each attempt of a run was really started, by the worker's own account."""
+    counts: dict[int, int] = {}
+    for event in daemon.lifecycle(run_id):
+        if event.event is LifecycleKind.RUN_STARTED:
+            counts[event.attempt] = counts.get(event.attempt, 0) + 1
+    return counts
+
+
+def checkpoints_in(daemon: RunningDaemon, run_id: str) -> set[Path]:
+    return set(daemon.home.run_folder(run_id).checkpoints.glob("step-*"))
+
+
+def check_that_a_crash_disturbs_nobody(daemon: RunningDaemon, *, runs: int, kills: int) -> None:
+    going = [daemon.submit(**ENDLESS, checkpoint_every=40).run_id for _ in range(runs)]
+    pids = {run_id: daemon.wait_for(run_id, "EXEC").pid for run_id in going}
+    for kill in range(1, kills + 1):
+        daemon.kill()
+        before = {run_id: checkpoints_in(daemon, run_id) for run_id in going}
+        # No run pauses: each gets on without a daemon.
+        assert wait_until(lambda b=before: all(checkpoints_in(daemon, r) > b[r] for r in going), timeout_s=60)
+        daemon.start()
+        listed = {run.run_id: run for run in daemon.client.list().runs}
+        assert {run_id: listed[run_id].pid for run_id in going} == pids
+        assert {listed[run_id].status for run_id in going} == {"EXEC"}
+        for run_id in going:
+            kinds = daemon.story_kinds(run_id)
+            assert (kinds.count("dispatched"), kinds.count("reattached")) == (1, kill)
+    # Each still does what it is asked to, and ends as it should.
+    for run_id in going:
+        daemon.client.cancel(run_id)
+    for run_id in going:
+        run = daemon.wait_for(run_id)
+        assert (run.outcome, run.attempt) == ("cancelled", 1)
+        assert starts_per_attempt(daemon, run_id) == {1: 1}
+        assert processes_of(run_id) == []
+
+
+def test_a_killed_daemon_is_missed_by_no_run_and_the_next_one_takes_them_up(daemon: RunningDaemon) -> None:
+    check_that_a_crash_disturbs_nobody(daemon, runs=3, kills=2)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(600)
+def test_twenty_runs_outlive_five_kills_of_the_daemon(daemon: RunningDaemon) -> None:
+    check_that_a_crash_disturbs_nobody(daemon, runs=20, kills=5)
+
+
+def test_runs_that_end_while_no_daemon_looks_are_finished_from_their_files(daemon: RunningDaemon) -> None:
+    wanted = {
+        "completes": daemon.submit(timesteps=60, steps_per_second=40),
+        "raises": daemon.submit(timesteps=10_000, steps_per_second=40, fail_at_step=60),
+        "is killed": daemon.submit(timesteps=10_000, steps_per_second=40, kill_at_step=60),
+        "is told to stop": daemon.submit(**ENDLESS),
+    }
+    pids = {what: daemon.wait_for(run.run_id, "EXEC").pid for what, run in wanted.items()}
+    daemon.kill()
+    os.kill(pids["is told to stop"], signal.SIGTERM)
+    assert wait_until(lambda: not any(processes_of(run.run_id) for run in wanted.values()), timeout_s=60)
+
+    daemon.start()
+
+    ended = {what: daemon.wait_for(run.run_id) for what, run in wanted.items()}
+    assert {what: run.outcome for what, run in ended.items()} == {
+        "completes": "completed",
+        "raises": "failed",
+        "is killed": "failed",
+        "is told to stop": "failed",
+    }
+    assert ended["completes"].step == 60
+    assert "fail_at_step asked for an error" in ended["raises"].reason
+    assert "left no exit.json" in ended["is killed"].reason
+    assert "signal that did not come from MOSAIC" in ended["is told to stop"].reason
+    for what, run in ended.items():
+        assert starts_per_attempt(daemon, run.run_id) == {1: 1}, what
+        manifest = daemon.manifest(run.run_id)
+        assert manifest.outcome == run.outcome, what
+        assert manifest.finalised_by in ("worker", "daemon"), what
+    assert daemon.manifest(ended["is killed"].run_id).finalised_by == "daemon"
+
+
+def test_runs_that_were_queued_are_still_queued_in_their_order(daemon: RunningDaemon) -> None:
+    cpus = daemon.client.health().cpus_total
+    everything = {"cpus": {"requested": cpus}}
+    first = daemon.submit(**ENDLESS, resources=everything)
+    daemon.wait_for(first.run_id, "EXEC")
+    queued = [daemon.submit(resources=everything).run_id for _ in range(3)]
+    urgent = daemon.submit(resources=everything, scheduling={"priority": 5}).run_id
+
+    daemon.restart()
+
+    assert [daemon.client.get(run_id).status for run_id in (*queued, urgent)] == ["INIT"] * 4
+    daemon.client.cancel(first.run_id)
+    runs = [daemon.wait_for(run_id) for run_id in (urgent, *queued)]
+    assert {run.outcome for run in runs} == {"completed"}
+    started = [run.started_at for run in runs]
+    assert started == sorted(started)
+
+
+def test_an_orderly_stop_leaves_the_runs_alone_and_no_trace_of_itself(daemon: RunningDaemon) -> None:
+    run = daemon.submit(**ENDLESS)
+    pid = daemon.wait_for(run.run_id, "EXEC").pid
+
+    daemon.client.shutdown()
+
+    assert daemon.wait_for_exit() == 0
+    assert not daemon.home.daemon_record.exists()
+    assert pid in processes_of(run.run_id)
+    assert "Traceback" not in daemon.log()
+    daemon.start()
+    assert daemon.client.get(run.run_id).pid == pid
+
+
+def test_a_cancel_that_was_cut_short_is_finished_by_the_next_daemon(make_daemon) -> None:
+    daemon = make_daemon(grace_s=3)
+    run = daemon.submit(**ENDLESS, ignore_sigterm=True)
+    daemon.wait_for(run.run_id, "EXEC")
+    daemon.client.cancel(run.run_id)
+    daemon.restart()
+
+    ended = daemon.wait_for(run.run_id)
+
+    assert ended.outcome == "cancelled"
+    assert processes_of(run.run_id) == []
+    assert daemon.story_kinds(run.run_id).count("cancelled") == 1
