@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +14,18 @@ from mosaic_wire.paths import RunFolder
 
 from gym_gui.services.trainer.records import RunRecord
 
+logger = logging.getLogger(__name__)
+
+_TRY_AGAIN = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+"""Errors of the disk, which may be over in a moment"""
 _VIDEO_SUFFIXES = (".mp4", ".gif", ".webm")
 
 
 def finalise_manifest(folder: RunFolder, record: RunRecord, outcome: str, reason: str) -> bool:
     """Write the final manifest unless the worker did; True when the daemon had to.
 
-    Whatever the worker had said stays; what lies in the folder is added.
+    Whatever the worker had said stays; what lies in the folder is added. OSError when the disk does not take it now;
+    a folder that the worker made unusable is left as it is: no run stays unfinished for it.
     """
     if not folder.root.is_dir():
         return False
@@ -43,7 +50,13 @@ def finalise_manifest(folder: RunFolder, record: RunRecord, outcome: str, reason
         policy=manifest.policy or next(iter(_relative(folder.root, folder.root.rglob("*.cleanrl_model"))), None),
         finalised_by="daemon",
     )
-    found.write(folder.manifest)
+    try:
+        found.write(folder.manifest)
+    except OSError as error:
+        if error.errno in _TRY_AGAIN:
+            raise
+        logger.error("run %s: its manifest cannot be written: %s", record.run_id, error)
+        return False
     return True
 
 

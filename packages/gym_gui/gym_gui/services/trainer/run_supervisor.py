@@ -92,7 +92,11 @@ class RunSupervisor:
 
     def recall(self) -> None:
         """Remember the last words an earlier daemon has read but not acted on (it died in between)."""
-        for event in LifecycleReader(self._folder.lifecycle).read():
+        try:
+            events = LifecycleReader(self._folder.lifecycle).read()
+        except OSError:
+            return  # the first look faults the run for it
+        for event in events:
             known = event.attempt == self.record.attempt and event.seq <= self.record.lifecycle_seq
             if known and event.event.ends_the_run:
                 self._hear_last_words(event)
@@ -289,7 +293,12 @@ class RunSupervisor:
 
     async def _read_lifecycle(self) -> None:
         """Apply new lifecycle events; each is stored together with its number, so none counts twice."""
-        for event in await asyncio.to_thread(self._reader.read):
+        try:
+            events = await asyncio.to_thread(self._reader.read)
+        except OSError as error:
+            self._fault = self._fault or f"its lifecycle file cannot be read: {error}"
+            return
+        for event in events:
             if event.run_id == self.record.run_id and event.attempt == self.record.attempt:
                 await self._take(event)
 
