@@ -145,8 +145,9 @@ def test_shared_options_may_stand_anywhere(mosaic, fake_trainer, home, monkeypat
 
 def test_show_tells_everything_in_lines(mosaic, fake_trainer):
     fake_trainer.add(
-        status="TERM", outcome="failed", reason="killed by SIGSEGV", notes="first\nsecond", cpus=2, gpus=1, gpu_ids=["0"],
-        memory_mb=2048, retries=2, attempt=3, size_bytes=5 << 20, parent=pb.ParentRun(run_id="P", step=1000),
+        status="TERM", outcome="failed", reason="killed by SIGSEGV", notes="first\nsecond", cpus=2, gpus=1,
+        gpu_ids=["0"], memory_mb=2048, retries=2, attempt=3, size_bytes=5 << 20,
+        parent=pb.ParentRun(run_id="P", step=1000),
         result_json='{"evaluation": {"mean_return": 498.25, "std_return": 2, "episodes": 20}}',
     )  # fmt: skip
     out = mosaic("show", "last").out

@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        code = _quiet_broken_pipe()
+        _forget_stdout()
     sys.exit(code)
 
 
@@ -33,8 +33,6 @@ def _run(argv: list[str]) -> int:
         return _complain(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return _complain("stopped", 130)
-    except BrokenPipeError:
-        return _quiet_broken_pipe()
     except Exception as error:  # the process boundary: known errors become one message, others are bugs and shown whole
         if (code := _exit_code(error)) is None:
             raise
@@ -58,7 +56,6 @@ def _complain(message: str, code: int, help_of: str = "") -> int:
     return code
 
 
-def _quiet_broken_pipe() -> int:
+def _forget_stdout() -> None:
     # The reader (`| head`) has seen enough; Python would complain once more when it flushes at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 141

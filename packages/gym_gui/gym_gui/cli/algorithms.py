@@ -33,6 +33,7 @@ def installed_workers(cli: Cli, *, refresh: bool = False) -> list[InstalledWorke
         return _from_this_machine(cli, refresh)
     workers: list[InstalledWorker] = []
     with cli.client() as client:
+        client.health()  # listing may take long the first time; a daemon that is stopped is noticed sooner
         for entry in client.workers(refresh=refresh):
             spec, problem = None, entry.problem
             if entry.spec_json:

@@ -70,7 +70,10 @@ class RunFollower:
                 continue
             self.trouble, self._away_since = "", None
             if self._adopt or item.run.run_id in self.runs:
-                self.runs[item.run.run_id] = item.run
+                known = self.runs.get(item.run.run_id)
+                # A replayed event brings the run as it is now; the live ones behind it are older.
+                if known is None or item.run.event_seq >= known.event_seq:
+                    self.runs[item.run.run_id] = item.run
                 news.append(item)
         if time.monotonic() - self._last_news > QUIET_S:
             self._look_around()

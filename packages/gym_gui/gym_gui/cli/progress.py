@@ -103,6 +103,7 @@ def line_about(run: pb.Run) -> str:
 def picture(runs: Sequence[pb.Run], console: Console, trouble: str = "") -> RenderableType:
     """The live display: one row a run, below it why some of them wait."""
     from rich.console import Group
+    from rich.constrain import Constrain
     from rich.text import Text
 
     height = max(3, console.size.height - 6)
@@ -119,7 +120,8 @@ def picture(runs: Sequence[pb.Run], console: Console, trouble: str = "") -> Rend
         parts.append(Text(f"… and {formats.plural(len(runs) - len(shown), 'more run')}", style="dim"))
     if trouble:
         parts.append(Text(f"no news: {trouble}", style="red"))
-    return Group(*parts)
+    # The terminal prints ^C at the end of the last line; without room for it the line would wrap and be drawn twice.
+    return Constrain(Group(*parts), console.width - 3)
 
 
 def _table(runs: Sequence[pb.Run], width: int) -> RenderableType:
@@ -129,12 +131,13 @@ def _table(runs: Sequence[pb.Run], width: int) -> RenderableType:
 
     roomy = width >= 100
     same = len({(run.algo, run.env_id) for run in runs}) == 1
-    table = Table.grid(padding=(0, 2, 0, 0))
+    table = Table.grid(padding=(0, 2 if roomy else 1, 0, 0))
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=40 if roomy else 22)
-    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, min_width=9)
     table.add_column(ratio=1, min_width=6)
-    for _ in range(5):
-        table.add_column(justify="right", no_wrap=True)
+    # Widths that hold what usually comes, so that the bars do not jump at every change.
+    for min_width in (9, 6, 5, 4, 4):
+        table.add_column(justify="right", no_wrap=True, min_width=min_width)
     table.expand = True
     label = f"{runs[0].algo} {runs[0].env_id}" if same and runs else "run"
     headings = (label, "status", "", "steps", "return", "steps/s" if roomy else "sps", "ETA", "time")
@@ -145,9 +148,8 @@ def _table(runs: Sequence[pb.Run], width: int) -> RenderableType:
         done, remaining, elapsed = fraction(run), remaining_s(run), elapsed_s(run, now)
         number = formats.count if roomy else formats.short_count
         steps = f"{number(run.step)}/{number(run.total)}" if run.total else number(run.step) if run.step else ""
-        name = f"seed {run.seed}" if same and run.HasField("seed") else short_id(run.run_id) if same else title_of(run)
         table.add_row(
-            Text(f"{name} · {short_id(run.run_id)}" if roomy or len(name) < 11 else name, overflow="ellipsis"),
+            Text(_label(run, same, roomy), overflow="ellipsis"),
             Text(state, style=COLOURS.get(state, "")),
             ProgressBar(total=1.0, completed=done or 0.0, finished_style="green", complete_style="blue"),
             steps,
@@ -157,3 +159,11 @@ def _table(runs: Sequence[pb.Run], width: int) -> RenderableType:
             formats.duration(elapsed) if elapsed is not None else "",
         )
     return table
+
+
+def _label(run: pb.Run, same: bool, roomy: bool) -> str:
+    """What tells this row from the others; the heading names what they have in common."""
+    if same and not run.HasField("seed"):
+        return short_id(run.run_id)
+    name = f"seed {run.seed}" if same else title_of(run)
+    return f"{name} · {short_id(run.run_id)}" if roomy else name

@@ -88,6 +88,8 @@ def remaining_s(run: pb.Run) -> float | None:
     """Seconds to go at the present speed; None when that cannot be said."""
     if run.status != "EXEC" or run.total <= run.step or not run.HasField("sps") or not run.sps > 0:
         return None
+    if run.step < 2:
+        return None  # the speed of a single step means nothing
     return (run.total - run.step) / run.sps
 
 

@@ -53,7 +53,7 @@ def _pairs(run: pb.Run) -> Iterator[tuple[str, str]]:
     yield "name", run.name
     yield "what", f"{title_of(run)}, worker {run.worker_type}"
     yield "status", click.style(state, fg=COLOURS.get(state)) + f"  {run.status}{flags}"
-    yield "reason", run.reason
+    yield "reason", run.reason if run.reason != run.outcome else ""
     yield "waits for", run.queue_reason
     yield "progress", _progress(run)
     yield "evaluation", evaluation_in_words(evaluation_of(run))

@@ -49,9 +49,10 @@ def workers_command(cli: Cli, /, everything: bool, refresh: bool, as_json: bool)
 @click.command()
 @click.option("--env", "env_id", metavar="ENV", help="Only those that fit this environment.")
 @click.option("--worker", metavar="NAME", help="Only of this worker.")
+@click.option("--all", "everything", is_flag=True, help="Also those that cannot run now, with the reason.")
 @json_option
 @pass_cli
-def algos_command(cli: Cli, /, env_id: str | None, worker: str | None, as_json: bool) -> int:
+def algos_command(cli: Cli, /, env_id: str | None, worker: str | None, everything: bool, as_json: bool) -> int:
     """List algorithms. `mosaic train ALGO --help` shows the flags of one."""
     specs = [
         found.spec
@@ -66,6 +67,9 @@ def algos_command(cli: Cli, /, env_id: str | None, worker: str | None, as_json: 
     if as_json:
         write_json({"worker": spec.name, **asdict(algorithm)} for spec, algorithm in pairs)
         return 0
+    unavailable = sum(bool(algorithm.unavailable) for _, algorithm in pairs)
+    if not everything:
+        pairs = [pair for pair in pairs if not pair[1].unavailable]
     write_table(
         [
             Column("NAME", [algorithm.name for _, algorithm in pairs]),
@@ -76,6 +80,8 @@ def algos_command(cli: Cli, /, env_id: str | None, worker: str | None, as_json: 
             Column("CANNOT RUN NOW", [algorithm.unavailable for _, algorithm in pairs], shrink_to=20),
         ]
     )
+    if unavailable and not everything:
+        say(f"{unavailable} more cannot run now; --all lists them with the reason")
     return 0
 
 

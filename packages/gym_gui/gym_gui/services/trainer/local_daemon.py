@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mosaic_wire.errors import WireError
 from mosaic_wire.files import read_json_object
@@ -135,8 +135,12 @@ def start_daemon(home: Home, timeout_s: float = 30, *, options: Sequence[str] = 
     except (OSError, WireError) as error:
         raise TrainerError(f"cannot use {home.root} as MOSAIC's home: {error}") from error
     with _starting(home, deadline):
-        if (record := running_record(home)) is not None and _answers(home, deadline):
-            return StartedDaemon(record.pid, already_running=True)
+        while (record := running_record(home)) is not None:  # it may also be on its way out
+            if _answers(home, deadline):
+                return StartedDaemon(record.pid, already_running=True)
+            if time.monotonic() > deadline or record.is_stopped():
+                raise DaemonUnreachable(silence_message(home, timeout_s))
+            time.sleep(_POLL_S)
         log_start = home.daemon_log.stat().st_size if home.daemon_log.exists() else 0
         process = _spawn(home, options)
         exited_at: float | None = None
@@ -229,8 +233,3 @@ def log_tail(path: Path, since: int = 0, lines: int = 15) -> list[str]:
             return stream.read().decode(errors="replace").splitlines()[-lines:]
     except OSError:
         return []
-
-
-def record_as_json(record: DaemonRecord) -> dict[str, Any]:
-    """What `daemon status --json` says about the process itself."""
-    return {"pid": record.pid, "version": record.version, "unix": record.unix, "tcp": record.tcp}
