@@ -38,3 +38,11 @@ def make_daemon(home: Home, tmp_path: Path) -> Iterator[MakeDaemon]:
 def daemon(make_daemon: MakeDaemon) -> RunningDaemon:
     """A daemon with the quick settings."""
     return make_daemon()
+
+
+@pytest.fixture(scope="module")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """One daemon for a whole module, for tests that neither kill it nor look at all of its runs."""
+    folder = tmp_path_factory.mktemp("shared")
+    with RunningDaemon(Home(folder / "home"), folder / "config", settings=QUICK) as daemon:
+        yield daemon
