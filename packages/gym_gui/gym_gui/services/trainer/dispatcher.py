@@ -11,6 +11,7 @@ import logging
 import os
 import secrets as random_tokens
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from mosaic_wire.checkpoints import last_good_checkpoint
@@ -82,7 +83,8 @@ class TrainerDispatcher:
         for record in await self._journal.read(self._journal.registry.unfinished):
             try:
                 await self._recover(record)
-            except TrainerError as error:  # one odd run must not keep the daemon from serving the others
+            except Exception as error:
+                # The boundary of a run: an odd one must not keep the daemon from serving the others.
                 logger.exception("run %s could not be taken up", record.run_id)
                 await self._journal.record(record.run_id, "recovery_failed", reason=str(error))
         self._spawn(self._serve_queue(), "queue")
@@ -432,8 +434,12 @@ class TrainerDispatcher:
 
     async def _recover(self, record: RunRecord) -> None:
         if record.status is RunStatus.INIT and not record.claimed:
+            # A driver that is not up yet after a reboot must not fail every queued GPU run; they wait and say so.
+            request = replace(request_of(record), gpus=0, gpus_mandatory=0)
             if record.cancel_requested:
-                await self.cancel_queued(record.run_id)
+                await self._end_cancelled(record.run_id)
+            elif (reason := self._ledger.impossible(request)) is not None:
+                await self._fault_without_process(record, reason)
             else:
                 self.enqueue(record)
             return

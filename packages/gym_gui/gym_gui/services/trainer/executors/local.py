@@ -102,7 +102,8 @@ class LocalExecutor:
     def _look_for(
         self, identity: ProcessIdentity | None, mark: str
     ) -> tuple[AttemptGroup | None, list[ProcessIdentity]]:
-        group = self._cgroups.find(mark) if self._cgroups is not None else None
+        # Without a mark nothing was ever started: the run faulted before that.
+        group = self._cgroups.find(mark) if self._cgroups is not None and mark else None
         return group, tree_of(identity, mark, members=group.pids() if group is not None else ())
 
     def find(self, mark: str) -> ProcessIdentity | None:
