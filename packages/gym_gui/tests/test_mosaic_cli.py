@@ -65,6 +65,7 @@ def test_without_a_daemon_a_listing_says_how_to_start_one(mosaic):
         (["show"], "Missing argument 'RUN...'"),
         (["--token-file", "x", "runs"], "belong to --connect"),
         (["--connect", "192.0.2.1:1", "--token-file", "/no/such", "runs"], "cannot read the token file"),
+        (["--connect", "localhost:1", "runs"], "which token?"),
         (["--connect", "h:1", "daemon", "start"], "names a daemon that runs already"),
         (["tag", "--ad", "x"], "there is no option --ad"),
         (["submit", "/no/such.json"], "cannot read /no/such.json"),

@@ -223,7 +223,8 @@ def test_a_real_run_is_cancelled_exported_deleted_and_imported(home, daemon, tmp
     for words in (["export", run_id, "-o", str(archive)], ["delete", run_id, "--yes"], ["import", str(archive)]):
         ended = mosaic(*words)
         assert ended.returncode == 0, ended.stderr
-    (again,) = json.loads(mosaic("runs", "--json").stdout)
+    tcp = json.loads(mosaic("daemon", "status", "--json").stdout)["addresses"][1]
+    (again,) = json.loads(mosaic("--connect", tcp, "--token-file", str(home.token), "runs", "--json").stdout)
     assert (again["run_id"], again["outcome"]) == (run_id, "cancelled")
 
 

@@ -243,7 +243,7 @@ def test_the_help_of_an_algorithm_lists_its_flags_in_groups(mosaic, fake_trainer
     assert out.startswith("Usage: mosaic train ppo")
     assert "Optimiser:\n  --learning-rate FLOAT" in out
     assert "[min 0, default: 0.00025]" in out
-    assert "--anneal-lr / --no-anneal-lr" in out
+    assert "--[no-]anneal-lr" in out
     assert "--activation tanh|relu" in out
     assert "--max-wallclock" in out
 

@@ -104,7 +104,7 @@ def _shared_options_first(args: list[str]) -> list[str]:
 
 @click.group(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     no_args_is_help=False,
     invoke_without_command=True,
     epilog="RUN is an id, its beginning, its last four or more characters, or `last`.",

@@ -58,6 +58,7 @@ class Cli:
     def _remote_token(self) -> str:
         from mosaic_wire import env
 
+        from gym_gui.services.trainer.errors import DaemonUnreachable
         from gym_gui.services.trainer.local_daemon import read_token
 
         if self.token_file is not None:
@@ -65,7 +66,15 @@ class Cli:
                 return self.token_file.expanduser().read_text(encoding="ascii").strip()
             except (OSError, UnicodeDecodeError) as error:
                 raise click.UsageError(f"cannot read the token file {self.token_file}: {error}") from error
-        return os.environ.get(env.MOSAIC_DAEMON_TOKEN) or read_token(self.home)
+        if token := os.environ.get(env.MOSAIC_DAEMON_TOKEN):
+            return token
+        try:
+            return read_token(self.home)
+        except DaemonUnreachable:
+            raise click.UsageError(
+                f"which token? Copy <home>/trainer/token of {self.connect} and give --token-file FILE, "
+                f"or set {env.MOSAIC_DAEMON_TOKEN}"
+            ) from None
 
 
 pass_cli = click.make_pass_decorator(Cli)

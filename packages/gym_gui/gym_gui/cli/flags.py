@@ -117,13 +117,14 @@ def flag_help(algorithm: AlgorithmSpec) -> dict[str, list[tuple[str, str]]]:
     groups: dict[str, list[tuple[str, str]]] = {}
     for known in algorithm.fields:
         if known.name not in OWN_FIELDS:
-            groups.setdefault(known.group or "Algorithm flags", []).append((_usage(known), _explanation(known)))
+            group = known.group or "algorithm flags"
+            groups.setdefault(group[:1].upper() + group[1:], []).append((_usage(known), _explanation(known)))
     return groups
 
 
 def _usage(known: FieldSpec) -> str:
     if known.kind == "bool":
-        return f"{known.flag} / --no-{known.flag[2:]}"
+        return f"--[no-]{known.flag[2:]}"
     if known.choices:
         return f"{known.flag} {'|'.join(map(str, known.choices))}"
     return f"{known.flag} {known.kind.upper()}"

@@ -154,7 +154,7 @@ def _table(runs: Sequence[pb.Run], width: int) -> RenderableType:
             ProgressBar(total=1.0, completed=done or 0.0, finished_style="green", complete_style="blue"),
             steps,
             formats.quantity(run.episodic_return) if run.HasField("episodic_return") else "",
-            number(run.sps) if run.HasField("sps") and run.status != "TERM" else "",
+            number(run.sps) if run.HasField("sps") and run.status != "TERM" and run.step > 1 else "",
             formats.duration(remaining) if remaining is not None else "",
             formats.duration(elapsed) if elapsed is not None else "",
         )

@@ -158,6 +158,7 @@ def write_runs(runs: Sequence[pb.Run]) -> None:
     on_terminal = sys.stdout.isatty()
     states = [state_of(run) for run in runs]
     seeds = [str(run.seed) if run.HasField("seed") else "" for run in runs]
+    names = ["" if on_terminal and _is_default_name(run) else run.name for run in runs]
     returns = [formats.quantity(run.episodic_return) if run.HasField("episodic_return") else "" for run in runs]
     speeds = [formats.short_count(run.sps) if run.HasField("sps") else "" for run in runs]
     write_table(
@@ -166,13 +167,19 @@ def write_runs(runs: Sequence[pb.Run]) -> None:
             Column("STATUS", states, colours=[COLOURS.get(state) for state in states]),
             Column("ALGO", [run.algo for run in runs], shrink_to=8),
             Column("ENV", [run.env_id for run in runs], shrink_to=11),
-            Column("SEED", seeds, right=True, optional=2),
+            Column("SEED", seeds, right=True, optional=1),
             Column("DONE", [progress_of(run) for run in runs], right=True),
             Column("RETURN", returns, right=True),
             Column("SPS", speeds, right=True, optional=3),
             Column("AGE", [formats.age(run.created_at, now) for run in runs], right=True),
             Column("TAGS", [",".join(run.tags) for run in runs], shrink_to=8, optional=4),
-            Column("NAME", [run.name for run in runs], shrink_to=12, optional=5),
-            Column("REMARK", [remark_on(run) for run in runs], shrink_to=14, optional=1),
+            Column("NAME", names, shrink_to=12, optional=5),
+            Column("REMARK", [remark_on(run) for run in runs], shrink_to=12, optional=2),
         ]
     )
+
+
+def _is_default_name(run: pb.Run) -> bool:
+    """`cleanrl-ppo-20260101-120000` says nothing that the other columns do not say."""
+    stamp = run.name.removeprefix(f"{run.worker_type}-{run.algo}-")
+    return stamp != run.name and len(stamp) == 15 and stamp.replace("-", "", 1).isdigit()

@@ -252,6 +252,6 @@ def _algorithm_help(ctx: click.Context, spec: WorkerSpec, algorithm: AlgorithmSp
             formatter.write_text("By default: " + ", ".join(defaults) + ".")
     for group, rows in flag_help(algorithm).items():
         with formatter.section(group):
-            formatter.write_dl(rows, col_max=34)
+            formatter.write_dl(rows, col_max=30)
     train_command.format_options(ctx, formatter)
     return formatter.getvalue().rstrip("\n")

@@ -104,9 +104,7 @@ class TrainerClient:
     ) -> None:
         self.target = target
         self.timeout_s = timeout_s
-        self._describe_silence = describe_silence or (
-            lambda: f"no trainer daemon answers at {target} (waited {timeout_s:g} s)"
-        )
+        self._describe_silence = describe_silence or (lambda: f"no trainer daemon answers at {target}")
         self._metadata = (("authorization", f"Bearer {token}"),)
         self._channel = _open_channel(target, tls_ca)
         self._stub = TrainerServiceStub(self._channel)
