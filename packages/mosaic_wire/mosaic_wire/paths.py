@@ -145,10 +145,14 @@ class Home:
         return Path(tempfile.gettempdir()) / f"mosaic-{os.getuid()}" / digest / "daemon.sock"
 
     def create(self) -> None:
-        """Make the folders; the home itself and the socket's folder are for this user alone."""
-        for folder in (self.configs, self.runs, self.evaluations, self.workers, self.root / "logs" / "trainer"):
-            folder.mkdir(parents=True, exist_ok=True)
+        """Make the folders, for this user alone: who can write into one of them decides what the daemon starts."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         make_private_folder(self.trainer)
+        for folder in (self.workers, self.cache, self.root / "logs"):
+            if not folder.is_symlink():  # a place on another disk is the user's own arrangement
+                make_private_folder(folder)
+        for folder in (self.configs, self.runs, self.evaluations, self.root / "logs" / "trainer"):
+            folder.mkdir(parents=True, exist_ok=True)
         if not self.socket.is_relative_to(self.root):
             make_private_folder(self.socket.parent.parent)
         make_private_folder(self.socket.parent)
