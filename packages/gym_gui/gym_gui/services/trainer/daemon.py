@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Iterator
@@ -244,9 +245,12 @@ def _is_busy(host: str, port: int) -> bool:
 
 def _credentials(cert: Path, key: Path) -> grpc.ServerCredentials:
     try:
+        # Tried here first: gRPC says only that it could not listen. The empty password keeps OpenSSL from asking.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
         return grpc.ssl_server_credentials([(key.read_bytes(), cert.read_bytes())])
     except OSError as error:
-        raise ListenFailed(f"the TLS files cannot be read: {error}") from error
+        told = error.strerror or str(error)
+        raise ListenFailed(f"the TLS certificate {cert} and its key {key} cannot be used: {told}") from error
 
 
 def _write_record(home: Home, addresses: tuple[str, ...]) -> None:
