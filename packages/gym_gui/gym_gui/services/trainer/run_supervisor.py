@@ -82,6 +82,7 @@ class RunSupervisor:
         self._last_beat = monotonic()
         self._paused_since: float | None = monotonic() if record.status is RunStatus.PAUSE else None
         self._paused_s = 0.0
+        self._stood_still = False
         # A daemon that died while it cleaned up a faulted run goes on cleaning.
         self._fault = record.reason if record.status is RunStatus.FAULT else ""
         self._failure = ""
@@ -211,8 +212,10 @@ class RunSupervisor:
         exited = asyncio.create_task(self._handle.wait())
         try:
             while not (exited.done() or self._fault or self.record.cancel_requested):
-                poke = asyncio.create_task(self._poked.wait())
-                await asyncio.wait({exited, poke}, timeout=self._next_look_s(), return_when=asyncio.FIRST_COMPLETED)
+                poke, look_s = asyncio.create_task(self._poked.wait()), self._next_look_s()
+                due = self._monotonic() + look_s
+                await asyncio.wait({exited, poke}, timeout=look_s, return_when=asyncio.FIRST_COMPLETED)
+                self._forgive(self._monotonic() - due)
                 poke.cancel()
                 self._poked.clear()
                 if not exited.done():
@@ -220,6 +223,11 @@ class RunSupervisor:
             return await self._end(exited)
         finally:
             exited.cancel()
+
+    def _forgive(self, late_s: float) -> None:
+        """A daemon that itself stood still (SIGSTOP, a starved machine) could hear nobody."""
+        if late_s > self._settings.heartbeat_s:
+            self._last_beat = min(self._monotonic(), self._last_beat + late_s)
 
     def _next_look_s(self) -> float:
         """Seconds until something could be wrong; a heartbeat wakes us before that."""
@@ -256,7 +264,11 @@ class RunSupervisor:
 
     async def _update_flags(self) -> None:
         quiet = self._monotonic() - self._last_beat
-        stopped = quiet > _QUIET_BEATS * self._settings.heartbeat_s and self._handle.is_stopped()
+        is_worth_a_look = quiet >= min(_QUIET_BEATS * self._settings.heartbeat_s, self._silence_limit_s())
+        stopped = is_worth_a_look and self._handle.is_stopped()
+        if self._stood_still and not stopped:
+            self._last_beat = self._monotonic()  # it has been let go on, and gets its time to say so
+        self._stood_still = stopped
         stalled = stopped and not self.record.paused_by_signal
         since_step = self.record.seconds_since_step or 0.0
         no_progress = self.record.status is RunStatus.EXEC and since_step > _NO_PROGRESS_S
@@ -273,7 +285,7 @@ class RunSupervisor:
 
     async def _broken_limit(self) -> str:
         quiet, limit = self._monotonic() - self._last_beat, self._silence_limit_s()
-        if quiet >= limit and not self.record.paused_by_signal and not self._handle.is_stopped():
+        if quiet >= limit and not (self.record.paused_by_signal or self._stood_still):
             if self.record.status is RunStatus.HSHK:
                 return f"the worker did not register within {limit:g} s"
             return f"the worker was silent for more than {limit:g} s"
