@@ -23,7 +23,7 @@ from mosaic_wire.worker_spec import WorkerSpec
 from gym_gui.config.settings import Settings
 from gym_gui.services.trainer.capacity import CapacityGuard
 from gym_gui.services.trainer.catalog import WorkerCatalog
-from gym_gui.services.trainer.errors import InvalidTransition, SpawnFailed, TrainerError
+from gym_gui.services.trainer.errors import InvalidTransition, NotPossibleNow, SpawnFailed, TrainerError
 from gym_gui.services.trainer.executors.base import Executor, WorkerHandle
 from gym_gui.services.trainer.executors.gone import GoneWorker
 from gym_gui.services.trainer.finalise import finalise_manifest
@@ -412,6 +412,12 @@ class TrainerDispatcher:
 
     async def requeue_released(self, record: RunRecord) -> RunRecord:
         """A released run goes through the queue again."""
+        folder = self._home.run_folder(record.run_id)
+        if await asyncio.to_thread(last_good_checkpoint, folder) is None:
+            raise NotPossibleNow(
+                f"run {record.run_id} left no usable checkpoint in {folder.checkpoints}: it would start from scratch; "
+                "cancel it and submit it anew"
+            )
         again = await self._journal.apply(
             record.run_id,
             RunEvent.REQUEUED,
@@ -483,7 +489,7 @@ class TrainerDispatcher:
                 boot_id=handle.identity.boot_id,
             )
         supervisor = self._supervisor(record, handle, secrets)
-        supervisor.recall()
+        supervisor.recall(await self._journal.read(self._journal.registry.story, run_id))
         await self._journal.record(run_id, "reattached", reason="a new daemon took the run up")
         self._spawn(self._supervise(supervisor), f"run {run_id}")
 
