@@ -11,7 +11,7 @@ import hmac
 import logging
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ from gym_gui.services.trainer.executors.base import WorkerHandle
 from gym_gui.services.trainer.finalise import finalise_manifest
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.journal import Journal, with_headline
-from gym_gui.services.trainer.records import Headline, RunRecord
-from gym_gui.services.trainer.supervision import Ending, EndingFacts, conclude
+from gym_gui.services.trainer.records import Headline, RunRecord, StoryEvent
+from gym_gui.services.trainer.supervision import Ending, EndingFacts, conclude, paused_before
 from gym_gui.services.trainer.tokens import digest
 from gym_gui.services.trainer.worker_logs import LogFollower, cap_size, tail_text
 
@@ -91,8 +91,9 @@ class RunSupervisor:
         self._controls: asyncio.Queue[pb.ControlCommand.Kind.ValueType] | None = None
         self._lock = asyncio.Lock()
 
-    def recall(self) -> None:
-        """Remember the last words an earlier daemon has read but not acted on (it died in between)."""
+    def recall(self, story: Iterable[StoryEvent]) -> None:
+        """Remember what an earlier daemon knew: how long the run was paused, the last words it did not act on."""
+        self._paused_s = paused_before(story, self.record.attempt, time.time())
         try:
             events = LifecycleReader(self._folder.lifecycle).read()
         except OSError:

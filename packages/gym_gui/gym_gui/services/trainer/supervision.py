@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mosaic_wire.exit_record import ExitOutcome, ExitRecord
 from mosaic_wire.lifecycle import LifecycleKind
 
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
+from gym_gui.services.trainer.records import StoryEvent
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,19 @@ def conclude(facts: EndingFacts) -> Ending:
     if facts.last_words is LifecycleKind.RUN_CANCELLED:
         return Ending(RunEvent.FAULTED, "it was ended by a signal that did not come from MOSAIC (SIGTERM)")
     return Ending(RunEvent.FAULTED, f"its process {describe_exit(code)}")
+
+
+def paused_before(story: Iterable[StoryEvent], attempt: int, now: float) -> float:
+    """How long this attempt was paused under earlier daemons; their clocks are gone, the story's is all there is."""
+    total, since = 0.0, None
+    for event in story:
+        if event.attempt != attempt:
+            continue
+        if event.kind == RunEvent.PAUSED:
+            since = event.timestamp
+        elif event.kind == RunEvent.RESUMED and since is not None:
+            total, since = total + max(0.0, event.timestamp - since), None
+    return total if since is None else total + max(0.0, now - since)
 
 
 def describe_exit(code: int | None) -> str:
