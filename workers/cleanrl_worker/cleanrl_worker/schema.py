@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mosaic_wire.errors import SpecError
 from mosaic_wire.worker_spec import FieldSpec
+
+from cleanrl_worker.ranges import Range
 
 _KINDS = ("bool", "int", "float", "str")
 
@@ -31,12 +34,42 @@ def fields_of(source: Path, class_name: str = "Args") -> tuple[FieldSpec, ...]:
 def _field(source: Path, node: ast.AnnAssign, after: ast.stmt | None) -> FieldSpec:
     assert isinstance(node.target, ast.Name)
     name = node.target.id
-    kind, nullable, choices = _read_annotation(source, name, node.annotation)
+    annotation, limits = _split_range(source, node.annotation)
+    kind, nullable, choices = _read_annotation(source, name, annotation)
     try:
         default: Any = ast.literal_eval(node.value) if node.value is not None else None
     except ValueError as error:
         raise SpecError(f"{source}:{node.lineno}: the default of {name} must be a literal") from error
-    return FieldSpec(name, kind, default, _docstring(after), choices, nullable or default is None)
+    minimum, maximum = limits
+    return FieldSpec(name, kind, default, _docstring(after), choices, nullable or default is None, minimum, maximum)
+
+
+@cache
+def literals_of(source: Path) -> dict[str, Any]:
+    """The constants of an algorithm file that are plain literals (`RULES`, `MEMORY` …), read without running it."""
+    tree = ast.parse(source.read_text(encoding="utf-8"), filename=str(source))
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            with contextlib.suppress(ValueError):  # computed when the file runs, so not for us
+                found[node.targets[0].id] = ast.literal_eval(node.value)
+    return found
+
+
+def _split_range(source: Path, node: ast.expr) -> tuple[ast.expr, Range]:
+    """`Annotated[int, Range(1)]` → `int` and the range; without one, the annotation as it is."""
+    if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Annotated"):
+        return node, Range()
+    elements = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    for extra in elements[1:]:
+        if isinstance(extra, ast.Call) and isinstance(extra.func, ast.Name) and extra.func.id == "Range":
+            try:
+                positional = [ast.literal_eval(argument) for argument in extra.args]
+                named = {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in extra.keywords}
+                return elements[0], Range(*positional, **named)
+            except (ValueError, TypeError) as error:
+                raise SpecError(f"{source}:{node.lineno}: Range takes one or two literal numbers") from error
+    return elements[0], Range()
 
 
 def _docstring(node: ast.stmt | None) -> str:

@@ -352,11 +352,12 @@ def test_stop_saves_where_training_is(tmp_path):
     ("flags", "message"),
     [
         ({"num_envs": 0}, "--num-envs must be at least 1"),
-        ({"num_minibatches": 3}, "does not divide"),
+        ({"num_envs": 0, "gamma": 1.5}, "--num-envs must be at least 1, got 0; --gamma must be at most 1, got 1.5"),
+        ({"num_minibatches": 3}, "--num-minibatches 3 does not divide the batch of 512 steps"),
         ({"total_timesteps": 100}, "less than one batch"),
         ({"num_envs": 1, "num_steps": 4}, "too small"),
         ({"track": True}, "--track"),
-        ({"eval_episodes": -1}, "--eval-episodes must not be negative"),
+        ({"eval_episodes": -1}, "--eval-episodes must be at least 0, got -1"),
     ],
 )
 def test_values_no_run_can_be_made_of_are_refused(flags, message):

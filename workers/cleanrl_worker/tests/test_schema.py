@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cleanrl_worker.description import worker_spec
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
-from cleanrl_worker.schema import fields_of
+from cleanrl_worker.schema import fields_of, literals_of
 from mosaic_wire.errors import SpecError
 
 UPSTREAM_PPO = {
@@ -88,3 +88,42 @@ def test_only_environments_that_can_be_made_are_listed():
     assert "CartPole-v1" in environments
     assert "Acrobot-v1" in environments
     assert not [name for name in environments if name.startswith(("phys2d/", "tabular/", "GymV"))]
+
+
+def test_ranges_are_read_from_the_annotation(tmp_path):
+    source = write(
+        tmp_path,
+        """
+        envs: Annotated[int, Range(1)] = 4
+        gamma: Annotated[float, Range(0, 1)] = 0.99
+        kl: Annotated[float | None, Range(maximum=2)] = None
+        name: Annotated[str, "anything else"] = ""
+        """,
+    )
+    envs, gamma, limit, name = fields_of(source)
+    assert (envs.minimum, envs.maximum) == (1, None)
+    assert (gamma.minimum, gamma.maximum) == (0, 1)
+    assert (limit.kind, limit.nullable, limit.maximum) == ("float", True, 2)
+    assert (name.kind, name.minimum) == ("str", None)
+    with pytest.raises(SpecError, match="literal numbers"):
+        fields_of(write(tmp_path / "..", "envs: Annotated[int, Range(one)] = 1"))
+
+
+def test_what_the_form_refuses_the_algorithm_refuses(tmp_path):
+    from cleanrl_worker.algorithms.ppo import Args
+    from cleanrl_worker.training.arguments import range_problems
+
+    for field in DEFAULT_ALGO_REGISTRY["ppo"].spec().fields:
+        for limit, beyond in ((field.minimum, -1), (field.maximum, 1)):
+            if limit is not None:
+                value = limit + beyond
+                assert field.problem_with(value if field.kind == "float" else int(value))
+                assert set(range_problems(Args, {**vars(Args()), field.name: value})) == {field.name}
+
+
+def test_constants_of_an_algorithm_are_read_as_text():
+    from cleanrl_worker.algorithms import ppo
+
+    read = literals_of(DEFAULT_ALGO_REGISTRY["ppo"].source)
+    for name in ("RULES", "MEMORY", "CHECKPOINT", "RESUME_NEEDS", "SHAPES"):
+        assert read[name] == getattr(ppo, name)

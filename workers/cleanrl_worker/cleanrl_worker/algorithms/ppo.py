@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -17,6 +17,8 @@ from torch import nn
 from torch.nn import functional
 
 from cleanrl_worker.errors import BadInput, TrainingStopped
+from cleanrl_worker.ranges import Range
+from cleanrl_worker.training.arguments import check_args
 from cleanrl_worker.training.envs import EpisodeTracker, VectorEnvs, make_envs
 from cleanrl_worker.training.evaluation import Evaluation, evaluate
 from cleanrl_worker.training.parameters import FlatParameters, NumpyMlp
@@ -30,7 +32,7 @@ class Args:
 
     exp_name: str = "ppo"
     """the name of this experiment"""
-    seed: int = 1
+    seed: Annotated[int, Range(0)] = 1
     """seed of the network, of action sampling and of the environments"""
     torch_deterministic: bool = True
     """choose deterministic GPU kernels"""
@@ -47,37 +49,37 @@ class Args:
 
     env_id: str = "CartPole-v1"
     """Gymnasium id; actions must be discrete, observations a vector"""
-    total_timesteps: int = 500_000
+    total_timesteps: Annotated[int, Range(1)] = 500_000
     """steps to train for, over all environments; whole iterations only"""
-    learning_rate: float = 2.5e-4
+    learning_rate: Annotated[float, Range(0)] = 2.5e-4
     """Adam's step size (at the start, with anneal_lr)"""
-    num_envs: int = 4
+    num_envs: Annotated[int, Range(1)] = 4
     """environments stepped in parallel"""
-    num_steps: int = 128
+    num_steps: Annotated[int, Range(1)] = 128
     """steps per environment between two updates"""
     anneal_lr: bool = True
     """let the learning rate fall linearly to zero"""
-    gamma: float = 0.99
+    gamma: Annotated[float, Range(0, 1)] = 0.99
     """discount factor"""
-    gae_lambda: float = 0.95
+    gae_lambda: Annotated[float, Range(0, 1)] = 0.95
     """lambda of generalised advantage estimation"""
-    num_minibatches: int = 4
+    num_minibatches: Annotated[int, Range(1)] = 4
     """minibatches per epoch; must divide num_envs × num_steps"""
-    update_epochs: int = 4
+    update_epochs: Annotated[int, Range(1)] = 4
     """passes over each batch"""
     norm_adv: bool = True
     """normalise advantages per minibatch"""
-    clip_coef: float = 0.2
+    clip_coef: Annotated[float, Range(0)] = 0.2
     """how far the policy may move before its objective is clipped"""
     clip_vloss: bool = True
     """clip the value loss in the same way"""
     ent_coef: float = 0.01
     """weight of the entropy bonus"""
-    vf_coef: float = 0.5
+    vf_coef: Annotated[float, Range(0)] = 0.5
     """weight of the value loss"""
-    max_grad_norm: float = 0.5
+    max_grad_norm: Annotated[float, Range(0)] = 0.5
     """gradients are scaled down to this norm"""
-    target_kl: float | None = None
+    target_kl: Annotated[float | None, Range(0)] = None
     """stop the epochs of an update early beyond this KL divergence"""
 
     batch_size: int = 0
@@ -87,14 +89,48 @@ class Args:
     num_iterations: int = 0
     """computed: total_timesteps / batch size (a value given here is ignored)"""
 
-    eval_episodes: int = 0
+    eval_episodes: Annotated[int, Range(0)] = 0
     """episodes of a deterministic evaluation after training"""
     stop_at_return: float | None = None
     """end training once the last 100 episodes average this return"""
-    checkpoint_freq: int = 0
+    checkpoint_freq: Annotated[int, Range(0)] = 0
     """steps between checkpoints; 0: only one at the end"""
-    torch_threads: int = 1
+    torch_threads: Annotated[int, Range(1, 1024)] = 1
     """CPU threads; for networks this small more than one costs time"""
+
+
+RULES = (
+    (
+        "num_envs * num_steps % num_minibatches == 0",
+        "--num-minibatches {num_minibatches} does not divide the batch of {num_envs * num_steps} steps "
+        "(--num-envs {num_envs} × --num-steps {num_steps})",
+    ),
+    (
+        "num_envs * num_steps // num_minibatches >= 2",
+        "a minibatch of {num_envs * num_steps // num_minibatches} step is too small: lower --num-minibatches",
+    ),
+    (
+        "total_timesteps >= num_envs * num_steps",
+        "--total-timesteps {total_timesteps} is less than one batch of {num_envs * num_steps} steps "
+        "(--num-envs {num_envs} × --num-steps {num_steps})",
+    ),
+)
+"""What must hold between the flags; text, because a dry run reads it without importing torch"""
+
+MEMORY = {
+    "rollout": "num_envs * (num_steps + 1) * (4 * obs_size + 4 * actions + 24)",
+    "one batch and its gradients": "num_envs * num_steps * (4 * obs_size + 8 * 64)",
+}
+"""Bytes that training allocates on top of the process itself; `obs_size` and `actions` are the environment's"""
+
+CHECKPOINT = "3 * 4 * (2 * 64 * (obs_size + 65) + 65 * (actions + 1)) + 8192 * num_envs"
+"""Bytes of one checkpoint: weights, Adam's two moments, the environments"""
+
+RESUME_NEEDS = ("env_id", "num_envs")
+"""A checkpoint is refused when it was made with other values of these"""
+
+SHAPES = {"agent.actor.0.weight": ("64", "obs_size"), "agent.actor.4.weight": ("actions", "64")}
+"""Shapes of the checkpoint's arrays, where it has arrays of these names"""
 
 
 # ---------------------------------------------------------------- network
@@ -380,7 +416,7 @@ def _sizes(env_id: str, envs: VectorEnvs) -> tuple[int, int]:
 
 
 def _check_it_fits(args: Args, earlier: dict[str, Any]) -> None:
-    for name in ("env_id", "num_envs"):
+    for name in RESUME_NEEDS:
         if earlier[name] != getattr(args, name):
             raise BadInput(
                 f"the checkpoint was made with {name}={earlier[name]!r}, this run has {getattr(args, name)!r}"
@@ -388,30 +424,9 @@ def _check_it_fits(args: Args, earlier: dict[str, Any]) -> None:
 
 
 def check(args: Args) -> None:
-    """Refuse values that no run can be made of, all at once."""
-    problems = [
-        f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}"
-        for name in ("total_timesteps", "num_envs", "num_steps", "num_minibatches", "update_epochs", "torch_threads")
-        if getattr(args, name) < 1
-    ]
-    for name in ("eval_episodes", "checkpoint_freq"):
-        if getattr(args, name) < 0:
-            problems.append(f"--{name.replace('_', '-')} must not be negative, got {getattr(args, name)}")
-    batch_size = args.num_envs * args.num_steps
-    if not problems and batch_size % args.num_minibatches:
-        problems.append(
-            f"--num-minibatches {args.num_minibatches} does not divide the batch of {batch_size} steps "
-            f"(--num-envs {args.num_envs} × --num-steps {args.num_steps})"
-        )
-    if not problems and batch_size // args.num_minibatches < 2:
-        problems.append(
-            f"a minibatch of {batch_size // args.num_minibatches} step is too small: lower --num-minibatches"
-        )
-    if not problems and args.total_timesteps < batch_size:
-        problems.append(
-            f"--total-timesteps {args.total_timesteps} is less than one batch of {batch_size} steps "
-            f"(--num-envs {args.num_envs} × --num-steps {args.num_steps})"
-        )
+    """Refuse values that no run can be made of."""
+    check_args(args, RULES)
+    problems = []
     if args.track:
         problems.append("--track: logging to Weights & Biases is not there yet; leave it out")
     if args.capture_video:

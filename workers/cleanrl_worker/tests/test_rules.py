@@ -1,0 +1,38 @@
+"""Rules between flags: arithmetic as text, evaluated and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from cleanrl_worker.expressions import evaluate, fill, names_in
+from cleanrl_worker.rules import broken_rules
+
+VALUES = {"a": 12, "b": 5, "ratio": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("a * b", 60), ("a // b + a % b", 4), ("a / 4", 3), ("a >= b", True), ("max(a, b) - min(a, b)", 7),
+     ("(a + 1) * ratio", 6.5), ("a if a > b else b", 12)],
+)  # fmt: skip
+def test_arithmetic_is_evaluated(text, value):
+    assert evaluate(text, VALUES) == value
+
+
+@pytest.mark.parametrize("text", ["__import__('os')", "a.real", "'x' * 3", "[a]", "print(a)", "a ** b", "lambda: a"])
+def test_nothing_else_is(text):
+    with pytest.raises(ValueError, match="not arithmetic"):
+        evaluate(text, VALUES)
+
+
+def test_names_and_sentences():
+    assert names_in("max(a, b) + c") == {"a", "b", "c"}
+    assert fill("{a} by {b} is {a * b}", VALUES) == "12 by 5 is 60"
+    with pytest.raises(KeyError):
+        evaluate("unknown + 1", VALUES)
+
+
+def test_rules_about_wrong_or_unknown_values_say_nothing():
+    rules = (("a % b == 0", "{b} does not divide {a}"), ("c > 0", "c must be positive"))
+    assert broken_rules(rules, VALUES) == ["5 does not divide 12"]
+    assert broken_rules(rules, {**VALUES, "b": 0}, leaving_out={"b"}) == []
+    assert broken_rules(rules, {**VALUES, "b": "five"}) == []
