@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from mosaic_wire.worker_config import WorkerConfig
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_algorithm_choice, nearest
 
 MODES = ("train", "resume_training")
-_LATER = ("curriculum_schedule", "script_path", "env_kwargs")
+_LATER = ("curriculum_schedule", "script_path")
 """Extras of compatible tools that this version cannot honour; ignoring them would train something else"""
 
 _SHARED_EXTRAS = ("eval_episodes", "checkpoint_freq")
@@ -31,6 +32,8 @@ class CleanRLWorkerConfig(WorkerConfig):
         for name in _SHARED_EXTRAS:
             if name in self.extras and algorithm.field(name) is not None:
                 values.setdefault(name, self.extras[name])
+        if isinstance(self.extras.get("env_kwargs"), Mapping):
+            values.setdefault("env_kwargs", json.dumps(self.extras["env_kwargs"], sort_keys=True))
         for name in ("cuda", "use_cuda", "gpu"):
             if isinstance(self.extras.get(name), bool):
                 values.setdefault("cuda", self.extras[name])

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from cleanrl_worker.env_kwargs import read_env_kwargs
 from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.ranges import Range
 from cleanrl_worker.training.arguments import check_args
@@ -48,7 +49,9 @@ class Args:
     """record videos of the agent"""
 
     env_id: str = "CartPole-v1"
-    """Gymnasium id; actions must be discrete, observations a vector"""
+    """Gymnasium id, or module:id for one of your own; actions must be discrete, observations a vector"""
+    env_kwargs: str = "{}"
+    """arguments of the environment, a JSON object: {"is_slippery": false}"""
     total_timesteps: Annotated[int, Range(1)] = 500_000
     """steps to train for, over all environments; whole iterations only"""
     learning_rate: Annotated[float, Range(0)] = 2.5e-4
@@ -126,7 +129,7 @@ MEMORY = {
 CHECKPOINT = "3 * 4 * (2 * 64 * (obs_size + 65) + 65 * (actions + 1)) + 8192 * num_envs"
 """Bytes of one checkpoint: weights, Adam's two moments, the environments"""
 
-RESUME_NEEDS = ("env_id", "num_envs")
+RESUME_NEEDS = ("env_id", "env_kwargs", "num_envs")
 """A checkpoint is refused when it was made with other values of these"""
 
 SHAPES = {"agent.actor.0.weight": ("64", "obs_size"), "agent.actor.4.weight": ("actions", "64")}
@@ -417,10 +420,9 @@ def _sizes(env_id: str, envs: VectorEnvs) -> tuple[int, int]:
 
 def _check_it_fits(args: Args, earlier: dict[str, Any]) -> None:
     for name in RESUME_NEEDS:
-        if earlier[name] != getattr(args, name):
-            raise BadInput(
-                f"the checkpoint was made with {name}={earlier[name]!r}, this run has {getattr(args, name)!r}"
-            )
+        then, now = earlier.get(name, getattr(Args, name)), getattr(args, name)
+        if then != now:
+            raise BadInput(f"the checkpoint was made with {name}={then!r}, this run has {now!r}")
 
 
 def check(args: Args) -> None:
@@ -440,7 +442,8 @@ def train(args: Args, run: RunContext) -> Evaluation | None:
     check(args)
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.deterministic = args.torch_deterministic
-    envs = make_envs(args.env_id, args.num_envs)
+    env_kwargs = read_env_kwargs(args.env_kwargs)
+    envs = make_envs(args.env_id, args.num_envs, env_kwargs)
     trainer = Trainer(args, envs, device)
     if run.checkpoint is not None:
         run.loaded(trainer.restore(run.checkpoint))
@@ -476,6 +479,7 @@ def train(args: Args, run: RunContext) -> Evaluation | None:
         episodes=args.eval_episodes,
         seed=args.seed + 1_000_000,  # never the episodes it trained on
         should_stop=run.stop_requested,
+        env_kwargs=env_kwargs,
     )
 
 

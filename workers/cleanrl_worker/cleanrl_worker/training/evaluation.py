@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -36,11 +36,12 @@ def evaluate(
     episodes: int,
     seed: int,
     should_stop: Callable[[], bool] = lambda: False,
+    env_kwargs: Mapping[str, Any] | None = None,
 ) -> Evaluation | None:
     """Run whole episodes of `act` in environments of their own; None when asked to stop on the way."""
     returns: list[float] = []
     while len(returns) < episodes:
-        envs = make_envs(env_id, min(_MOST_ENVS, episodes - len(returns)))
+        envs = make_envs(env_id, min(_MOST_ENVS, episodes - len(returns)), env_kwargs)
         try:
             batch = _one_episode_each(envs, act, seed + len(returns), should_stop)
         finally:
