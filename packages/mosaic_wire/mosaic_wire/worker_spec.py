@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mosaic_wire.capabilities import WorkerCapabilities
@@ -127,6 +127,8 @@ class WorkerSpec:
     """Not offered to people (the reference worker)"""
     env: Mapping[str, str] = field(default_factory=dict)
     """Extra environment variables for its process"""
+    runs_scripts: bool = False
+    """Runs a file by its path (`extras.script_path`), and tells about one with `--describe-script PATH`"""
 
     def algorithm(self, name: str) -> AlgorithmSpec | None:
         return next((algorithm for algorithm in self.algorithms if algorithm.name == name), None)
@@ -152,9 +154,42 @@ class WorkerSpec:
                 environments=None if document.get("environments") is None else _texts(document["environments"]),
                 hidden=bool(document.get("hidden", False)),
                 env={str(key): str(value) for key, value in dict(document.get("env", {})).items()},
+                runs_scripts=document.get("runs_scripts", False) is True,
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise SpecError(f"the worker description is malformed: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class ScriptSpec:
+    """A single-file script as its text tells, read without running it: what `--describe-script PATH` prints."""
+
+    path: str
+    sha256: str
+    """Of the content that was read"""
+    algorithm: AlgorithmSpec
+    """The script as an algorithm: its name is that of the file"""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"spec_version": SPEC_VERSION, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> ScriptSpec:
+        """Read a description; raise SpecError naming what is wrong."""
+        if (version := document.get("spec_version")) != SPEC_VERSION:
+            raise SpecError(f"spec_version is {version!r}, this MOSAIC reads {SPEC_VERSION}")
+        try:
+            return cls(_text(document, "path"), _text(document, "sha256"), _algorithm(document["algorithm"]))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise SpecError(f"the description of the script is malformed: {error!r}") from error
+
+    def added_to(self, spec: WorkerSpec) -> WorkerSpec:
+        """The worker's description with this script among its algorithms, in place of one of the same name.
+
+        A script finds its environments itself, in an installation that the worker need not know.
+        """
+        others = (known for known in spec.algorithms if known.name != self.algorithm.name)
+        return replace(spec, algorithms=(*others, self.algorithm), environments=None)
 
 
 def _text(document: Mapping[str, Any], key: str) -> str:

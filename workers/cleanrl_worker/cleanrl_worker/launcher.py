@@ -1,6 +1,7 @@
 """The training process: python -m cleanrl_worker.launcher [--resume-from FOLDER] ALGO [flags]
 
-Started by the worker with two pipes; hooks that belong into the training process alone are installed here.
+Started by the worker with two pipes. `--script …` runs an unmodified script instead (see scripts/running.py); the hooks
+it needs are installed in this process alone.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED = 1, 2, 130
 
 def main() -> int:
     """Train, and tell the worker how it ended before the process does."""
+    if sys.argv[1:2] == ["--script"]:
+        from cleanrl_worker.scripts import running
+
+        return running.main(sys.argv[2:])
     signal.signal(signal.SIGTERM, _leave)  # nothing to save yet; replaced once training has a safe point
     signal.signal(signal.SIGINT, _leave)
     parser = argparse.ArgumentParser(prog="cleanrl_worker.launcher", allow_abbrev=False)

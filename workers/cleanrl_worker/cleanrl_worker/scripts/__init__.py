@@ -1,0 +1,1 @@
+"""Single-file scripts that run unmodified: read as text, started in a process of their own, followed from outside."""
