@@ -146,7 +146,8 @@ def test_a_worker_gets_exactly_its_environment_and_default_signals(
         assert await worker.wait() == 0
         *environment, ignored = one.stdout.read_text().splitlines()
         assert sorted(environment) == ["A=1", "B=2", "EMPTY="]
-        assert int(ignored.split()[1], 16) == 0
+        # Signals 32 and 33 belong to the C library; a program that make started finds them ignored, and nobody may change that.
+        assert int(ignored.split()[1], 16) & ~(0b11 << 31) == 0
         worker.close()
 
     asyncio.run(scenario())
