@@ -5,11 +5,15 @@ Used by the daemon before anything is stored and by workers before anything is t
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 REDACTED = "•••"
+
+_MIN_CHARACTERS = 4
+"""Shorter secrets would eat ordinary words"""
 
 _SECRET_KEY = re.compile(
     r"(^|[_-])(api[_-]?key|secret|token|password|passwd|credential|private[_-]?key|auth)s?($|[_-])", re.IGNORECASE
@@ -50,10 +54,33 @@ def _texts_in(value: Any) -> set[str]:
     return set()
 
 
+def spellings_of(secrets: Iterable[str]) -> list[str]:
+    """Every way these secrets may be written down, longest first; of an address its password alone, too."""
+    found = set()
+    for secret in secrets:
+        for text in (secret, *_password_in(secret)):
+            if len(text) >= _MIN_CHARACTERS:
+                found |= {text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+    return sorted(found, key=len, reverse=True)
+
+
+def _password_in(address: str) -> Iterator[str]:
+    if "://" not in address:
+        return
+    from urllib.parse import quote, unquote, urlsplit  # few runs have one
+
+    try:
+        password = urlsplit(address).password
+    except ValueError:
+        return
+    if password:
+        yield from (password, unquote(password), quote(unquote(password), safe=""))
+
+
 def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
     """Remove known secret values, and what looks like credentials in a URL or header."""
     for secret in secrets:
-        if len(secret) >= 4:  # shorter ones would eat ordinary words
+        if len(secret) >= _MIN_CHARACTERS:
             text = text.replace(secret, REDACTED)
     text = _URL_CREDENTIALS.sub(rf"\g<scheme>{REDACTED}@", text)
     return _BEARER.sub(rf"\1{REDACTED}", text)

@@ -35,7 +35,7 @@ from mosaic_wire.ids import check_run_id
 from mosaic_wire.lifecycle import LifecycleKind, LifecycleSpool, RunLifecycleEvent
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
-from mosaic_wire.redaction import is_secret_key, redact_document, redact_text, secret_values
+from mosaic_wire.redaction import is_secret_key, redact_document, redact_text, secret_values, spellings_of
 
 if TYPE_CHECKING:  # a worker without a daemon does not pay for grpc
     from mosaic_wire.daemon_link import DaemonLink
@@ -116,7 +116,7 @@ class WorkerSession:
         self._commands: queue.SimpleQueue[CommandKind | None] = queue.SimpleQueue()
         self._earlier_handlers: dict[int, Any] = {}
         known_secrets = secret_values(self._extras) | _secrets_of_the_environment()
-        self._secrets = sorted(known_secrets | ({run_token} if run_token else set()), key=len, reverse=True)
+        self._secrets = spellings_of(known_secrets | ({run_token} if run_token else set()))
 
     @classmethod
     def from_environment(

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 
 from mosaic_wire.files import fsync_directory, read_json_object
 from mosaic_wire.paths import Home, make_private_folder
+from mosaic_wire.redaction import spellings_of
 
 from gym_gui.logging_config.log_constants import LOG_TRAINER_ARCHIVE_REFUSED, log_code
 from gym_gui.services.trainer.archive_reader import (
@@ -179,8 +180,7 @@ class _MaskingReader(io.RawIOBase):
 
     def __init__(self, stream: BinaryIO, size: int, secrets: Iterable[str]) -> None:
         self._stream, self._missing = stream, size
-        spellings = {text for secret in secrets if len(secret) >= 4 for text in (secret, json.dumps(secret)[1:-1])}
-        self._secrets = sorted((text.encode() for text in spellings), key=len, reverse=True)
+        self._secrets = [text.encode("utf-8", "surrogateescape") for text in spellings_of(secrets)]
         self._overlap = max(map(len, self._secrets), default=1) - 1
         self._buffer = bytearray()
         self.sha256 = hashlib.sha256()

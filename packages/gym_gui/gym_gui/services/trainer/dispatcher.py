@@ -31,6 +31,7 @@ from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.hooks import tell_the_end
 from gym_gui.services.trainer.journal import Journal
 from gym_gui.services.trainer.launch import build_launch, with_checkpoint
+from gym_gui.services.trainer.masking import SecretMask
 from gym_gui.services.trainer.process_tree import ProcessIdentity
 from gym_gui.services.trainer.records import RunRecord
 from gym_gui.services.trainer.resources import Reservation, ResourceLedger, ResourceRequest
@@ -339,9 +340,9 @@ class TrainerDispatcher:
             await asyncio.sleep(wait_s)
             await self._enqueue_current(again.run_id)
         else:
-            secrets = tuple((await asyncio.to_thread(self._secret_store.get, run_id)).values())
+            mask = SecretMask((await asyncio.to_thread(self._secret_store.known, run_id)).values())
             await self._finalise(record, "failed", reason)
-            tails = await asyncio.to_thread(output_tails, self._home, run_id, secrets)
+            tails = await asyncio.to_thread(output_tails, self._home, run_id, mask)
             ended = await self._journal.apply(run_id, RunEvent.GIVEN_UP, reason=reason, payload=tails)
             await self._ended(ended)
 
@@ -472,7 +473,7 @@ class TrainerDispatcher:
 
     async def _reattach(self, record: RunRecord, identity: ProcessIdentity | None) -> None:
         run_id = record.run_id
-        secrets = await asyncio.to_thread(self._secret_store.get, run_id)
+        secrets = await asyncio.to_thread(self._secret_store.known, run_id)
         self._ledger.restore(run_id, Reservation(record.cpus, record.memory_mb or 0, record.gpu_ids))
         handle: WorkerHandle | None = await self._executor.attach(
             identity, record.mark, memory_mb=record.memory_mb, max_processes=self._settings.max_processes

@@ -27,6 +27,7 @@ from gym_gui.services.trainer.executors.base import WorkerHandle
 from gym_gui.services.trainer.finalise import finalise_manifest
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.journal import Journal, with_headline
+from gym_gui.services.trainer.masking import SecretMask
 from gym_gui.services.trainer.records import Headline, RunRecord, StoryEvent
 from gym_gui.services.trainer.supervision import Ending, EndingFacts, conclude, paused_before
 from gym_gui.services.trainer.tokens import digest
@@ -73,12 +74,15 @@ class RunSupervisor:
         self.record = record
         self._handle = handle
         self._home, self._journal, self._settings = home, journal, settings
-        self._secrets = tuple(secrets.values())
+        self._mask = SecretMask(secrets.values())
         self._monotonic = monotonic
         self._folder = home.run_folder(record.run_id)
         self._reader = LifecycleReader(self._folder.lifecycle, after_seq=record.lifecycle_seq)
         self._logs = home.run_logs(record.run_id)
-        self._followers = [LogFollower(self._logs / name, record.run_id) for name in ("stdout.log", "stderr.log")]
+        self._followers = [
+            LogFollower(self._logs / f"{name}.log", record.run_id, clean=self._mask.text)
+            for name in ("stdout", "stderr")
+        ]
         self._last_beat = monotonic()
         self._paused_since: float | None = monotonic() if record.status is RunStatus.PAUSE else None
         self._paused_s = 0.0
@@ -301,6 +305,7 @@ class RunSupervisor:
         cap = self._settings.log_cap_mb * 2**20
         for folder in (self._logs, self._folder.logs):
             for path in _log_files(folder):
+                self._mask.follow(path)
                 if cap_size(path, cap):
                     logger.warning("run %s: %s outgrew %d MB and was cut", self.record.run_id, path.name, cap >> 20)
 
@@ -318,7 +323,7 @@ class RunSupervisor:
     def _hear_last_words(self, event: RunLifecycleEvent) -> None:
         self._last_words = event.event
         if event.event is LifecycleKind.RUN_FAILED:
-            self._failure = _failure_text(event.payload)
+            self._failure = _failure_text(self._mask.document(event.payload))
 
     def _note_last_step(self, payload: Mapping[str, Any]) -> None:
         """An ending tells how far the run came; while no daemon listened, no heartbeat did."""
@@ -328,7 +333,7 @@ class RunSupervisor:
             self._journal.keep_headline(record.run_id, headline)
 
     async def _take(self, event: RunLifecycleEvent) -> None:
-        run_id, payload = self.record.run_id, dict(event.payload)
+        run_id, payload = self.record.run_id, self._mask.document(event.payload)
         if event.event is LifecycleKind.HEARTBEAT:
             return
         if event.event.ends_the_run:
@@ -404,6 +409,7 @@ class RunSupervisor:
         run_id = self.record.run_id
         process_gone: dict[str, Any] = {"pid": 0, "stalled": False, "no_progress": False, "paused_by_signal": False}
         await asyncio.to_thread(self._tend_logs)
+        await asyncio.to_thread(self._mask.clean_run, self._home, run_id)
         await self._journal.flush_headlines()
         if ending.event is RunEvent.RELEASED:
             self.record = await self._journal.apply(
@@ -425,17 +431,17 @@ class RunSupervisor:
 
     def tails(self) -> dict[str, str]:
         """The last lines of the worker and of its training process, for the terminal event."""
-        return output_tails(self._home, self.record.run_id, self._secrets)
+        return output_tails(self._home, self.record.run_id, self._mask)
 
 
 _OUTCOME_WORDS = {RunEvent.COMPLETED: "completed", RunEvent.CANCELLED: "cancelled"}
 
 
-def output_tails(home: Home, run_id: str, secrets: tuple[str, ...]) -> dict[str, str]:
+def output_tails(home: Home, run_id: str, mask: SecretMask) -> dict[str, str]:
     """The last lines a run printed, redacted and bounded. The training process's own output tells more."""
     worker, training = home.run_logs(run_id), home.run_folder(run_id).logs
     return {
-        f"{stream}_tail": tail_text(training / f"{stream}.log", secrets) or tail_text(worker / f"{stream}.log", secrets)
+        f"{stream}_tail": mask.text(tail_text(training / f"{stream}.log") or tail_text(worker / f"{stream}.log"))
         for stream in ("stderr", "stdout")
     }
 

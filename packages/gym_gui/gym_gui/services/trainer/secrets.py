@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -20,16 +21,17 @@ from mosaic_wire.errors import Problem, WireError
 from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.ids import check_run_id
 from mosaic_wire.paths import Home, make_private_folder
-from mosaic_wire.redaction import is_secret_key, redact_text
+from mosaic_wire.redaction import is_secret_key, redact_text, spellings_of
 
 from gym_gui.services.trainer.errors import InvalidConfig, SecretStoreError
 from gym_gui.services.trainer.keyring_process import Keyring, KeyringFailed
+
+logger = logging.getLogger(__name__)
 
 SECRET_REF = "secret_ref"
 """A config holds `{"secret_ref": name}` where a secret was; `to_environment` tells the variable it is found in."""
 
 _MAX_SECRET_CHARACTERS = 64 * 1024  # one environment variable holds 128 KiB
-_MIN_REPEATED_CHARACTERS = 4  # shorter values would eat ordinary words of a note
 _WORKER_CONFIG = ("metadata", "worker", "config")
 
 # user:password@ or a long token as the user; `git@host` is an address, not a credential
@@ -54,8 +56,7 @@ def split_secrets(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
     clean = _replace_at(document, _WORKER_CONFIG, found) if nested else found.clean(document, ())
     if found.problems:
         raise InvalidConfig(found.problems)
-    values = sorted((v for v in found.secrets.values() if len(v) >= _MIN_REPEATED_CHARACTERS), key=len, reverse=True)
-    blotted = _blot(clean, values)
+    blotted = _blot(clean, spellings_of(found.secrets.values()))
     assert isinstance(blotted, dict)
     return blotted, found.secrets
 
@@ -196,6 +197,14 @@ class SecretStore:
         if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
             raise SecretStoreError(f"the secrets of run {run_id} are gone or damaged; submit the run again")
         return values
+
+    def known(self, run_id: str) -> dict[str, str]:
+        """A run's secrets as far as they can be read, to clean texts of them: a live run needs no store any more."""
+        try:
+            return self.get(run_id)
+        except SecretStoreError as error:
+            logger.error("run %s: %s", run_id, error)
+            return {}
 
     def delete(self, run_id: str) -> None:
         """Forget a run's secrets; nothing happens when there are none."""

@@ -19,7 +19,7 @@ from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
 from mosaic_wire.paths import Home
-from mosaic_wire.redaction import redact_document
+from mosaic_wire.redaction import redact_document, redact_text, spellings_of
 from mosaic_wire.run_config import TrainRunConfig
 
 from gym_gui.config.settings import Settings
@@ -114,7 +114,9 @@ class Trainer:
                 f"the run was not accepted: its config cannot be written under {self.home.configs}: {error.strerror}; "
                 "make room or make the folder writable, then submit again"
             ) from error
-        return _new_run(run_id, clean, identity, parent, redact_document(identity.extras, secrets.values()))
+        return _new_run(
+            run_id, clean, identity, parent, redact_document(identity.extras, spellings_of(secrets.values()))
+        )
 
     def _forget_config(self, run_id: str) -> None:
         self.home.config_file(run_id).unlink(missing_ok=True)
@@ -240,6 +242,8 @@ class Trainer:
             changes["priority"] = priority
         tags = dict.fromkeys((*record.tags, *(_checked_text("tag", tag, 64, empty=False) for tag in add_tags)))
         changes["tags"] = tuple(tag for tag in tags if tag not in remove_tags)
+        secrets = await asyncio.to_thread(self._secret_store.known, run_id)
+        changes = {key: _cleaned(value, spellings_of(secrets.values())) for key, value in changes.items()}
         changes = {key: value for key, value in changes.items() if value != getattr(record, key)}
         if not changes:
             return record
@@ -319,14 +323,14 @@ class Trainer:
         if record.worker_instance and record.worker_instance != instance:
             raise NotPossibleNow(f"run {run_id} has a registered worker already; a second one is refused")
         capabilities, extras = _registration_documents(capabilities_json, extras_json)
-        secrets = await asyncio.to_thread(self._secret_store.get, run_id)
+        secrets = await asyncio.to_thread(self._secret_store.known, run_id)
         token = new_token()
         await supervisor.registered(
             session_token_sha256=digest(token),
             worker_instance=instance,
             protocol_version=protocol_version,
             capabilities=capabilities,
-            extras=redact_document(extras, secrets.values()) or record.extras,
+            extras=redact_document(extras, spellings_of(secrets.values())) or record.extras,
             algo=algo or record.algo,
             env_id=env_id or record.env_id,
         )
@@ -401,6 +405,13 @@ def _checked_text(what: str, text: str, limit: int, *, empty: bool = True) -> st
     if len(text) > limit or (not empty and not text.strip()):
         raise InvalidConfig([Problem(what, f"expected {'0' if empty else '1'} to {limit} characters, got {len(text)}")])
     return text
+
+
+def _cleaned(value: Any, secrets: list[str]) -> Any:
+    """A name, note or tags without the run's secrets, which somebody may have pasted."""
+    if isinstance(value, tuple):
+        return tuple(dict.fromkeys(_cleaned(item, secrets) for item in value))
+    return redact_text(value, secrets) if isinstance(value, str) else value
 
 
 def _require_finished(record: RunRecord, verb: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from mosaic_wire.redaction import redact_text
@@ -40,8 +40,8 @@ def tail_text(path: Path, secrets: Iterable[str] = (), *, lines: int = TAIL_LINE
 class LogFollower:
     """Reads what was added to a file and re-emits its structured lines with their log code."""
 
-    def __init__(self, path: Path, run_id: str) -> None:
-        self._path, self._run_id = path, run_id
+    def __init__(self, path: Path, run_id: str, *, clean: Callable[[str], str] = str) -> None:
+        self._path, self._run_id, self._clean = path, run_id, clean
         # A daemon that re-attaches does not repeat what an earlier one has told already.
         self._offset = path.stat().st_size if path.exists() else 0
         self._inside_long_line = False
@@ -73,7 +73,7 @@ class LogFollower:
     def _emit(self, line: bytes) -> None:
         if not line.startswith(b"LOG"):
             return
-        entry = parse_structured_line(line.decode("utf-8", "replace"))
+        entry = parse_structured_line(self._clean(line.decode("utf-8", "replace")))
         if entry is not None:
             logger.log(
                 entry.level,
