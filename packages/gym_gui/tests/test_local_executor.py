@@ -146,7 +146,7 @@ def test_a_worker_gets_exactly_its_environment_and_default_signals(
         assert await worker.wait() == 0
         *environment, ignored = one.stdout.read_text().splitlines()
         assert sorted(environment) == ["A=1", "B=2", "EMPTY="]
-        # Signals 32 and 33 belong to the C library; a program that make started finds them ignored, and nobody may change that.
+        # 32 and 33 are the C library's own: make leaves them ignored in what it starts, and nobody may change that.
         assert int(ignored.split()[1], 16) & ~(0b11 << 31) == 0
         worker.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from gym_gui.services.trainer.fsm import TRANSITIONS, RunEvent, RunStatus
 from gym_gui.services.trainer.supervision import EndingFacts, conclude, describe_exit
 from mosaic_wire.exit_record import ExitOutcome, ExitRecord
