@@ -10,16 +10,22 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from mosaic_wire.errors import ConfigProblems, Problem, WireError
 from mosaic_wire.ids import new_run_id
+from mosaic_wire.paths import find_home
+from mosaic_wire.redaction import redact_document, secret_values
 from mosaic_wire.worker_config import add_worker_arguments, daemon_target, overrides_from, run_folder_of
-from mosaic_wire.worker_spec import AlgorithmSpec, nearest
 
-from cleanrl_worker.config import CleanRLWorkerConfig, parse_flags
+from cleanrl_worker.config import CleanRLWorkerConfig, read_flags
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
+
+if TYPE_CHECKING:
+    from cleanrl_worker.preflight import Preflight
+    from cleanrl_worker.runtime import CleanRLWorkerRuntime
 
 EXIT_BAD_INPUT = 2
 
@@ -50,52 +56,59 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
-    from cleanrl_worker.description import worker_spec  # imports gymnasium, which `--help` need not wait for
+    from cleanrl_worker.description import spec_without_environments, worker_spec  # `--help` need not wait for them
 
     if arguments.describe:
         print(json.dumps(worker_spec().to_json()))
         return 0
-    config = _load(arguments, rest)
+    config, problems = _load(arguments, rest)
     folder = run_folder_of(config.run_id)
-    if problems := config.problems(worker_spec(), folder):
-        raise ConfigProblems("the worker config", problems)
 
-    from cleanrl_worker.runtime import CleanRLWorkerRuntime, render_summary
+    from cleanrl_worker.preflight import check_run
+    from cleanrl_worker.runtime import CleanRLWorkerRuntime
 
-    runtime = CleanRLWorkerRuntime(config, folder, target=daemon_target(arguments))
+    found = check_run(config, spec_without_environments(), folder, find_home(), look_at_environments=arguments.dry_run)
+    problems += found.problems
+    runtime = None if problems else CleanRLWorkerRuntime(config, folder, target=daemon_target(arguments))
     if arguments.dry_run:
-        summary = runtime.summary()
-        print(json.dumps(summary) if arguments.emit_summary else render_summary(summary))
-        return 0
+        return _show(runtime, found, problems, secret_values(config.extras), as_json=arguments.emit_summary)
+    if runtime is None:
+        raise ConfigProblems("the worker config", problems)
     return runtime.run()
 
 
-def _load(arguments: argparse.Namespace, rest: Sequence[str]) -> CleanRLWorkerConfig:
+def _show(
+    runtime: CleanRLWorkerRuntime | None, found: Preflight, problems: list[Problem], secrets: set[str], *, as_json: bool
+) -> int:
+    """Print what a dry run found; what would run is shown without secrets."""
+    summary: dict[str, Any] = {"ok": not problems}
+    if runtime is not None:
+        summary |= redact_document({**runtime.summary(), **found.summary()}, secrets)
+    if as_json:
+        told = [{"path": p.path, "message": p.message, "suggestion": p.suggestion} for p in problems]
+        print(json.dumps({**summary, "problems": redact_document(told, secrets)}))
+    elif runtime is not None:
+        from cleanrl_worker.runtime import render_summary
+
+        print(render_summary(summary))
+    if problems:
+        raise ConfigProblems("the worker config", problems)
+    return 0
+
+
+def _load(arguments: argparse.Namespace, rest: Sequence[str]) -> tuple[CleanRLWorkerConfig, list[Problem]]:
     """Read the file, then let the flags win: first the worker's own, then the algorithm's."""
     extras = _read_extras(arguments.extras)
     overrides = {**overrides_from(arguments), "extras": extras}
     config = CleanRLWorkerConfig.load(arguments.config, overrides, make_run_id=new_run_id)
-    if not rest:
-        return config
-    values = parse_flags(rest, _algorithm(config.algo))
+    entry = DEFAULT_ALGO_REGISTRY.get(config.algo)
+    if not rest or entry is None or not entry.module:  # without an algorithm nobody knows its flags
+        return config, []
+    values, problems = read_flags(rest, entry.spec())
     # A flag wins over the same parameter wherever the file has it.
     kept = {key: value for key, value in config.extras.items() if key.replace("-", "_") not in values}
     merged = {**kept, "algo_params": {**(config.extras.get("algo_params") or {}), **values}}
-    return CleanRLWorkerConfig(
-        config.run_id, config.algo, config.env_id, config.total_timesteps, config.seed, merged, config.worker_id,
-        config.raw,
-    )  # fmt: skip
-
-
-def _algorithm(name: str) -> AlgorithmSpec:
-    entry = DEFAULT_ALGO_REGISTRY.get(name)
-    if entry is None:
-        hint = nearest(name, DEFAULT_ALGO_REGISTRY)
-        raise ConfigProblems("the worker config", [Problem("algo", f"unknown algorithm {name!r}", hint)])
-    spec = entry.spec()
-    if spec.unavailable:
-        raise ConfigProblems("the worker config", [Problem("algo", f"{name!r} cannot run now: {spec.unavailable}")])
-    return spec
+    return replace(config, extras=merged), problems
 
 
 def _read_extras(text: str | None) -> dict[str, Any]:

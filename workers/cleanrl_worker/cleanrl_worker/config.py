@@ -112,6 +112,14 @@ def flags_of(values: Mapping[str, Any]) -> list[str]:
 
 def parse_flags(words: Sequence[str], algorithm: AlgorithmSpec) -> dict[str, Any]:
     """Read algorithm flags a person typed; raise ConfigProblems with all that are wrong."""
+    values, problems = read_flags(words, algorithm)
+    if problems:
+        raise ConfigProblems("the command line", problems)
+    return values
+
+
+def read_flags(words: Sequence[str], algorithm: AlgorithmSpec) -> tuple[dict[str, Any], list[Problem]]:
+    """The same, for callers that look for other problems too."""
     fields = {field.name: field for field in algorithm.fields}
     values: dict[str, Any] = {}
     problems: list[Problem] = []
@@ -133,9 +141,7 @@ def parse_flags(words: Sequence[str], algorithm: AlgorithmSpec) -> dict[str, Any
                 queue.pop(0)  # its value, presumably
         else:
             _take_value(field, text if has_value else None, queue, values, problems)
-    if problems:
-        raise ConfigProblems("the command line", problems)
-    return values
+    return values, problems
 
 
 def _take_value(

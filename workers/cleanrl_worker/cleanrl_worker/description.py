@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from dataclasses import replace
 from functools import cache
 
 from mosaic_wire.worker_spec import WorkerSpec
@@ -17,9 +18,14 @@ _PACKAGE_NEEDED = {"mujoco": "mujoco", "box2d": "Box2D"}
 """gymnasium.envs.<key> cannot be made without this package"""
 
 
-@cache
 def worker_spec() -> WorkerSpec:
     """This worker as the catalog knows it."""
+    return replace(spec_without_environments(), environments=usable_environments())
+
+
+@cache
+def spec_without_environments() -> WorkerSpec:
+    """The same for the worker itself, which need not import gymnasium to know its algorithms."""
     return WorkerSpec(
         name="cleanrl",
         display_name="CleanRL Worker",
@@ -27,10 +33,10 @@ def worker_spec() -> WorkerSpec:
         capabilities=get_worker_metadata(),
         module=MODULE,
         algorithms=tuple(entry.spec() for entry in DEFAULT_ALGO_REGISTRY.values()),
-        environments=usable_environments(),
     )
 
 
+@cache
 def usable_environments() -> tuple[str, ...]:
     """Ids of gymnasium's registry that can be made here."""
     import gymnasium

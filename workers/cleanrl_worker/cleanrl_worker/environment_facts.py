@@ -1,0 +1,94 @@
+"""Asks the probe about environments, in the interpreter a run would have; remembers what it said.
+
+An answer is kept under `cache/environments/` of the home, by interpreter, versions, id and arguments. Environments of
+somebody's own module are asked about each time: their code may have changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mosaic_wire.files import read_json_object, write_json_atomically
+from mosaic_wire.paths import Home
+
+logger = logging.getLogger(__name__)
+
+PROBE = "cleanrl_worker.environment_probe"
+TIMEOUT_S = 60.0
+_ERROR_CHARACTERS = 400
+
+Request = tuple[str, Mapping[str, Any]]
+"""An environment's id and the arguments it is made with"""
+
+
+def facts_about(
+    requests: Sequence[Request], *, python: Path, versions: Mapping[str, str], home: Home, environ: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """For each request its spaces, or `{"problem": …}`."""
+    files = [_cache_file(home, request, python, versions) for request in requests]
+    known = [_read(file) for file in files]
+    missing = [request for request, answer in zip(requests, known, strict=True) if answer is None]
+    fresh = iter(_ask(missing, python, environ) if missing else [])
+    answers = []
+    for file, answer in zip(files, known, strict=True):
+        if answer is None:
+            answer = next(fresh)
+            if file is not None and "problem" not in answer:
+                _keep(file, answer, home)
+        answers.append(answer)
+    return answers
+
+
+def _ask(requests: Sequence[Request], python: Path, environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    argv = [str(python), "-m", PROBE, json.dumps([[env_id, dict(env_kwargs)] for env_id, env_kwargs in requests])]
+    try:
+        done = subprocess.run(
+            argv, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False
+        )
+        answers = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+    except subprocess.TimeoutExpired:
+        return [{"problem": f"{env_id} could not be made within {TIMEOUT_S:g} s"} for env_id, _ in requests]
+    except (OSError, ValueError, IndexError) as error:
+        return [{"problem": f"{env_id} could not be looked at with {python}: {error}"} for env_id, _ in requests]
+    if answers is None:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+        words = f"making it ended with exit code {done.returncode}: {last[0][:_ERROR_CHARACTERS]}"
+        return [{"problem": f"{env_id} cannot be made: {words}"} for env_id, _ in requests]
+    return list(answers)
+
+
+def _cache_file(home: Home, request: Request, python: Path, versions: Mapping[str, str]) -> Path | None:
+    env_id, env_kwargs = request
+    if ":" in env_id or not home.root.is_dir():
+        return None
+    how = [Path(__file__).with_name(name).stat().st_mtime_ns for name in ("environment_probe.py", "training/envs.py")]
+    identity = {
+        "python": str(python), "versions": dict(versions), "gymnasium": metadata.version("gymnasium"),
+        "env_id": env_id, "env_kwargs": dict(env_kwargs), "how": how,
+    }  # fmt: skip
+    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
+    return home.cache / "environments" / f"{key}.json"
+
+
+def _read(file: Path | None) -> dict[str, Any] | None:
+    try:
+        return read_json_object(file, max_bytes=1 << 20) if file is not None else None
+    except (OSError, ValueError):
+        return None
+
+
+def _keep(file: Path, answer: Mapping[str, Any], home: Home) -> None:
+    try:
+        if not home.cache.is_dir():
+            home.cache.mkdir(mode=0o700)
+        file.parent.mkdir(exist_ok=True)
+        write_json_atomically(file, answer, sealed=True)
+    except OSError as error:
+        logger.debug("the answer about an environment is not kept: %s", error)

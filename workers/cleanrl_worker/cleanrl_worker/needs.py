@@ -1,0 +1,137 @@
+"""How much memory and disk a run will take, from what its algorithm declares, and how much there is."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cleanrl_worker.expressions import evaluate, names_in
+
+MARGIN_DISK_BYTES = 64 << 20
+"""Event files, logs and manifests"""
+
+_FRAMES = "28224"  # four grey pictures of 84 × 84
+_ONE_COPY, _TWO_COPIES = f"buffer_size * {_FRAMES}", f"2 * buffer_size * {_FRAMES}"
+_VECTORS = "buffer_size * num_envs * (2 * obs_bytes + 4 * actions + 16)"
+
+UPSTREAM_MEMORY: Mapping[str, Mapping[str, str]] = {
+    name: parts
+    for names, parts in (
+        ("dqn_atari dqn_atari_jax c51_atari c51_atari_jax", {"replay buffer": _ONE_COPY}),
+        ("sac_atari rainbow_atari", {"replay buffer": _TWO_COPIES}),
+        (
+            "qdagger_dqn_atari_impalacnn qdagger_dqn_atari_jax_impalacnn",
+            {"replay buffer": _ONE_COPY, "the teacher's replay buffer": _ONE_COPY},
+        ),
+        ("dqn dqn_jax c51 c51_jax", {"replay buffer": _VECTORS}),
+        ("ddpg_continuous_action ddpg_continuous_action_jax", {"replay buffer": _VECTORS}),
+        ("td3_continuous_action td3_continuous_action_jax", {"replay buffer": _VECTORS}),
+        ("sac_continuous_action", {"replay buffer": _VECTORS}),
+    )
+    for name in names.split()
+}
+"""What CleanRL's own scripts allocate: the arrays of their replay buffers, which fill up as training goes on"""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes by purpose; what could not be computed (the environment is unknown) is not in it."""
+
+    process: int
+    memory: Mapping[str, int] = field(default_factory=dict)
+    checkpoint: int = 0
+    checkpoints: int = 0
+    flags: tuple[str, ...] = ()
+    """Fields that the largest part depends on: what a person would lower"""
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.process + sum(self.memory.values())
+
+    @property
+    def disk_bytes(self) -> int:
+        return self.checkpoint * self.checkpoints + MARGIN_DISK_BYTES
+
+    def memory_problem(self, free: int | None) -> str | None:
+        """Say when it does not fit, naming the largest part."""
+        if free is None or self.memory_bytes <= free:
+            return None
+        parts = sorted(self.memory.items(), key=lambda part: -part[1])
+        largest = f", {gib(parts[0][1])} of it for the {parts[0][0]}" if parts else ""
+        cure = f"; lower {' or '.join('--' + name.replace('_', '-') for name in self.flags)}" if self.flags else ""
+        return f"the run needs about {gib(self.memory_bytes)} of memory{largest}; {gib(free)} are free{cure}"
+
+    def disk_problem(self, free: int, where: Path) -> str | None:
+        """Say when its checkpoints do not fit."""
+        if self.disk_bytes <= free:
+            return None
+        parts = (
+            f"{self.checkpoints} checkpoints of {gib(self.checkpoint)} each" if self.checkpoint else "logs and events"
+        )
+        cure = "; raise --checkpoint-freq" if self.checkpoints > 1 else ""
+        return f"the run needs about {gib(self.disk_bytes)} of disk ({parts}); {gib(free)} are free in {where}{cure}"
+
+
+def estimate(
+    declared: Mapping[str, Any], values: Mapping[str, Any], facts: Mapping[str, Any] | None, *, process_mb: int
+) -> Needs:
+    """Compute what `MEMORY` and `CHECKPOINT` of an algorithm file (or of `UPSTREAM_MEMORY`) say."""
+    known = {name: value for name, value in values.items() if type(value) in (int, float)}
+    if facts is not None and "problem" not in facts:
+        known |= {
+            "obs_size": facts["observation"]["size"], "obs_bytes": facts["observation"]["bytes"],
+            "actions": facts["action"]["count"],
+        }  # fmt: skip
+    known = {name: value for name, value in known.items() if value is not None}
+    memory, largest = {}, ""
+    for purpose, expression in (declared.get("MEMORY") or {}).items():
+        if names_in(expression) <= known.keys():
+            memory[purpose] = max(0, int(evaluate(expression, known)))
+            if memory[purpose] >= max(memory.values()):
+                largest = expression
+    checkpoint = declared.get("CHECKPOINT") or "0"
+    size = max(0, int(evaluate(checkpoint, known))) if names_in(checkpoint) <= known.keys() else 0
+    every, total = int(known.get("checkpoint_freq", 0)), int(known.get("total_timesteps", 0))
+    flags = tuple(sorted(names_in(largest) & values.keys())) if largest else ()
+    return Needs(process_mb << 20, memory, size, 1 + (total // every if every > 0 else 0), flags)
+
+
+def free_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What new processes may use: the machine's available memory, or less where a control group says so."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", _text(proc / "meminfo"), re.MULTILINE)
+    free = int(found[1]) * 1024 if found else None
+    own = re.search(r"^0::/(.*)$", _text(proc / "self" / "cgroup"), re.MULTILINE)
+    group = cgroups / own[1] if own else cgroups
+    while group.is_relative_to(cgroups):
+        limit, used = _text(group / "memory.max").strip(), _text(group / "memory.current").strip()
+        if limit.isdigit() and used.isdigit():
+            cached = re.search(r"^inactive_file (\d+)", _text(group / "memory.stat"), re.MULTILINE)
+            left = max(0, int(limit) - int(used) + (int(cached[1]) if cached else 0))
+            free = left if free is None else min(free, left)
+        if group == cgroups:
+            break
+        group = group.parent
+    return free
+
+
+def free_disk_bytes(folder: Path) -> int:
+    """Room where this folder is, or will be."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def gib(size: float) -> str:
+    """`26.3 GiB`, `512 MiB`"""
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{max(1, round(size / 2**20))} MiB"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

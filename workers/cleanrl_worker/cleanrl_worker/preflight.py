@@ -1,0 +1,245 @@
+"""The dry run: everything that would keep a run from training, found before anything is started, all at once.
+
+Costs a fraction of a second of CPU and never imports torch. Environments are made in a process of their own
+(`environment_probe`), by the interpreter the run would have.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import struct
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mosaic_wire.checkpoints import read_checkpoint
+from mosaic_wire.errors import DamagedCheckpoint, Problem
+from mosaic_wire.paths import Home, RunFolder
+from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec
+
+from cleanrl_worker.config import CleanRLWorkerConfig
+from cleanrl_worker.env_kwargs import read_env_kwargs
+from cleanrl_worker.environment_facts import facts_about
+from cleanrl_worker.errors import BadInput
+from cleanrl_worker.expressions import evaluate, names_in
+from cleanrl_worker.needs import UPSTREAM_MEMORY, Needs, estimate, free_disk_bytes, free_memory_bytes, gib
+from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
+from cleanrl_worker.requirement_sets import preflight as preflight_sets
+from cleanrl_worker.requirement_sets import sets_needed
+from cleanrl_worker.requirement_sets.errors import RequirementSetError
+from cleanrl_worker.rules import broken_rules
+from cleanrl_worker.schema import literals_of
+
+NEEDED_PACKAGES = ("torch", "numpy", "gymnasium", "tensorboard", "safetensors", "tyro")
+"""Modules every one of our own algorithms imports"""
+
+WITHOUT_ENVIRONMENT = ("custom_script",)
+"""Modes in which `env_id` is a label and no environment of ours is made"""
+
+_ARRAYS = "state.safetensors"
+_MAX_HEADER_BYTES = 64 << 20
+
+
+@dataclass
+class Preflight:
+    """What was found out, and everything that is wrong."""
+
+    problems: list[Problem] = field(default_factory=list)
+    sets: tuple[str, ...] = ()
+    python: Path = Path(sys.executable)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Environment id → its spaces"""
+    needs: Needs | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """What a dry run shows of it."""
+        spaces = {
+            env_id: {"observation": facts["observation"]["text"], "action": facts["action"]["text"]}
+            for env_id, facts in self.facts.items()
+            if "problem" not in facts
+        }
+        shown: dict[str, Any] = {"requirement_sets": list(self.sets) or ["base"], "spaces": spaces}
+        if self.needs is not None:
+            parts = {"the process itself": self.needs.process, **self.needs.memory}
+            shown["memory"] = {purpose: gib(size) for purpose, size in parts.items()}
+            shown["disk"] = gib(self.needs.disk_bytes)
+        return shown
+
+
+def check_run(
+    config: CleanRLWorkerConfig, spec: WorkerSpec, folder: RunFolder, home: Home, *, look_at_environments: bool = True
+) -> Preflight:
+    """Check a config as far as that is possible without training.
+
+    Without `look_at_environments` only what costs next to nothing: for the start of a run, which finds out about its
+    environment by making it.
+    """
+    found = Preflight()
+    found.problems += config.problems(spec, folder)
+    algorithm = spec.algorithm(config.algo)
+    if algorithm is None:
+        return found
+    values = _all_values(config, algorithm)
+    declared = _declarations(config)
+    env_kwargs = _env_kwargs(values, found)
+    found.problems += _rule_problems(declared, values, found.problems)
+    _check_sets(config, algorithm, home, found)
+    if look_at_environments and env_kwargs is not None and not _blames(found, "extras.requirements"):
+        _look_at_environments(config, algorithm, env_kwargs, home, found)
+    facts = found.facts.get(config.env_id)
+    found.needs = estimate(declared, values, facts, process_mb=spec.capabilities.estimated_memory_mb)
+    _check_room(found, folder)
+    _check_checkpoint(config, declared, values, facts, found)
+    return found
+
+
+def _all_values(config: CleanRLWorkerConfig, algorithm: AlgorithmSpec) -> dict[str, Any]:
+    return {**{known.name: known.default for known in algorithm.fields}, **config.values_for(algorithm)}
+
+
+def _declarations(config: CleanRLWorkerConfig) -> Mapping[str, Any]:
+    """`RULES`, `MEMORY` and so on of the algorithm's file; for CleanRL's own scripts what we know of them."""
+    entry = DEFAULT_ALGO_REGISTRY.get(config.algo)
+    if _is_foreign(config):
+        return {"MEMORY": UPSTREAM_MEMORY.get(config.algo, {})}
+    return literals_of(entry.source) if entry is not None and entry.module else {}
+
+
+def _is_foreign(config: CleanRLWorkerConfig) -> bool:
+    return config.extras.get("source") not in (None, "", "mosaic") or bool(config.extras.get("script_path"))
+
+
+def _env_kwargs(values: Mapping[str, Any], found: Preflight) -> dict[str, Any] | None:
+    text = values.get("env_kwargs")
+    try:
+        return read_env_kwargs(text) if isinstance(text, str) else {}
+    except BadInput as error:
+        found.problems.append(Problem("env_kwargs", str(error)))
+        return None
+
+
+def _rule_problems(declared: Mapping[str, Any], values: Mapping[str, Any], earlier: list[Problem]) -> Iterator[Problem]:
+    wrong = {problem.path.rpartition(".")[2] for problem in earlier}
+    for sentence in broken_rules(declared.get("RULES") or (), values, leaving_out=wrong):
+        yield Problem(_first_flag(sentence), sentence)
+
+
+def _first_flag(sentence: str) -> str:
+    word = next((word for word in sentence.split() if word.startswith("--")), "")
+    return word.strip("-:;,.").replace("-", "_")
+
+
+def _blames(found: Preflight, path: str) -> bool:
+    return any(problem.path == path for problem in found.problems)
+
+
+def _check_sets(config: CleanRLWorkerConfig, algorithm: AlgorithmSpec, home: Home, found: Preflight) -> None:
+    """Are the packages there, and which interpreter has them?"""
+    try:
+        found.sets = sets_needed(algorithm, config.env_id, config.extras)
+        answer = preflight_sets(home, found.sets)
+    except RequirementSetError as error:
+        found.problems.append(Problem("extras.requirements", str(error)))
+        return
+    if not answer.is_ready or answer.python is None:
+        found.problems.append(Problem("extras.requirements", answer.message))
+        return
+    found.python, found.versions = answer.python, answer.versions or {}
+    lacking = [name for name in NEEDED_PACKAGES if importlib.util.find_spec(name) is None]
+    if lacking and not _is_foreign(config):
+        cure = f"{sys.executable} -m pip install -r requirements/cleanrl_worker.txt"
+        found.problems.append(
+            Problem("extras.requirements", f"the base environment lacks {', '.join(lacking)}. Install: {cure}")
+        )
+
+
+def _look_at_environments(
+    config: CleanRLWorkerConfig, algorithm: AlgorithmSpec, env_kwargs: Mapping[str, Any], home: Home, found: Preflight
+) -> None:
+    if config.extras.get("mode") in WITHOUT_ENVIRONMENT or _is_foreign(config) or algorithm.unavailable:
+        return
+    stages = [env_id for env_id in _stages(config.extras.get("curriculum_schedule")) if env_id != config.env_id]
+    requests = [(config.env_id, env_kwargs), *((env_id, {}) for env_id in dict.fromkeys(stages))]
+    # A joint environment of several sets is only made when a run starts in it.
+    python = found.python if os.path.exists(found.python) else Path(sys.executable)
+    answers = facts_about(
+        requests, python=python, versions=found.versions, home=home, environ={**os.environ, "SDL_VIDEODRIVER": "dummy"}
+    )
+    for (env_id, _), facts in zip(requests, answers, strict=True):
+        found.facts[env_id] = facts
+        path = "env_id" if env_id == config.env_id else "extras.curriculum_schedule"
+        if "problem" in facts:
+            found.problems.append(Problem(path, facts["problem"], facts.get("suggestion")))
+        else:
+            found.problems += [Problem(path, text) for text in _misfits(algorithm, env_id, facts)]
+
+
+def _stages(schedule: Any) -> list[str]:
+    if not isinstance(schedule, list):
+        return []
+    return [stage["env_id"] for stage in schedule if isinstance(stage, dict) and isinstance(stage.get("env_id"), str)]
+
+
+def _misfits(algorithm: AlgorithmSpec, env_id: str, facts: Mapping[str, Any]) -> list[str]:
+    """Why this algorithm cannot play this environment."""
+    wanted = {"action": algorithm.action_spaces, "observation": algorithm.observation_spaces}
+    return [
+        f"{algorithm.name} needs {' or '.join(kinds)} {what}s; those of {env_id} are {facts[what]['text']}"
+        for what, kinds in wanted.items()
+        if kinds and facts[what]["kind"] not in kinds
+    ]
+
+
+def _check_room(found: Preflight, folder: RunFolder) -> None:
+    assert found.needs is not None
+    if (wrong := found.needs.memory_problem(free_memory_bytes())) is not None:
+        found.problems.append(Problem("memory", wrong))
+    if (wrong := found.needs.disk_problem(free_disk_bytes(folder.root), folder.root)) is not None:
+        found.problems.append(Problem("disk", wrong))
+
+
+# -- checkpoints
+
+
+def _check_checkpoint(
+    config: CleanRLWorkerConfig, declared: Mapping[str, Any], values: Mapping[str, Any],
+    facts: Mapping[str, Any] | None, found: Preflight,
+) -> None:  # fmt: skip
+    """Does the checkpoint fit this run? That it is whole and of this algorithm, `config.problems` has said."""
+    checkpoint = config.resume_from
+    if checkpoint is None or not checkpoint.is_dir() or _blames(found, "extras.checkpoint_path"):
+        return
+    try:
+        earlier = (read_checkpoint(checkpoint).get("values") or {}).get("args") or {}
+        shapes = _shapes_of(checkpoint / _ARRAYS)
+    except (DamagedCheckpoint, OSError, ValueError) as error:
+        found.problems.append(Problem("extras.checkpoint_path", f"cannot be used: {error}"))
+        return
+    for name in declared.get("RESUME_NEEDS") or ():
+        if name in earlier and name in values and earlier[name] != values[name]:
+            text = f"was made with {name}={earlier[name]!r}; this run has {values[name]!r}"
+            found.problems.append(Problem("extras.checkpoint_path", text))
+    if facts is None or "problem" in facts:
+        return
+    sizes = {"obs_size": facts["observation"]["size"], "actions": facts["action"]["count"]}
+    for name, expected in (declared.get("SHAPES") or {}).items():
+        computable = all(names_in(part) <= sizes.keys() for part in expected)
+        wanted = [evaluate(part, sizes) for part in expected] if computable and None not in sizes.values() else None
+        if name in shapes and wanted is not None and shapes[name] != wanted:
+            text = f"has {name} of shape {shapes[name]}; this run's network has {wanted}"
+            found.problems.append(Problem("extras.checkpoint_path", text))
+
+
+def _shapes_of(arrays: Path) -> dict[str, list[int]]:
+    """The shapes in a safetensors file: its header is a length and a JSON object; no array is read."""
+    with arrays.open("rb") as stream:
+        length = stream.read(8)
+        if len(length) < 8 or (size := struct.unpack("<Q", length)[0]) > _MAX_HEADER_BYTES:
+            raise ValueError(f"{arrays} is not a safetensors file")
+        header = json.loads(stream.read(size))
+    return {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
