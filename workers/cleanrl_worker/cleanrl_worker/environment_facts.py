@@ -68,7 +68,8 @@ def _cache_file(home: Home, request: Request, python: Path, versions: Mapping[st
     env_id, env_kwargs = request
     if ":" in env_id or not home.root.is_dir():
         return None
-    how = [Path(__file__).with_name(name).stat().st_mtime_ns for name in ("environment_probe.py", "training/envs.py")]
+    sources = ("environment_probe.py", "training/envs.py")
+    how = [(Path(__file__).parent / name).stat().st_mtime_ns for name in sources]
     identity = {
         "python": str(python), "versions": dict(versions), "gymnasium": metadata.version("gymnasium"),
         "env_id": env_id, "env_kwargs": dict(env_kwargs), "how": how,

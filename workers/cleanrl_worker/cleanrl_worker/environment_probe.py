@@ -38,7 +38,8 @@ def look_at(env_id: str, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
         with said_of(env_id):
             env = make_single(env_id, env_kwargs)
     except BadInput as error:
-        return {"problem": str(error), "suggestion": _nearest(env_id, error.__cause__)}
+        close = _nearest(env_id, error.__cause__)
+        return {"problem": f"unknown environment {env_id!r}" if close else str(error), "suggestion": close}
     except Exception as error:  # noqa: BLE001 - the boundary to other people's code: whatever it raises is the answer
         return {
             "problem": f"environment {env_id!r} cannot be made: {type(error).__name__}: {error}",

@@ -1,0 +1,253 @@
+"""The dry run: what it finds, that it finds everything at once, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cleanrl_worker import cli
+from cleanrl_worker.config import CleanRLWorkerConfig
+from cleanrl_worker.description import spec_without_environments
+from cleanrl_worker.environment_facts import facts_about
+from cleanrl_worker.needs import UPSTREAM_MEMORY, Needs, estimate, free_disk_bytes, free_memory_bytes
+from cleanrl_worker.preflight import check_run
+from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
+from mosaic_wire.ids import new_run_id
+from mosaic_wire.manifest import AnalyticsManifest
+from mosaic_wire.testing import WorkerProcess
+
+PATIENCE_S = 120
+OWN_WORLD = """
+import os
+import gymnasium as gym
+class Lever(gym.Env):
+    action_space = gym.spaces.Discrete(2)
+    def __init__(self, width=3):
+        assert width != 13, "unlucky"
+        self.observation_space = gym.spaces.Box(0, 1, (width,))
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+    def step(self, action):
+        return self.observation_space.sample(), 1.0, False, self.np_random.random() < 0.1, {}
+class Crash(Lever):
+    def __init__(self):
+        os._exit(7)
+print("a chatty module")
+gym.register("Lever-v0", Lever)
+gym.register("Crash-v0", Crash)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_home(home, monkeypatch):
+    home.create()
+    monkeypatch.delenv("MOSAIC_RUN_DIR", raising=False)
+
+
+@pytest.fixture
+def own_world(tmp_path, monkeypatch):
+    (tmp_path / "own_world.py").write_text(OWN_WORLD)
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    monkeypatch.setenv("PYTHONPATH", paths)
+
+
+def dry_run(*flags: str, env_id: str = "CartPole-v1", steps: int = 4096) -> subprocess.CompletedProcess:
+    argv = ["--dry-run", "--algo", "ppo", "--env-id", env_id, "--total-timesteps", str(steps), *flags]
+    return subprocess.run(
+        [sys.executable, "-m", "cleanrl_worker.cli", *argv], capture_output=True, text=True, check=False
+    )
+
+
+def config(env_id: str = "CartPole-v1", steps: int = 4096, algo: str = "ppo", **extras) -> CleanRLWorkerConfig:
+    return CleanRLWorkerConfig(new_run_id(), algo, env_id, steps, 1, extras)
+
+
+def problems(home, run: CleanRLWorkerConfig) -> list[str]:
+    found = check_run(run, spec_without_environments(), home.run_folder(run.run_id), home)
+    return [str(problem) for problem in found.problems]
+
+
+def test_everything_wrong_is_said_at_once():
+    done = dry_run(
+        "--gamma", "2", "--lerning-rate", "1", "--num-minibatches", "3", "--extras", '{"mode": "trein"}',
+        env_id="Pendulum-v1", steps=100,
+    )  # fmt: skip
+    assert done.returncode == 2
+    for words in (
+        "--gamma: must be at most 1, got 2.0", "Did you mean '--learning-rate'", "3 does not divide the batch of 512",
+        "--total-timesteps 100 is less than one batch", "extras.mode: 'trein'", "ppo needs discrete actions",
+    ):  # fmt: skip
+        assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_good_config_shows_what_would_run(home):
+    done = dry_run("--emit-summary", "--extras", '{"wandb_api_key": "a-secret-of-mine", "notes": "a-secret-of-mine"}')
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["ok"] is True
+    assert summary["problems"] == []
+    assert summary["argv"][1:4] == ["-m", "cleanrl_worker.launcher", "ppo"]
+    assert summary["spaces"]["CartPole-v1"]["action"] == "Discrete(2)"
+    assert summary["requirement_sets"] == ["base"]
+    assert summary["run_dir"].startswith(str(home.runs))
+    assert summary["environment"]["CLEANRL_RUN_DIR"] == summary["run_dir"]
+    assert "a-secret-of-mine" not in done.stdout + done.stderr
+    assert not Path(summary["run_dir"]).exists()
+
+
+def test_a_bad_config_is_told_as_json_too():
+    done = dry_run("--emit-summary", env_id="CartPol-v1")
+    assert done.returncode == 2
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert (problem["path"], problem["suggestion"]) == ("env_id", "CartPole-v1")
+
+
+def test_it_costs_less_than_a_second_and_120_mb_and_no_torch(home):
+    code = (
+        "import resource, sys; from cleanrl_worker.cli import main; code = main(sys.argv[1:])\n"
+        "heavy = {'torch', 'gymnasium', 'numpy', 'tensorboard'} & set(sys.modules); assert not heavy, heavy\n"
+        "sys.exit(code)"
+    )
+    argv = ["--dry-run", "--algo", "ppo", "--env-id", "Acrobot-v1", "--total-timesteps", "9999"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", code, *argv], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
+    )  # the benchmark knows the true figure
+    assert list((home.cache / "environments").glob("*.json"))
+
+
+# -- environments
+
+
+def test_the_answer_about_an_environment_is_remembered(home):
+    def look(env_id: str, python: str) -> dict:
+        return facts_about([(env_id, {})], python=Path(python), versions={}, home=home, environ=os.environ)[0]
+
+    first = look("CartPole-v1", sys.executable)
+    assert (first["observation"]["size"], first["observation"]["kind"], first["action"]["count"]) == (4, "vector", 2)
+    (kept,) = (home.cache / "environments").iterdir()
+    kept.write_text(kept.read_text().replace("Discrete(2)", "Discrete(3)"))  # damaged: it is asked again
+    assert look("CartPole-v1", sys.executable) == first
+    assert "problem" in look("CartPole-v1", "/nowhere/python")  # another interpreter, another answer
+
+
+@pytest.mark.usefixtures("own_world")
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "told"),
+    [
+        ("own_world:Lever-v0", {}, None),
+        ("own_world:Lever-v0", {"width": 5}, None),
+        ("own_world:Lever-v0", {"height": 5}, "unexpected keyword argument 'height'"),
+        ("own_world:Lever-v0", {"width": 13}, "AssertionError: unlucky"),
+        ("own_world:Lewer-v0", {}, "Did you mean 'own_world:Lever-v0'"),
+        ("own_world:Crash-v0", {}, "exit code 7"),
+        ("no_such_module:Lever-v0", {}, "No module named 'no_such_module'"),
+    ],
+)
+def test_environments_of_ones_own_are_looked_at_too(home, env_id, kwargs, told):
+    found = problems(home, config(env_id, env_kwargs=kwargs))
+    if told is None:
+        assert found == []
+    else:
+        (problem,) = found
+        assert problem.startswith("env_id: ")
+        assert told in problem
+
+
+@pytest.mark.usefixtures("own_world")
+def test_a_run_in_an_environment_of_ones_own_gets_its_arguments(home):
+    run = {"algo": "ppo", "env_id": "own_world:Lever-v0", "total_timesteps": 512, "seed": 1}
+    extras = {"env_kwargs": {"width": 5}, "eval_episodes": 1}
+    with WorkerProcess([sys.executable, "-m", "cleanrl_worker.cli"], {**run, "extras": extras}, home) as worker:
+        assert worker.wait(PATIENCE_S) == 0, worker.stderr()
+        entry = AnalyticsManifest.read(worker.folder.manifest).checkpoints[-1]
+    resumed = {"mode": "resume_training", "checkpoint_path": str(worker.folder.root / entry.path)}
+    found = "\n".join(problems(home, config("own_world:Lever-v0", 1024, **resumed, env_kwargs={"width": 4})))
+    assert "was made with env_kwargs='{\"width\": 5}'; this run has '{\"width\": 4}'" in found
+    assert "has agent.actor.0.weight of shape [64, 5]; this run's network has [64, 4]" in found
+    assert problems(home, config("own_world:Lever-v0", 1024, **resumed, env_kwargs={"width": 5})) == []
+    found = "\n".join(
+        problems(home, config("own_world:Lever-v0", 1024, **resumed, env_kwargs={"width": 5}, num_envs=8))
+    )
+    assert "was made with num_envs=4; this run has 8" in found
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_arguments_that_are_no_object_are_refused(home, text):
+    (problem,) = problems(home, config(algo_params={"env_kwargs": text}))
+    assert "--env-kwargs" in problem
+
+
+def test_a_set_that_is_not_installed_is_named_with_the_command(home):
+    (problem,) = problems(home, config("ALE/Pong-v5"))
+    assert problem.startswith("extras.requirements: requirement set 'atari'")
+    assert "install_extras --set atari" in problem
+
+
+# -- memory and disk
+
+
+def test_a_replay_buffer_of_26_gib_is_said_before_it_is_tried():
+    needs = estimate({"MEMORY": UPSTREAM_MEMORY["dqn_atari"]}, {"buffer_size": 1_000_000}, None, process_mb=512)
+    told = needs.memory_problem(free=16 * 2**30)
+    assert told is not None
+    assert "26.3 GiB of it for the replay buffer; 16.0 GiB are free; lower --buffer-size" in told
+    assert needs.memory_problem(free=32 * 2**30) is None
+    assert needs.memory_problem(free=None) is None
+
+
+def test_every_estimate_is_of_an_algorithm_and_can_be_computed():
+    facts = {"observation": {"size": 3, "bytes": 12}, "action": {"count": 1}}
+    assert set(UPSTREAM_MEMORY) <= set(DEFAULT_ALGO_REGISTRY)
+    for parts in UPSTREAM_MEMORY.values():
+        needs = estimate({"MEMORY": parts}, {"buffer_size": 1000, "num_envs": 1}, facts, process_mb=0)
+        assert needs.memory.keys() == parts.keys()
+
+
+def test_a_run_that_cannot_fit_is_refused(home):
+    (problem,) = problems(home, config(steps=10**15, algo_params={"num_envs": 10**6, "num_steps": 10**4}))
+    assert problem.startswith("memory: the run needs about")
+    assert "lower --num-envs or --num-steps" in problem
+
+
+def test_checkpoints_that_do_not_fit_on_the_disk_are_said(tmp_path):
+    needs = Needs(0, checkpoint=2**30, checkpoints=50)
+    told = needs.disk_problem(free=2**30, where=tmp_path)
+    assert told is not None
+    assert "50 checkpoints of 1.0 GiB each" in told
+    assert "raise --checkpoint-freq" in told
+    assert needs.disk_problem(free=60 * 2**30, where=tmp_path) is None
+    assert free_disk_bytes(tmp_path / "not" / "yet" / "there") > 0
+
+
+def test_free_memory_is_what_the_control_group_leaves(tmp_path):
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (groups / "a" / "b").mkdir(parents=True)
+    (proc / "meminfo").write_text("MemTotal: 9999 kB\nMemAvailable:    2048 kB\n")
+    (proc / "self" / "cgroup").write_text("0::/a/b\n")
+    assert free_memory_bytes(proc, groups) == 2048 * 1024
+    (groups / "a" / "memory.max").write_text("1000000\n")
+    (groups / "a" / "memory.current").write_text("900000\n")
+    (groups / "a" / "memory.stat").write_text("anon 1\ninactive_file 50000\n")
+    (groups / "a" / "b" / "memory.max").write_text("max\n")
+    assert free_memory_bytes(proc, groups) == 150000
+    assert free_memory_bytes(tmp_path / "none", tmp_path / "none") is None
+
+
+# -- at the start of a run
+
+
+def test_a_run_is_refused_for_the_same_reasons_before_it_registers(capsys):
+    flags = ["--algo", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "100"]
+    assert cli.main(flags) == 2
+    assert "less than one batch" in capsys.readouterr().err
