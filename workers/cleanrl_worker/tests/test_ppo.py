@@ -207,7 +207,7 @@ def test_no_phantom_step_is_stored_and_truncation_is_bootstrapped():
     # The last step of a truncated episode is worth 1 + γ V(its last observation), of a terminated one 1.
     batch = trainer.batch()
     returns, values = batch.returns.numpy().reshape(12, 2), batch.values.numpy().reshape(12, 2)
-    beyond = trainer.critic(np.array([[5]], dtype=np.float32))[0, 0]
+    beyond = trainer.acting.values(np.array([[5]], dtype=np.float32))[0]
     for t, env in np.argwhere(rollout.ended):
         expected = 1.0 if rollout.terminated[t, env] else 1.0 + 0.99 * beyond
         assert returns[t, env] == pytest.approx(expected, rel=1e-5)

@@ -1,14 +1,16 @@
 """Proximal policy optimisation (Schulman et al. 2017) with generalised advantage estimation.
 
-For vector observations and discrete actions, under the flags and defaults of CleanRL's `ppo.py`.
+For discrete actions, under the flags and defaults of CleanRL's `ppo.py`. Observations are vectors, or the small images
+of grid worlds.
 Runs alone: python -m cleanrl_worker.algorithms.ppo --env-id CartPole-v1
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -16,15 +18,19 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from cleanrl_worker.agents.choice import choose_agent, make_agent
 from cleanrl_worker.env_kwargs import read_env_kwargs
 from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.ranges import Range
+from cleanrl_worker.training.acting import Acting, CategoricalPolicy, NumpyActing, TorchActing, network_dtype
 from cleanrl_worker.training.arguments import check_args
-from cleanrl_worker.training.envs import EpisodeTracker, VectorEnvs, make_envs
+from cleanrl_worker.training.envs import EpisodeTracker, VectorEnvs
 from cleanrl_worker.training.evaluation import Evaluation, evaluate
-from cleanrl_worker.training.parameters import FlatParameters, NumpyMlp
+from cleanrl_worker.training.parameters import FlatParameters
+from cleanrl_worker.training.returns import generalised_advantages, log_softmax
 from cleanrl_worker.training.run_context import RunContext
 from cleanrl_worker.training.state import TrainingState
+from cleanrl_worker.training.weights import agent_of, load_weights
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Args:
     """record videos of the agent"""
 
     env_id: str = "CartPole-v1"
-    """Gymnasium id, or module:id for one of your own; actions must be discrete, observations a vector"""
+    """Gymnasium id, or module:id for one of your own; actions must be discrete, observations vectors or images"""
     env_kwargs: str = "{}"
     """arguments of the environment, a JSON object: {"is_slippery": false}"""
     total_timesteps: Annotated[int, Range(1)] = 500_000
@@ -92,6 +98,8 @@ class Args:
     num_iterations: int = 0
     """computed: total_timesteps / batch size (a value given here is ignored)"""
 
+    agent: Literal["auto", "separate", "mlp", "minigrid"] = "auto"
+    """network: separate actor and critic, or one trunk for both (auto: what fits the environment)"""
     eval_episodes: Annotated[int, Range(0)] = 0
     """episodes of a deterministic evaluation after training"""
     stop_at_return: float | None = None
@@ -122,7 +130,7 @@ RULES = (
 
 MEMORY = {
     "rollout": "num_envs * (num_steps + 1) * (4 * obs_size + 4 * actions + 24)",
-    "one batch and its gradients": "num_envs * num_steps * (4 * obs_size + 8 * 64)",
+    "batch and its gradients": "num_envs * num_steps * (4 * obs_size + 8 * 64)",
 }
 """Bytes that training allocates on top of the process itself; `obs_size` and `actions` are the environment's"""
 
@@ -165,37 +173,26 @@ class Agent(nn.Module):
         # A small output gain makes the first policy nearly uniform.
         self.actor = _mlp(observations, actions, output_gain=0.01)
 
+    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits of the actions, and values [batch, 1]."""
+        return self.actor(obs), self.critic(obs)
+
+
+def acting_with(agent: nn.Module, parameters: FlatParameters, device: torch.device) -> Acting:
+    return NumpyActing(parameters, agent) if isinstance(agent, Agent) else TorchActing(agent, device)
+
+
+def make_policy(
+    env_id: str, observations: gym.Space, actions: gym.Space, weights: Mapping[str, np.ndarray], **options: Any
+) -> CategoricalPolicy:
+    """The policy these weights are, to be played; BadInput when they do not fit the environment."""
+    agent = make_agent(agent_of(weights), env_id, observations, actions, separate=Agent)
+    load_weights(agent, weights, what="the policy")
+    acting = acting_with(agent, FlatParameters(agent), torch.device("cpu"))
+    return CategoricalPolicy(acting, network_dtype(observations), **options)
+
 
 # ---------------------------------------------------------------- arithmetic
-
-
-def generalised_advantages(
-    rewards: np.ndarray,
-    values: np.ndarray,
-    next_values: np.ndarray,
-    terminated: np.ndarray,
-    ended: np.ndarray,
-    gamma: float,
-    gae_lambda: float,
-) -> np.ndarray:
-    """GAE over [time, environment]; `next_values` are of the state each action led to, before any reset.
-
-    A termination has no future value; a truncation has, so it is bootstrapped. Both cut the sum.
-    """
-    deltas = rewards + gamma * next_values * ~terminated - values
-    decay = (gamma * gae_lambda * ~ended).astype(deltas.dtype)
-    advantages = np.empty_like(deltas)
-    following = np.zeros_like(deltas[0])
-    for t in range(len(deltas) - 1, -1, -1):
-        following = deltas[t] + decay[t] * following
-        advantages[t] = following
-    return advantages
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Log-probabilities of the last axis."""
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 class Batch(NamedTuple):
@@ -219,9 +216,10 @@ class Losses(NamedTuple):
     clip_fraction: torch.Tensor
 
 
-def ppo_losses(agent: Agent, batch: Batch, args: Args) -> Losses:
+def ppo_losses(agent: nn.Module, batch: Batch, args: Args) -> Losses:
     """The clipped surrogate objective, the value loss and the entropy bonus of one minibatch."""
-    log_probs = functional.log_softmax(agent.actor(batch.obs), dim=1)
+    logits, predictions = agent(batch.obs)
+    log_probs = functional.log_softmax(logits, dim=1)
     chosen = log_probs.gather(1, batch.actions.unsqueeze(1)).squeeze(1)
     entropy = -(log_probs.exp() * log_probs).sum(dim=1).mean()
     log_ratio = chosen - batch.log_probs
@@ -232,7 +230,7 @@ def ppo_losses(agent: Agent, batch: Batch, args: Args) -> Losses:
     clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
     policy = -torch.minimum(advantages * ratio, advantages * clipped_ratio).mean()
 
-    values = agent.critic(batch.obs).squeeze(1)
+    values = predictions.squeeze(1)
     squared_error = (values - batch.returns).square()
     if args.clip_vloss:
         clipped = batch.values + (values - batch.values).clamp(-args.clip_coef, args.clip_coef)
@@ -253,9 +251,9 @@ def ppo_losses(agent: Agent, batch: Batch, args: Args) -> Losses:
 class Rollout:
     """Buffers of one iteration, [time, environment]; made once and overwritten."""
 
-    def __init__(self, num_steps: int, num_envs: int, observations: int, actions: int) -> None:
+    def __init__(self, num_steps: int, num_envs: int, observations: gym.Space, actions: int) -> None:
         shape = (num_steps, num_envs)
-        self.obs = np.zeros((num_steps + 1, num_envs, observations), dtype=np.float32)
+        self.obs = np.zeros((num_steps + 1, num_envs, *(observations.shape or ())), dtype=network_dtype(observations))
         self.logits = np.zeros((*shape, actions), dtype=np.float32)
         self.actions = np.zeros(shape, dtype=np.int64)
         self.rewards = np.zeros(shape, dtype=np.float32)
@@ -268,25 +266,28 @@ class Rollout:
 class Trainer:
     """The state of a run and the two halves of an iteration: collect, then update."""
 
-    def __init__(self, args: Args, envs: VectorEnvs, device: torch.device) -> None:
-        observations, actions = _sizes(args.env_id, envs)
+    def __init__(self, args: Args, envs: VectorEnvs, device: torch.device, *, agent: str = "separate") -> None:
         self.args = args
         self.envs = envs
         self.rng = np.random.Generator(np.random.PCG64(args.seed))
         torch.manual_seed(args.seed)
-        self.agent = Agent(observations, actions).to(device)
+        spaces = (envs.observation_space, envs.action_space)
+        self.agent = make_agent(agent, args.env_id, *spaces, separate=Agent).to(device)
         self.parameters = FlatParameters(self.agent)
         self.optimizer = torch.optim.Adam([self.parameters.block], lr=args.learning_rate, eps=1e-5, fused=True)
-        self.actor = NumpyMlp(self.parameters, "actor", self.agent.actor)
-        self.critic = NumpyMlp(self.parameters, "critic", self.agent.critic)
-        self.rollout = Rollout(args.num_steps, args.num_envs, observations, actions)
+        self.acting = acting_with(self.agent, self.parameters, device)
+        actions = int(envs.action_space.n)  # type: ignore[attr-defined]  # discrete, make_agent has seen to it
+        self.rollout = Rollout(args.num_steps, args.num_envs, envs.observation_space, actions)
         self.episodes = EpisodeTracker(args.num_envs)
         self.device = device
         self.step = 0
-        self.next_obs = np.zeros((args.num_envs, observations), dtype=np.float32)
+        self.next_obs = np.zeros_like(self.rollout.obs[0])
+
+    def begin_episodes(self) -> None:
+        self.next_obs = self.envs.reset(self.args.seed + self.step).astype(self.next_obs.dtype)
 
     def act_deterministically(self, obs: np.ndarray) -> np.ndarray:
-        return self.actor(np.asarray(obs, dtype=np.float32)).argmax(axis=1)
+        return self.acting.logits(obs.astype(self.next_obs.dtype, copy=False)).argmax(axis=1)
 
     def collect(self, run: RunContext) -> None:
         """Play num_steps in every environment."""
@@ -296,7 +297,7 @@ class Trainer:
         rollout.truncations.clear()
         rollout.obs[0] = self.next_obs
         for t in range(args.num_steps):
-            logits = self.actor(rollout.obs[t])
+            logits = self.acting.logits(rollout.obs[t])
             actions = (logits + noise[t]).argmax(axis=1)
             step = self.envs.step(actions)
             self.step += args.num_envs
@@ -312,17 +313,17 @@ class Trainer:
                 )
             if step.truncated.any():
                 cut = np.flatnonzero(step.truncated & ~step.terminated)
-                rollout.truncations.append((t, cut, step.final_obs[cut].astype(np.float32)))
+                rollout.truncations.append((t, cut, step.final_obs[cut].astype(rollout.obs.dtype)))
         self.next_obs = rollout.obs[-1].copy()
 
     def batch(self) -> Batch:
         """Values, advantages and log-probabilities of the rollout, each computed for all rows at once."""
         args, rollout = self.args, self.rollout
-        obs = rollout.obs.reshape(-1, rollout.obs.shape[-1])
-        all_values = self.critic(obs).reshape(args.num_steps + 1, args.num_envs)
+        obs = rollout.obs.reshape(-1, *rollout.obs.shape[2:])
+        all_values = self.acting.values(obs).reshape(args.num_steps + 1, args.num_envs)
         values, next_values = all_values[:-1], all_values[1:].copy()
         for t, cut, last_obs in rollout.truncations:
-            next_values[t, cut] = self.critic(last_obs)[:, 0]
+            next_values[t, cut] = self.acting.values(last_obs)
         advantages = generalised_advantages(
             rollout.rewards, values, next_values, rollout.terminated, rollout.ended, args.gamma, args.gae_lambda
         )
@@ -387,11 +388,7 @@ class Trainer:
     def restore(self, state: TrainingState) -> str:
         """Go on from a snapshot; return how the environments were brought back."""
         _check_it_fits(self.args, state.values["args"])
-        try:
-            self.agent.load_state_dict({name: torch.from_numpy(array) for name, array in state.part("agent").items()})
-        except RuntimeError as error:
-            raise BadInput(f"the checkpoint's network has other shapes: {error}") from error
-        self.parameters.refresh_host()
+        self.take_weights(state.part("agent"), "the checkpoint")
         if moments := state.part("adam"):
             block = self.parameters.block
             self.optimizer.state[block] = {
@@ -403,19 +400,14 @@ class Trainer:
         obs = self.envs.restore(state.environments())
         self.episodes.restore(state.values["episodes"], mid_episode=obs is not None)
         if obs is None:
-            self.next_obs = self.envs.reset(self.args.seed + state.step).astype(np.float32)
+            self.begin_episodes()
             return "new episodes: these environments cannot be restored within one"
         self.next_obs = state.arrays["next_obs"].copy()
         return "exact"
 
-
-def _sizes(env_id: str, envs: VectorEnvs) -> tuple[int, int]:
-    observations, actions = envs.observation_space, envs.action_space
-    if not isinstance(actions, gym.spaces.Discrete):
-        raise BadInput(f"ppo needs discrete actions; {env_id} has {type(actions).__name__} actions")
-    if observations.shape is None or len(observations.shape) != 1:
-        raise BadInput(f"ppo needs observations that are vectors; those of {env_id} have shape {observations.shape}")
-    return observations.shape[0], int(actions.n)
+    def take_weights(self, weights: Mapping[str, np.ndarray], what: str) -> None:
+        load_weights(self.agent, weights, what=what)
+        self.parameters.refresh_host()
 
 
 def _check_it_fits(args: Args, earlier: dict[str, Any]) -> None:
@@ -443,12 +435,17 @@ def train(args: Args, run: RunContext) -> Evaluation | None:
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.deterministic = args.torch_deterministic
     env_kwargs = read_env_kwargs(args.env_kwargs)
-    envs = make_envs(args.env_id, args.num_envs, env_kwargs)
-    trainer = Trainer(args, envs, device)
+    envs = run.make_envs(args.env_id, args.num_envs, env_kwargs)
+    weights = run.weights()
+    kind = choose_agent(args.agent, envs.observation_space, in_curriculum=run.curriculum is not None)
+    trainer = Trainer(args, envs, device, agent=agent_of(weights) if weights and args.agent == "auto" else kind)
     if run.checkpoint is not None:
         run.loaded(trainer.restore(run.checkpoint))
     else:
-        trainer.next_obs = envs.reset(args.seed).astype(np.float32)
+        trainer.begin_episodes()
+        if weights:
+            trainer.take_weights(weights, "the model")
+            run.loaded_weights()
 
     batch_size = args.num_envs * args.num_steps
     iterations = args.total_timesteps // batch_size
@@ -474,10 +471,10 @@ def train(args: Args, run: RunContext) -> Evaluation | None:
     if run.stopped or not args.eval_episodes:
         return None
     return evaluate(
-        args.env_id,
+        run.env_to_evaluate(args.env_id),
         trainer.act_deterministically,
         episodes=args.eval_episodes,
-        seed=args.seed + 1_000_000,  # never the episodes it trained on
+        seed=args.seed,
         should_stop=run.stop_requested,
         env_kwargs=env_kwargs,
     )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -120,9 +121,14 @@ class SyncEnvs:
     replays them. That needs no knowledge of the environment and costs at most one episode.
     """
 
+    backend = "sync"
+
     def __init__(self, env_id: str, num_envs: int, env_kwargs: Mapping[str, Any] | None = None) -> None:
-        self._envs = [_make_single(env_id, env_kwargs or {}) for _ in range(num_envs)]
-        self.num_envs = num_envs
+        self._take([make_single(env_id, env_kwargs) for _ in range(num_envs)])
+
+    def _take(self, envs: Sequence[gym.Env]) -> None:
+        self._envs = list(envs)
+        self.num_envs = num_envs = len(self._envs)
         self.observation_space = self._envs[0].observation_space
         self.action_space = self._envs[0].action_space
         self._discrete = isinstance(self.action_space, gym.spaces.Discrete)
@@ -148,6 +154,7 @@ class SyncEnvs:
             self._actions[index].append(action)
             final_obs[index], rewards[index], terminated[index], truncated[index], _ = env.step(action)
         ended = terminated | truncated
+        self._count(rewards, ended)
         if not ended.any():
             self._obs = final_obs
             return Step(final_obs, rewards, terminated, truncated, final_obs, ended)
@@ -157,6 +164,9 @@ class SyncEnvs:
         self._obs = obs
         return Step(obs, rewards, terminated, truncated, final_obs, ended)
 
+    def _count(self, rewards: np.ndarray, ended: np.ndarray) -> None:
+        """What a step gave, before the next episodes begin; for those who choose them by it."""
+
     def _start_episode(self, index: int) -> np.ndarray:
         env = self._envs[index]
         self._origins[index], self._actions[index] = {"rng": _rng_state(env)}, []
@@ -164,10 +174,10 @@ class SyncEnvs:
 
     def snapshot(self) -> EnvState:
         arrays = {f"actions.{index}": np.array(actions) for index, actions in enumerate(self._actions)}
-        return EnvState({"obs": self._obs.copy(), **arrays}, {"backend": "sync", "origins": list(self._origins)})
+        return EnvState({"obs": self._obs.copy(), **arrays}, {"backend": self.backend, "origins": list(self._origins)})
 
     def restore(self, state: EnvState) -> np.ndarray | None:
-        if state.values.get("backend") != "sync" or len(state.values["origins"]) != self.num_envs:
+        if state.values.get("backend") != self.backend or len(state.values["origins"]) != self.num_envs:
             return None
         for index, (env, origin) in enumerate(zip(self._envs, state.values["origins"], strict=True)):
             recorded = state.arrays[f"actions.{index}"]
@@ -184,14 +194,50 @@ class SyncEnvs:
             env.close()
 
 
-def _make_single(env_id: str, env_kwargs: Mapping[str, Any]) -> gym.Env:
-    env = gym.make(env_id, **env_kwargs)
+def make_single(env_id: str, env_kwargs: Mapping[str, Any] | None = None, **options: Any) -> gym.Env:
+    """Make one environment with observations an algorithm can use: a box; of grid worlds, what the agent sees."""
+    register_family(env_id)
+    env = gym.make(env_id, **(env_kwargs or {}), **options)
     space = env.observation_space
     if isinstance(space, gym.spaces.Box):
         return env
+    if isinstance(space, gym.spaces.Dict) and is_image(space.spaces.get("image")):
+        return SeenImage(env)
     if not space.is_np_flattenable:
         raise BadInput(f"{env_id}: observations of type {type(space).__name__} cannot be made a flat vector")
     return gym.wrappers.FlattenObservation(env)
+
+
+def is_image(space: gym.Space | None) -> bool:
+    """Whether observations are pictures: bytes of height, width and channels."""
+    return isinstance(space, gym.spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3
+
+
+class SeenImage(gym.ObservationWrapper):
+    """Of a grid world's observation (image, direction, mission) the image alone."""
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        assert isinstance(env.observation_space, gym.spaces.Dict)
+        self.observation_space = env.observation_space["image"]
+
+    def observation(self, observation: Any) -> Any:
+        return observation["image"]
+
+
+_FAMILIES = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid", "ALE/": "ale_py", "dm_control/": "shimmy"}
+"""Packages that register their ids only when they are imported"""
+
+
+def register_family(env_id: str) -> None:
+    """Import the package an id comes from: `package.module:Env-v0`, or a family whose package is known."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    elif name not in gym.registry:
+        package = next((package for prefix, package in _FAMILIES.items() if name.startswith(prefix)), None)
+        if package is not None:
+            importlib.import_module(package)
 
 
 def _rng_state(env: gym.Env) -> dict[str, Any]:
@@ -199,6 +245,8 @@ def _rng_state(env: gym.Env) -> dict[str, Any]:
 
 
 def _replay(env: gym.Env, origin: Mapping[str, Any], actions: Sequence[Any]) -> np.ndarray:
+    if "task" in origin:
+        env.get_wrapper_attr("change_task")(origin["task"])  # one of a curriculum
     if "seed" in origin:
         obs = env.reset(seed=origin["seed"])[0]
     else:
@@ -212,19 +260,27 @@ def _replay(env: gym.Env, origin: Mapping[str, Any], actions: Sequence[Any]) -> 
 
 def make_envs(env_id: str, num_envs: int, env_kwargs: Mapping[str, Any] | None = None) -> VectorEnvs:
     """Make the environments with the cheapest backend that behaves the same."""
-    try:
-        module, _, name = env_id.rpartition(":")
-        if module:
-            importlib.import_module(module)  # `package.module:Env-v0`: importing it registers the id
-        spec = gym.spec(name)
-        native = str(spec.vector_entry_point).endswith("cartpole:CartPoleVectorEnv")
+    with said_of(env_id):
+        register_family(env_id)
+        native = str(gym.spec(env_id.rpartition(":")[2]).vector_entry_point).endswith("cartpole:CartPoleVectorEnv")
         if native and num_envs >= NATIVE_CARTPOLE_FROM and not env_kwargs:
             return NativeCartPole(env_id, num_envs)
         return SyncEnvs(env_id, num_envs, env_kwargs)
+
+
+@contextmanager
+def said_of(env_id: str) -> Iterator[None]:
+    """Turn what gymnasium raises when an environment cannot be made into a sentence about it."""
+    try:
+        yield
     except gym.error.DependencyNotInstalled as error:
         raise BadInput(f"{env_id} needs a package that is not installed: {error}") from error
     except (gym.error.Error, ModuleNotFoundError) as error:
         raise BadInput(f"environment {env_id!r} cannot be made: {error}") from error
+    except TypeError as error:
+        if "got an unexpected keyword argument" not in str(error):
+            raise
+        raise BadInput(f"environment {env_id!r} cannot be made with these --env-kwargs: {error}") from error
 
 
 class EpisodeTracker:

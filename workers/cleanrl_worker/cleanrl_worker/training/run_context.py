@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from mosaic_wire.files import write_bytes_atomically
 from mosaic_wire.manifest import CheckpointEntry
@@ -17,8 +18,11 @@ from mosaic_wire.paths import RunFolder
 
 from cleanrl_worker.training.channel import Channel, Command
 from cleanrl_worker.training.checkpoint import load_state, save_state
+from cleanrl_worker.training.envs import VectorEnvs, make_envs
 from cleanrl_worker.training.events import EventWriter
+from cleanrl_worker.training.foreign_model import ForeignModel, read_foreign_model
 from cleanrl_worker.training.state import TrainingState
+from cleanrl_worker.wrappers.schedule import Schedule
 
 _REPORT_EVERY_S = 0.5
 _POLL_PAUSED_S = 0.5
@@ -37,13 +41,27 @@ class RunContext:
     """What surrounds an algorithm. Control is obeyed in `should_stop`, the algorithm's one safe point."""
 
     def __init__(
-        self, algo: str, folder: Path, channel: Channel, *, tensorboard: Path | None = None, resume: Path | None = None
+        self,
+        algo: str,
+        folder: Path,
+        channel: Channel,
+        *,
+        tensorboard: Path | None = None,
+        resume: Path | None = None,
+        curriculum: Schedule | None = None,
     ) -> None:
         self.algo = algo
         self.folder = RunFolder(folder)
         self._channel = channel
-        self.checkpoint = load_state(resume, algo) if resume is not None else None
+        self.checkpoint: TrainingState | None = None
+        self.model: ForeignModel | None = None
+        """A file with weights to begin from; nothing else of that training is known"""
+        if resume is not None and resume.is_file():
+            self.model = read_foreign_model(resume)
+        elif resume is not None:
+            self.checkpoint = load_state(resume, algo)
         self._resumed_from = resume
+        self.curriculum = curriculum
         self.writer = EventWriter(
             tensorboard or self.folder.tensorboard,
             resume_at=self.checkpoint.step if self.checkpoint is not None else -1,
@@ -58,6 +76,29 @@ class RunContext:
         self._reported_at = -_REPORT_EVERY_S
 
     # -- around the loop
+
+    def make_envs(self, env_id: str, num_envs: int, env_kwargs: Mapping[str, Any] | None = None) -> VectorEnvs:
+        """The environments to train in: copies of one, or those of the curriculum; its stages are told as they come."""
+        if self.curriculum is None:
+            return make_envs(env_id, num_envs, env_kwargs)
+        from cleanrl_worker.wrappers.curriculum import CurriculumEnvs  # only this mode needs it
+
+        return CurriculumEnvs(self.curriculum, num_envs, env_kwargs, on_stage=self._tell_stage)
+
+    def weights(self) -> Mapping[str, np.ndarray]:
+        """The network's weights to begin from, of a checkpoint or a file; empty: training begins from scratch."""
+        if self.model is not None:
+            return self.model.single_network(self.algo)
+        return self.checkpoint.part("agent") if self.checkpoint is not None else {}
+
+    def env_to_evaluate(self, env_id: str) -> str:
+        """Where the trained policy is judged: of a curriculum, its last environment."""
+        return env_id if self.curriculum is None else self.curriculum.stages[-1].env_id
+
+    def _tell_stage(self, facts: Mapping[str, Any]) -> None:
+        figures = {f"curriculum/{name}": float(facts[name]) for name in ("stage", "total_episodes")}
+        self.writer.add_scalars(figures, facts["step"])
+        self._channel.tell("stage_changed", facts)
 
     def begin(self, step: int, total: int, args: Any) -> None:
         """Say where training starts and where it is to end."""
@@ -74,10 +115,15 @@ class RunContext:
         self._due_from = self.checkpoint.step
         if self._resumed_from.resolve().is_relative_to(self.folder.checkpoints.resolve()):
             self._saved_at = self.checkpoint.step  # it is this run's already
-        self._channel.tell(
-            "checkpoint_loaded",
-            {"path": str(self._resumed_from), "step": self.checkpoint.step, "environments": environments},
-        )
+        facts = {"step": self.checkpoint.step, "environments": environments, "weights_only": False}
+        self._channel.tell("checkpoint_loaded", {"path": str(self._resumed_from), **facts})
+
+    def loaded_weights(self) -> None:
+        """Say that training begins from the weights of a file, and with nothing else of theirs."""
+        assert self.model is not None
+        note = "only the weights: optimiser, step count and environments begin anew"
+        facts = {"step": 0, "weights_only": True, "note": note, "sha256": self.model.sha256, "shape": self.model.shape}
+        self._channel.tell("checkpoint_loaded", {"path": str(self.model.path), **facts})
 
     def steps_per_second(self, step: int) -> float:
         return (step - self._first_step) / max(time.monotonic() - self._started_at, 1e-9)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,6 +18,7 @@ from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.training.channel import Channel, ConsoleChannel
 from cleanrl_worker.training.evaluation import Evaluation
 from cleanrl_worker.training.run_context import RunContext, Stop
+from cleanrl_worker.wrappers.schedule import Schedule
 
 Train = Callable[[Any, RunContext], Evaluation | None]
 
@@ -45,20 +47,28 @@ def run_algorithm(
     *,
     tensorboard: Path | None = None,
     resume: Path | None = None,
+    curriculum: Schedule | None = None,
 ) -> Stop | None:
     """Train in this process; SIGTERM and Ctrl-C end it at the next safe point, with a checkpoint."""
     torch.set_num_threads(max(1, args.torch_threads))
-    run = RunContext(algo, folder, channel, tensorboard=tensorboard, resume=resume)
+    run = RunContext(algo, folder, channel, tensorboard=tensorboard, resume=resume, curriculum=curriculum)
+    with stopped_by_signals(run):
+        evaluation = train(args, run)
+        run.end({"evaluation": evaluation.to_json()} if evaluation is not None else {})
+    return run.stopped
+
+
+@contextmanager
+def stopped_by_signals(run: RunContext) -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C ask for a stop at the next safe point; closes the event file whatever happens."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         run.request_stop()
 
     earlier = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        evaluation = train(args, run)
-        run.end({"evaluation": evaluation.to_json()} if evaluation is not None else {})
+        yield
     finally:
         run.writer.close()
         for number, handler in earlier.items():
             signal.signal(number, handler)
-    return run.stopped

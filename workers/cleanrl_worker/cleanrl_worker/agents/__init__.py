@@ -1,0 +1,1 @@
+"""Networks with a shared trunk, for flat observations and for grid worlds."""

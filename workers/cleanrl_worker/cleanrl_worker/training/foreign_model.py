@@ -1,0 +1,78 @@
+"""`.cleanrl_model` files: weights that somebody saved with torch, read in another process (weights_reader)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mosaic_wire.manifest import sha256_of_file
+from safetensors.numpy import load_file
+
+from cleanrl_worker.errors import BadInput
+from cleanrl_worker.training.weights_reader import EXIT_REFUSED
+
+SUFFIX = ".cleanrl_model"
+_MOST_BYTES = 8 << 30
+_PATIENCE_S = 600
+_TUPLES = {2: "actor and qf1, as DDPG saves them", 3: "actor, qf1 and qf2, as TD3 saves them"}
+
+
+@dataclass(frozen=True)
+class ForeignModel:
+    """What a file held."""
+
+    path: Path
+    sha256: str
+    shape: str
+    """state_dict | model_weights | model_state_dict | tuple"""
+    weights: Mapping[str, np.ndarray]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def single_network(self, algo: str) -> Mapping[str, np.ndarray]:
+        """The weights of an algorithm that has one network; BadInput when the file holds several."""
+        if self.shape == "tuple":
+            count = int(self.facts["networks"])
+            known = _TUPLES.get(count, f"{count} networks")
+            raise BadInput(f"{self.path} holds {count} networks ({known}); {algo} has one")
+        return self.weights
+
+
+def read_foreign_model(path: Path) -> ForeignModel:
+    """Read the weights without executing anything of the file; BadInput with the reason when that is not possible."""
+    try:
+        size, digest = path.stat().st_size, sha256_of_file(path)
+    except OSError as error:
+        raise BadInput(f"the model {path} cannot be read: {error.strerror or error}") from error
+    if size > _MOST_BYTES:
+        raise BadInput(f"the model {path} has {size >> 30} GiB, more than {_MOST_BYTES >> 30}")
+    with tempfile.TemporaryDirectory(prefix="mosaic-weights-") as folder:
+        destination = Path(folder) / "weights.safetensors"
+        argv = [sys.executable, "-I", "-m", "cleanrl_worker.training.weights_reader", str(path.absolute())]
+        try:
+            answer = subprocess.run(
+                [*argv, str(destination)], cwd=folder, env=_bare_environment(), stdin=subprocess.DEVNULL,
+                capture_output=True, text=True, timeout=_PATIENCE_S, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise BadInput(f"the model {path} is refused: reading it took more than {_PATIENCE_S} s") from error
+        if answer.returncode != 0:
+            told = (answer.stderr.strip().splitlines() or ["nothing was said"])[-1]
+            if answer.returncode != EXIT_REFUSED:
+                told = f"reading it ended with exit code {answer.returncode}: {told}"
+            raise BadInput(f"the model {path} is refused: {told}")
+        facts = json.loads(answer.stdout.strip().splitlines()[-1])
+        return ForeignModel(path, digest, facts.pop("shape"), load_file(destination), facts)
+
+
+def _bare_environment() -> dict[str, str]:
+    """No tokens, no keys, no folder of the run: nothing a file could want."""
+    kept = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")
+    return {**{name: os.environ[name] for name in kept if name in os.environ}, "OMP_NUM_THREADS": "1"}
