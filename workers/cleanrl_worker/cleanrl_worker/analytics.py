@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import platform
-import socket
-from collections.abc import Sequence
-from importlib import metadata
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +14,7 @@ from mosaic_wire.manifest import AnalyticsManifest, sha256_of_file
 from mosaic_wire.paths import RunFolder
 
 from cleanrl_worker.config import CleanRLWorkerConfig
-
-_PACKAGES = ("cleanrl-worker", "mosaic-wire", "torch", "numpy", "gymnasium", "safetensors", "tensorboard")
+from cleanrl_worker.provenance import describe_machine, describe_module, versions_of
 
 
 def build_manifest(
@@ -29,9 +25,15 @@ def build_manifest(
     requirements: Sequence[str] = ("base",),
     threads: int = 1,
     attempt: int = 1,
+    versions: Mapping[str, str] | None = None,
 ) -> AnalyticsManifest:
-    """The manifest at the start of a run; what an earlier attempt left is kept."""
+    """The manifest at the start of a run; what an earlier attempt left is kept.
+
+    `versions` are those of the run's requirement sets, where they differ from what this process sees.
+    """
     earlier = _earlier_manifest(folder) if attempt > 1 else None
+    own_module = config.env_id.rpartition(":")[0]
+    environment = describe_module(own_module) if own_module else None
     return AnalyticsManifest(
         run_id=config.run_id,
         worker_type="cleanrl",
@@ -42,14 +44,12 @@ def build_manifest(
         checkpoints=earlier.checkpoints if earlier is not None else (),
         notes=str(config.extras.get("notes") or ""),
         requirements=tuple(requirements),
-        versions=_versions(),
+        versions=versions_of(from_sets=versions),
         parent=_parent(config) or (earlier.parent if earlier is not None else None),
         argv=tuple(argv),
-        host={
-            "name": socket.gethostname(), "system": platform.platform(), "machine": platform.machine(),
-            "cpus": os.cpu_count() or 1, "threads": threads,
-        },
-    )  # fmt: skip
+        host=describe_machine(threads=threads),
+        extra={"environment_source": environment} if environment else {},
+    )
 
 
 def _parent(config: CleanRLWorkerConfig) -> dict[str, Any] | None:
@@ -73,13 +73,3 @@ def _earlier_manifest(folder: RunFolder) -> AnalyticsManifest | None:
         return AnalyticsManifest.read(folder.manifest)
     except (OSError, ValueError):
         return None
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
