@@ -180,7 +180,7 @@ class RunningDaemon:
             run = self.client.get(run_id)
             return run.status in wanted
 
-        if not wait_until(arrived, timeout_s=timeout_s):
+        if not wait_until(arrived, timeout_s=timeout_s, poll_s=0.05):
             story = "\n".join(f"  {event.kind} {event.reason}" for event in self.client.story(run_id))
             raise AssertionError(
                 f"run {run_id} is {run.status} ({run.reason}), not {' or '.join(wanted)}; its story:\n{story}\n"
@@ -197,7 +197,7 @@ class RunningDaemon:
             run = self.client.get(run_id)
             return holds(run)
 
-        if not wait_until(arrived, timeout_s=timeout_s):
+        if not wait_until(arrived, timeout_s=timeout_s, poll_s=0.05):
             raise AssertionError(f"it did not come to that:\n{run}\ndaemon log:\n{self.log()[-4000:]}")
         return run
 
