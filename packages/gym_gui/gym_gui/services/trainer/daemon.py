@@ -121,6 +121,9 @@ def run_daemon(
     except (TrainerError, WireError) as error:
         logger.error("%s", error)
         return 1
+    except OSError as error:
+        logger.error("the home %s cannot be used: %s; make room, or make it writable", home.root, error)
+        return 1
     return 0
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import re
 import secrets
 import stat
 from pathlib import Path
+
+from mosaic_wire.files import write_bytes_atomically
 
 from gym_gui.services.trainer.errors import NotAllowed
 
@@ -21,15 +23,11 @@ def digest(token: str) -> str:
 
 def load_or_create_token(path: Path) -> str:
     """The daemon's token; made on first use, refused when others could read it."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
+    if path.exists():
         return read_token(path)
-    with os.fdopen(descriptor, "w") as stream:
-        token = new_token()
-        stream.write(token + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
+    token = new_token()
+    # Whole or not at all: the daemon holds the home's lock, but the disk may be full, or the power fail.
+    write_bytes_atomically(path, f"{token}\n".encode(), mode=0o600)
     return token
 
 
@@ -38,7 +36,7 @@ def read_token(path: Path) -> str:
     status = path.stat()
     if stat.S_IMODE(status.st_mode) & 0o077:
         raise NotAllowed(f"{path} can be read by others; run `chmod 600 {path}`, or delete it for a new token")
-    token = path.read_text().strip()
-    if len(token) != 64:
+    token = path.read_bytes().strip().decode("ascii", "replace")
+    if re.fullmatch("[0-9a-f]{64}", token) is None:
         raise NotAllowed(f"{path} does not hold a token; delete it, and the daemon makes a new one")
     return token
