@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -45,6 +46,8 @@ _LEFTOVER_GRACE_S = 2.0
 _LIMIT_POLL_S = 2.0
 """How often memory and process counts are measured where the kernel does not enforce them"""
 _NO_PROGRESS_S = 300.0
+_FULL_BYTES = 1 << 20
+"""With less room than this a disk is full"""
 _QUIET_BEATS = 3
 """After so many missed heartbeats it is worth looking whether the worker is stopped"""
 
@@ -399,7 +402,15 @@ class RunSupervisor:
                     fault=self._fault or (limit or ""),
                 )
             )
-            return await self._store(ending)
+            return await self._store(self._with_state_of_the_disk(ending))
+
+    def _with_state_of_the_disk(self, ending: Ending) -> Ending:
+        """A worker that found no room could not write why it failed either."""
+        if ending.event is not RunEvent.FAULTED or "No space left" in ending.reason:
+            return ending
+        if not self._home.root.exists() or shutil.disk_usage(self._home.root).free > _FULL_BYTES:
+            return ending
+        return Ending(ending.event, f"{ending.reason}; the disk is full ({self._home.root})")
 
     async def _read_lifecycle_after_fault(self) -> None:
         if self.record.status is not RunStatus.FAULT:
