@@ -1,6 +1,6 @@
 """The worker's command: python -m cleanrl_worker.cli (also `cleanrl-worker`).
 
-Exit codes: 0 done, 1 failed, 2 bad input, 130 cancelled.
+Exit codes: 0 done, 1 failed, 2 bad input, 130 cancelled; a script that fails has its own.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic_wire.errors import ConfigProblems, Problem, WireError
 from mosaic_wire.ids import new_run_id
-from mosaic_wire.paths import find_home
+from mosaic_wire.paths import RunFolder, find_home
 from mosaic_wire.redaction import redact_document, secret_values
 from mosaic_wire.worker_config import add_worker_arguments, daemon_target, overrides_from, run_folder_of
+from mosaic_wire.worker_spec import AlgorithmSpec
 
 from cleanrl_worker.config import CleanRLWorkerConfig, read_flags
 from cleanrl_worker.errors import BadInput
@@ -26,6 +28,8 @@ from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 if TYPE_CHECKING:
     from cleanrl_worker.preflight import Preflight
     from cleanrl_worker.runtime import CleanRLWorkerRuntime
+    from cleanrl_worker.scripts.choice import ScriptChoice
+    from cleanrl_worker.scripts.runtime import ScriptRuntime
 
 EXIT_BAD_INPUT = 2
 
@@ -50,26 +54,30 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add_worker_arguments(parser)
     parser.add_argument("--extras", metavar="JSON", help="an object that is merged over the file's extras")
+    parser.add_argument(
+        "--source", metavar="WHERE",
+        help="upstream: CleanRL's own script of that name, from $CLEANRL_HOME; or the folder of a checkout",
+    )  # fmt: skip
+    parser.add_argument(
+        "--describe-script", metavar="FILE", help="print what a script's text tells about it, as JSON, and exit"
+    )
     parser.add_argument("--emit-summary", action="store_true", help="with --dry-run: print the result as JSON")
     parser.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
     return parser
 
 
 def _run(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
-    from cleanrl_worker.description import spec_without_environments, worker_spec  # `--help` need not wait for them
+    from cleanrl_worker.description import worker_spec  # `--help` need not wait for it
 
     if arguments.describe:
         print(json.dumps(worker_spec().to_json()))
         return 0
-    config, problems = _load(arguments, rest)
+    if arguments.describe_script is not None:
+        print(json.dumps(_describe_script(arguments.describe_script, arguments.source)))
+        return 0
+    config, script, problems = _load(arguments, rest)
     folder = run_folder_of(config.run_id)
-
-    from cleanrl_worker.preflight import check_run
-    from cleanrl_worker.runtime import CleanRLWorkerRuntime
-
-    found = check_run(config, spec_without_environments(), folder, find_home(), look_at_environments=arguments.dry_run)
-    problems += found.problems
-    runtime = None if problems else CleanRLWorkerRuntime(config, folder, target=daemon_target(arguments))
+    found, runtime = _prepare(config, script, problems, folder, arguments)
     if arguments.dry_run:
         return _show(runtime, found, problems, secret_values(config.extras), as_json=arguments.emit_summary)
     if runtime is None:
@@ -77,8 +85,47 @@ def _run(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
     return runtime.run()
 
 
+def _prepare(
+    config: CleanRLWorkerConfig, script: ScriptChoice | None, problems: list[Problem], folder: RunFolder,
+    arguments: argparse.Namespace,
+) -> tuple[Preflight, CleanRLWorkerRuntime | ScriptRuntime | None]:  # fmt: skip
+    """What was found out, and what would run; nothing when there are problems, which are added to the list."""
+    from cleanrl_worker.description import spec_without_environments
+
+    target = daemon_target(arguments)
+    if script is not None:
+        from cleanrl_worker.scripts.checking import check_script
+        from cleanrl_worker.scripts.runtime import ScriptRuntime
+
+        found = check_script(config, script, spec_without_environments(), folder, find_home())
+        problems += found.problems
+        return found, None if problems else ScriptRuntime(config, script, found, folder, target=target)
+
+    from cleanrl_worker.preflight import check_run
+    from cleanrl_worker.runtime import CleanRLWorkerRuntime
+
+    found = check_run(config, spec_without_environments(), folder, find_home(), look_at_environments=arguments.dry_run)
+    problems += found.problems
+    return found, None if problems else CleanRLWorkerRuntime(config, folder, target=target)
+
+
+def _describe_script(name: str, source: str | None) -> dict[str, Any]:
+    from cleanrl_worker.scripts.choice import ScriptChoice, find_script
+
+    extras = {"script_path": str(find_script(name, source)), "source": source}
+    choice = ScriptChoice.of(name, extras)
+    default = choice.script.parameter_for("env_id")
+    env_id = str(default.field.default or "") if default is not None else ""
+    return choice.script.spec(choice.requirement_sets(env_id, extras)).to_json()
+
+
 def _show(
-    runtime: CleanRLWorkerRuntime | None, found: Preflight, problems: list[Problem], secrets: set[str], *, as_json: bool
+    runtime: CleanRLWorkerRuntime | ScriptRuntime | None,
+    found: Preflight,
+    problems: list[Problem],
+    secrets: set[str],
+    *,
+    as_json: bool,
 ) -> int:
     """Print what a dry run found; what would run is shown without secrets."""
     summary: dict[str, Any] = {"ok": not problems}
@@ -96,19 +143,40 @@ def _show(
     return 0
 
 
-def _load(arguments: argparse.Namespace, rest: Sequence[str]) -> tuple[CleanRLWorkerConfig, list[Problem]]:
+def _load(
+    arguments: argparse.Namespace, rest: Sequence[str]
+) -> tuple[CleanRLWorkerConfig, ScriptChoice | None, list[Problem]]:
     """Read the file, then let the flags win: first the worker's own, then the algorithm's."""
     extras = _read_extras(arguments.extras)
+    if arguments.source is not None:
+        extras["source"] = arguments.source
     overrides = {**overrides_from(arguments), "extras": extras}
+    if extras.get("script_path") and not overrides.get("algo"):
+        overrides["algo"] = Path(str(extras["script_path"])).stem
     config = CleanRLWorkerConfig.load(arguments.config, overrides, make_run_id=new_run_id)
-    entry = DEFAULT_ALGO_REGISTRY.get(config.algo)
-    if not rest or entry is None or not entry.module:  # without an algorithm nobody knows its flags
-        return config, []
-    values, problems = read_flags(rest, entry.spec())
+    script = _script_of(config)
+    algorithm = script.script.algorithm() if script is not None else _algorithm(config.algo)
+    if not rest or algorithm is None:  # without an algorithm nobody knows its flags
+        return config, script, []
+    values, problems = read_flags(rest, algorithm)
     # A flag wins over the same parameter wherever the file has it.
     kept = {key: value for key, value in config.extras.items() if key.replace("-", "_") not in values}
     merged = {**kept, "algo_params": {**(config.extras.get("algo_params") or {}), **values}}
-    return replace(config, extras=merged), problems
+    return replace(config, extras=merged), script, problems
+
+
+def _script_of(config: CleanRLWorkerConfig) -> ScriptChoice | None:
+    """The script this run trains with, if it does."""
+    if not (config.extras.get("script_path") or config.extras.get("source")):
+        return None  # most runs: nothing has to be imported for that
+    from cleanrl_worker.scripts.choice import ScriptChoice, means_a_script
+
+    return ScriptChoice.of(config.algo, config.extras) if means_a_script(config.extras) else None
+
+
+def _algorithm(name: str) -> AlgorithmSpec | None:
+    entry = DEFAULT_ALGO_REGISTRY.get(name)
+    return entry.spec() if entry is not None and entry.module else None
 
 
 def _read_extras(text: str | None) -> dict[str, Any]:

@@ -70,6 +70,7 @@ class CleanRLWorkerConfig(WorkerConfig):
             found.append(Problem("extras.source", "only MOSAIC's own algorithms can run yet; leave it out"))
         if self.extras.get("track_wandb"):
             found.append(Problem("extras.track_wandb", "logging to Weights & Biases is not there yet; set it to false"))
+        found += policy_problems(self.extras)
         found += self._checkpoint_problems(str(mode))
         if not self.tensorboard_folder(folder).resolve().is_relative_to(folder.root.resolve()):
             found.append(Problem("extras.tensorboard_dir", f"must lie in the run folder {folder.root}"))
@@ -134,6 +135,8 @@ def read_flags(words: Sequence[str], algorithm: AlgorithmSpec) -> tuple[dict[str
             problems.append(Problem(word, "is not a flag"))
         elif field is None and negated is not None and negated.kind == "bool" and not has_value:
             values[negated.name] = False
+        elif field is None and algorithm.open_flags:
+            _take_open(name, text if has_value else None, queue, values)
         elif field is None:
             known = [candidate.flag for candidate in fields.values()]
             problems.append(Problem(flag, f"{algorithm.name!r} has no such flag.", nearest(flag, known)))
@@ -159,3 +162,13 @@ def _take_value(
         values[field.name] = field.parse(text)
     except ValueError as error:
         problems.append(Problem(field.flag, str(error).removeprefix(f"{field.flag}: ")))
+
+
+def _take_open(name: str, text: str | None, queue: list[str], values: dict[str, Any]) -> None:
+    """A flag nobody described: the word after it is its value, unless that is a flag, too."""
+    if text is None and queue and not queue[0].startswith("--"):
+        text = queue.pop(0)
+    if text is None:
+        values[name.removeprefix("no_")] = not name.startswith("no_")
+    else:
+        values[name] = {"true": True, "false": False}.get(text.lower(), text)

@@ -33,6 +33,7 @@ def spec_without_environments() -> WorkerSpec:
         capabilities=get_worker_metadata(),
         module=MODULE,
         algorithms=tuple(entry.spec() for entry in DEFAULT_ALGO_REGISTRY.values()),
+        runs_scripts=True,
     )
 
 

@@ -11,7 +11,9 @@ from cleanrl_worker.errors import BadInput
 from cleanrl_worker.schema import fields_of
 
 _ALGORITHMS = Path(__file__).with_name("algorithms")
-_NOT_YET = "MOSAIC's own implementation of it is not there yet; available now: ppo"
+_NOT_YET = (
+    "MOSAIC's own implementation of it is not there yet; `--source upstream` runs CleanRL's script, and ppo is ours"
+)
 
 
 @dataclass(frozen=True)

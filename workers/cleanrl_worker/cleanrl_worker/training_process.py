@@ -25,7 +25,10 @@ _TAIL_LINES = 20
 class TrainingProcess:
     """Starts `argv` and keeps it until it is reaped. Its output goes to files, never through this process."""
 
-    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], *, cwd: Path, logs: Path) -> None:
+    def __init__(
+        self, argv: Sequence[str], environ: Mapping[str, str], *, cwd: Path, logs: Path, keep_open: Sequence[int] = ()
+    ) -> None:
+        """`keep_open`: descriptors the process inherits besides its pipes."""
         logs.mkdir(parents=True, exist_ok=True)
         self.stdout_log, self.stderr_log = logs / "stdout.log", logs / "stderr.log"
         self._stderr_start = self.stderr_log.stat().st_size if self.stderr_log.exists() else 0
@@ -36,7 +39,7 @@ class TrainingProcess:
             with self.stdout_log.open("ab") as stdout, self.stderr_log.open("ab") as stderr:
                 self._process = subprocess.Popen(
                     argv, env={**environ, **pipes}, cwd=cwd, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
-                    pass_fds=(control_read, progress_write),
+                    pass_fds=(control_read, progress_write, *keep_open),
                 )  # fmt: skip
         finally:
             os.close(control_read)
@@ -82,6 +85,10 @@ class TrainingProcess:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
+
+    def signal(self, number: int) -> None:
+        """Send it a signal; harmless when it has ended."""
+        self._process.send_signal(number)
 
     def kill(self) -> int:
         """End it at once and reap it."""

@@ -1,0 +1,61 @@
+"""How far a script is, read from the event files it writes: nobody has to change it for that."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mosaic_wire.event_files import EventFolderReader
+
+RETURN_TAGS = ("charts/episodic_return", "charts/episode_return", "rollout/ep_rew_mean", "episodic_return")
+SPS_TAGS = ("charts/SPS", "time/fps", "SPS")
+_EPISODES = 20
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What a heartbeat says of a run."""
+
+    step: int = 0
+    episodic_return: float | None = None
+    """mean of the latest episodes"""
+    sps: float | None = None
+
+
+class HeadlineFollower:
+    """Reads what was added to the event files below some folders; those of an earlier attempt do not count."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._readers = [EventFolderReader(folder, bulk=False) for folder in folders]
+        self._returns: deque[float] = deque(maxlen=_EPISODES)
+        self._step = 0
+        self._sps: float | None = None
+        for reader in self._readers:
+            reader.read()
+            while reader.has_more:
+                reader.read()
+
+    def read(self) -> Headline:
+        """The newest figures."""
+        for reader in self._readers:
+            while True:
+                for batch in reader.read():
+                    for tag, column in batch.columns.items():
+                        self._take(tag, column.steps, column.values)
+                if not reader.has_more:
+                    break
+        mean = sum(self._returns) / len(self._returns) if self._returns else None
+        return Headline(self._step, mean, self._sps)
+
+    def _take(self, tag: str, steps: Sequence[int], values: Sequence[float]) -> None:
+        if tag.startswith("eval/"):  # evaluations count episodes, not steps
+            return
+        self._step = max(self._step, *steps)
+        finite = [value for value in values if math.isfinite(value)]
+        if tag in RETURN_TAGS:
+            self._returns.extend(finite)
+        elif tag in SPS_TAGS and finite:
+            self._sps = finite[-1]
