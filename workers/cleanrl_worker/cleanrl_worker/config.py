@@ -14,6 +14,8 @@ from mosaic_wire.paths import RunFolder
 from mosaic_wire.worker_config import WorkerConfig
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_algorithm_choice, nearest
 
+from cleanrl_worker.no_progress import policy_problems
+
 MODES = ("train", "resume_training")
 _LATER = ("curriculum_schedule", "script_path")
 """Extras of compatible tools that this version cannot honour; ignoring them would train something else"""

@@ -45,6 +45,7 @@ class Needs:
     memory: Mapping[str, int] = field(default_factory=dict)
     checkpoint: int = 0
     checkpoints: int = 0
+    margin: int = MARGIN_DISK_BYTES
     flags: tuple[str, ...] = ()
     """Fields that the largest part depends on: what a person would lower"""
 
@@ -54,7 +55,7 @@ class Needs:
 
     @property
     def disk_bytes(self) -> int:
-        return self.checkpoint * self.checkpoints + MARGIN_DISK_BYTES
+        return self.checkpoint * self.checkpoints + self.margin
 
     def memory_problem(self, free: int | None) -> str | None:
         """Say when it does not fit, naming the largest part."""
@@ -97,7 +98,7 @@ def estimate(
     size = max(0, int(evaluate(checkpoint, known))) if names_in(checkpoint) <= known.keys() else 0
     every, total = int(known.get("checkpoint_freq", 0)), int(known.get("total_timesteps", 0))
     flags = tuple(sorted(names_in(largest) & values.keys())) if largest else ()
-    return Needs(process_mb << 20, memory, size, 1 + (total // every if every > 0 else 0), flags)
+    return Needs(process_mb << 20, memory, size, 1 + (total // every if every > 0 else 0), flags=flags)
 
 
 def free_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:

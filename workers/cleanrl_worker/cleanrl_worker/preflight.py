@@ -12,7 +12,7 @@ import os
 import struct
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,8 @@ def check_run(
         _look_at_environments(config, algorithm, env_kwargs, home, found)
     facts = found.facts.get(config.env_id)
     found.needs = estimate(declared, values, facts, process_mb=spec.capabilities.estimated_memory_mb)
-    _check_room(found, folder)
+    # A run that starts now may use the last of the memory; one that would never fit is refused all the same.
+    _check_room(found.needs if look_at_environments else replace(found.needs, process=0, margin=0), folder, found)
     _check_checkpoint(config, declared, values, facts, found)
     return found
 
@@ -195,11 +196,10 @@ def _misfits(algorithm: AlgorithmSpec, env_id: str, facts: Mapping[str, Any]) ->
     ]
 
 
-def _check_room(found: Preflight, folder: RunFolder) -> None:
-    assert found.needs is not None
-    if (wrong := found.needs.memory_problem(free_memory_bytes())) is not None:
+def _check_room(needs: Needs, folder: RunFolder, found: Preflight) -> None:
+    if (wrong := needs.memory_problem(free_memory_bytes())) is not None:
         found.problems.append(Problem("memory", wrong))
-    if (wrong := found.needs.disk_problem(free_disk_bytes(folder.root), folder.root)) is not None:
+    if (wrong := needs.disk_problem(free_disk_bytes(folder.root), folder.root)) is not None:
         found.problems.append(Problem("disk", wrong))
 
 

@@ -21,6 +21,8 @@ from cleanrl_worker import get_worker_metadata
 from cleanrl_worker.analytics import build_manifest
 from cleanrl_worker.config import CleanRLWorkerConfig, flags_of
 from cleanrl_worker.description import MODULE
+from cleanrl_worker.disk_reserve import DiskReserve, is_disk_full
+from cleanrl_worker.no_progress import ProgressWatch
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, AlgorithmEntry, resolve
 from cleanrl_worker.telemetry import LifecycleEmitter
 from cleanrl_worker.training_process import TrainingProcess, signal_name
@@ -141,6 +143,7 @@ class CleanRLWorkerRuntime:
             threads=int(self.variables[env.THREAD_COUNTS[0]]), attempt=session.attempt,
         )  # fmt: skip
         emitter = LifecycleEmitter(session, manifest)
+        reserve = DiskReserve(self._folder.root)
         try:
             emitter.write_manifest()
             session.started({
@@ -148,6 +151,7 @@ class CleanRLWorkerRuntime:
                 "mode": self._config.extras.get("mode", "train"),
             })  # fmt: skip
             ending = self._supervise(session, emitter)
+            reserve.give_back()
             session.finish(
                 ending.outcome, reason=ending.reason, payload=ending.payload, exit_code=ending.exit_code,
                 manifest=emitter.manifest,
@@ -156,6 +160,9 @@ class CleanRLWorkerRuntime:
             logger.exception("the worker failed")
             failure = {"error": str(error), "error_type": type(error).__name__}
             reason = f"the worker failed: {error or type(error).__name__}"
+            if is_disk_full(error):
+                reason = failure["error"] = f"no space left on the disk of {self._folder.root}"
+            reserve.give_back()
             session.finish(
                 ExitOutcome.FAILED, reason=reason, payload=failure, exit_code=EXIT_FAILED, manifest=emitter.manifest
             )
@@ -166,15 +173,20 @@ class CleanRLWorkerRuntime:
         """Carry messages both ways until the training process is gone."""
         environ = {**os.environ, **self.variables}
         training = TrainingProcess(self.command, environ, cwd=self._folder.root, logs=self._folder.logs)
+        watch = ProgressWatch(self._config.extras)
         try:
             while not training.at_end:
                 ended = training.returncode is not None
                 messages = training.messages(0 if ended else _POLL_S)
                 for message in messages:
                     emitter.receive(message)
+                    watch.hear(message)
                 if ended and not messages:
                     break  # a child of an environment may still hold the pipe open
                 self._forward_commands(session, training)
+                if (stuck := watch.reason_to_end()) and not ended and self._stop_deadline is None:
+                    emitter.failure = {"error": stuck, "error_type": "NoProgress"}
+                    training.kill()
             returncode = training.wait(self._remaining_s())
             if returncode is None:
                 returncode = training.kill()
@@ -229,6 +241,8 @@ class CleanRLWorkerRuntime:
             "stderr_log": str(training.stderr_log.relative_to(self._folder.root)),
             "stderr_tail": tail,
         }
+        if emitter.manifest.checkpoints:
+            payload["checkpoint"] = emitter.manifest.checkpoints[-1].path  # what a resume would go on from
         for line in tail:  # the daemon quotes the worker's own stderr when it tells people what happened
             sys.stderr.write(f"{line}\n")
         exit_code = EXIT_BAD_INPUT if known.get("error_type") == "BadInput" else EXIT_FAILED

@@ -50,6 +50,8 @@ class LifecycleEmitter:
                     self._change_manifest(evaluation=facts["evaluation"])
             case "failed":
                 self.failure = facts
+            case "alive":
+                pass  # it evaluates: no step is made, and nothing is wrong
             case unknown:
                 logger.warning("the training process said %r, which nobody here understands", unknown)
 

@@ -354,7 +354,10 @@ class Trainer:
         self.parameters.refresh_host()
         # Before anything of this iteration is saved: a checkpoint of such weights would be worth nothing.
         if not (math.isfinite(losses.total.item()) and math.isfinite(self.parameters.block.data.sum().item())):
-            raise TrainingStopped(f"loss or weights are not finite at step {self.step}: lower --learning-rate")
+            cause = "lower --learning-rate"
+            if not (batch.obs.isfinite().all() and torch.from_numpy(self.rollout.rewards).isfinite().all()):
+                cause = "the environment gave observations or rewards that are not finite"
+            raise TrainingStopped(f"loss or weights are not finite at step {self.step}: {cause}")
         returns_variance = batch.returns.var(correction=0)
         explained = 1 - (batch.returns - batch.values).var(correction=0) / returns_variance
         return {

@@ -2,7 +2,7 @@
 
 worker → training   {"command": "pause" | "resume" | "release" | "stop"}
 training → worker   {"kind": "progress" | "checkpoint_saved" | "checkpoint_loaded" | "paused" | "resumed"
-                             | "policy" | "ended" | "failed", …}
+                             | "policy" | "alive" | "ended" | "failed", …}
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -16,6 +17,8 @@ from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from cleanrl_worker.errors import TrainingStopped
 
 FLUSH_S = 2
 _DT_STRING = 7
@@ -28,12 +31,26 @@ class EventWriter:
     """
 
     def __init__(self, folder: Path, *, resume_at: int = -1) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        goes_on = any(folder.glob("events.out.tfevents.*"))
-        self._writer = EventFileWriter(str(folder), max_queue_size=1000, flush_secs=FLUSH_S)
+        self._folder = folder
+        with self._said_of_the_disk():
+            folder.mkdir(parents=True, exist_ok=True)
+            goes_on = any(folder.glob("events.out.tfevents.*"))
+            self._writer = EventFileWriter(str(folder), max_queue_size=1000, flush_secs=FLUSH_S)
         if goes_on:
             start = SessionLog(status=SessionLog.START)
-            self._writer.add_event(Event(wall_time=time.time(), step=resume_at + 1, session_log=start))
+            self._add(Event(wall_time=time.time(), step=resume_at + 1, session_log=start))
+
+    def _add(self, event: Event) -> None:
+        with self._said_of_the_disk():  # what the writing thread met comes up here, at the next event
+            self._writer.add_event(event)
+
+    @contextmanager
+    def _said_of_the_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            words = error.strerror or error
+            raise TrainingStopped(f"the event file in {self._folder} could not be written: {words}") from error
 
     def add_scalar(self, tag: str, value: float, step: int) -> None:
         self.add_scalars({tag: value}, step)
@@ -42,17 +59,19 @@ class EventWriter:
         """Write values of one step in one event: a record's checksum is computed in Python, byte by byte."""
         # NaN and infinities have no place on a chart; the algorithm reports them.
         finite = [Summary.Value(tag=tag, simple_value=x) for tag, x in values.items() if math.isfinite(x)]
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=finite)))
+        self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=finite)))
 
     def add_text(self, tag: str, text: str, step: int = 0) -> None:
         metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
         shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
         tensor = TensorProto(dtype=_DT_STRING, string_val=[text.encode()], tensor_shape=shape)
         summary = Summary(value=[Summary.Value(tag=f"{tag}/text_summary", metadata=metadata, tensor=tensor)])
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+        self._add(Event(wall_time=time.time(), step=step, summary=summary))
 
     def flush(self) -> None:
-        self._writer.flush()
+        with self._said_of_the_disk():
+            self._writer.flush()
 
     def close(self) -> None:
-        self._writer.close()
+        with self._said_of_the_disk():
+            self._writer.close()

@@ -16,6 +16,7 @@ from mosaic_wire.files import write_bytes_atomically
 from mosaic_wire.manifest import CheckpointEntry
 from mosaic_wire.paths import RunFolder
 
+from cleanrl_worker.errors import TrainingStopped
 from cleanrl_worker.training.channel import Channel, Command
 from cleanrl_worker.training.checkpoint import load_state, save_state
 from cleanrl_worker.training.envs import VectorEnvs, make_envs
@@ -152,6 +153,9 @@ class RunContext:
 
     def stop_requested(self) -> bool:
         """The same after training, where everything worth saving has been saved (a long evaluation)."""
+        if time.monotonic() - self._reported_at >= _REPORT_EVERY_S:
+            self._reported_at = time.monotonic()
+            self._channel.tell("alive", {}, must_arrive=False)
         return self._obey(lambda: None)
 
     def _obey(self, save: Callable[[], None]) -> bool:
@@ -214,7 +218,10 @@ class RunContext:
         weights = {key: tensor.detach().cpu().clone() for key, tensor in state_dict.items()}
         buffer = io.BytesIO()
         torch.save(weights, buffer)
-        write_bytes_atomically(self.folder.root / name, buffer.getvalue())
+        try:
+            write_bytes_atomically(self.folder.root / name, buffer.getvalue())
+        except OSError as error:
+            raise TrainingStopped(f"the policy {name} could not be written: {error.strerror or error}") from error
         self._channel.tell("policy", {"path": name})
 
     def end(self, result: Mapping[str, Any]) -> None:

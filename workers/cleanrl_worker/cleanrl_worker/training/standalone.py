@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -68,7 +68,11 @@ def stopped_by_signals(run: RunContext) -> Iterator[None]:
     earlier = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
-    finally:
         run.writer.close()
+    except BaseException:
+        with suppress(TrainingStopped):  # what went wrong first is the reason, not that its events are lost, too
+            run.writer.close()
+        raise
+    finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
