@@ -93,9 +93,19 @@ def remaining_s(run: pb.Run) -> float | None:
     return (run.total - run.step) / run.sps
 
 
+def algo_of(run: pb.Run) -> str:
+    """`ppo`; `my_ppo.py` for a script of the user's, `dqn (upstream)` for one of CleanRL's own."""
+    if '"script_path"' not in run.extras_json:  # most runs, and listings are long
+        return run.algo
+    extras = parsed(run.extras_json)
+    if not isinstance(extras, dict) or not extras.get("script_path"):
+        return run.algo
+    return f"{run.algo} (upstream)" if extras.get("source") == "upstream" else f"{run.algo}.py"
+
+
 def title_of(run: pb.Run) -> str:
     """`ppo CartPole-v1 seed 1`"""
-    parts = [run.algo or run.worker_type or "run", run.env_id]
+    parts = [algo_of(run) or run.worker_type or "run", run.env_id]
     if run.HasField("seed"):
         parts.append(f"seed {run.seed}")
     return " ".join(filter(None, parts))

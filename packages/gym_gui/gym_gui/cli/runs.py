@@ -12,7 +12,7 @@ import click
 from gym_gui.cli import formats
 from gym_gui.cli.context import Cli, json_option, pass_cli, say
 from gym_gui.cli.listing import Column, write_json, write_table
-from gym_gui.cli.run_view import COLOURS, STATE_WORDS, progress_of, remark_on, run_document, short_id, state_of
+from gym_gui.cli.run_view import COLOURS, STATE_WORDS, algo_of, progress_of, remark_on, run_document, short_id, state_of
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
@@ -165,7 +165,7 @@ def write_runs(runs: Sequence[pb.Run]) -> None:
         [
             Column("ID", [short_id(run.run_id) if on_terminal else run.run_id for run in runs]),
             Column("STATUS", states, colours=[COLOURS.get(state) for state in states]),
-            Column("ALGO", [run.algo for run in runs], shrink_to=8),
+            Column("ALGO", [algo_of(run) for run in runs], shrink_to=8),
             Column("ENV", [run.env_id for run in runs], shrink_to=11),
             Column("SEED", seeds, right=True, optional=1),
             Column("DONE", [progress_of(run) for run in runs], right=True),

@@ -12,6 +12,7 @@ import click
 from gym_gui.cli.context import Cli, json_option, pass_cli, say
 from gym_gui.cli.listing import write_json_object
 from gym_gui.cli.run_view import run_document, short_id, title_of
+from gym_gui.cli.scripts import with_script_found
 
 
 @click.command()
@@ -22,7 +23,7 @@ from gym_gui.cli.run_view import run_document, short_id, title_of
 @pass_cli
 def submit_command(cli: Cli, /, file: str, wants_follow: bool, idempotency_key: str, as_json: bool) -> int:
     """Queue the run that a JSON config FILE describes (- reads standard input)."""
-    config = _read(file)
+    config = with_script_found(_read(file))
     with cli.client(start=True) as client:
         answer = client.submit(config, idempotency_key=idempotency_key)
         run = answer.run

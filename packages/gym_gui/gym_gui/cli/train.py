@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from mosaic_wire.errors import Problem
-from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec, check_algorithm_choice
+from mosaic_wire.worker_spec import AlgorithmSpec, ScriptSpec, WorkerSpec, check_algorithm_choice
 
 from gym_gui.cli import formats
 from gym_gui.cli.algorithms import choose_algorithm, installed_workers
@@ -16,6 +16,7 @@ from gym_gui.cli.context import Cli, say
 from gym_gui.cli.flags import OWN_FIELDS, default_of, flag_help, parse_flags
 from gym_gui.cli.listing import write_json
 from gym_gui.cli.run_view import run_document, short_id, title_of
+from gym_gui.cli.scripts import OWN, UPSTREAM, choose_script, is_script
 from gym_gui.cli.values import Minutes, Seeds, Steps
 from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 EVALUATION_EPISODES = 20
 """How many episodes --expect-return judges by, unless --eval-episodes says otherwise"""
 
+NO_ENVIRONMENT = "none"
+"""What is written for the environment of a script that has no parameter for it"""
+
 
 @dataclass(frozen=True)
 class Order:
@@ -39,6 +43,8 @@ class Order:
     seeds: tuple[int | None, ...]
     total_timesteps: int | None
     parameters: dict[str, Any]
+    script: ScriptSpec | None = None
+    """The file that trains, when it is not an algorithm of the worker"""
 
 
 def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -65,7 +71,7 @@ def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: s
     options_metavar=None,
 )
 @click.argument(
-    "words", metavar="ALGO [ENV] [OPTIONS] [ALGORITHM FLAGS]", nargs=-1, type=click.UNPROCESSED,
+    "words", metavar="ALGO|SCRIPT.py [ENV] [OPTIONS] [ALGORITHM FLAGS]", nargs=-1, type=click.UNPROCESSED,
     shell_complete=complete_algorithm,
 )  # fmt: skip
 @click.option("--env-id", metavar="ENV", help="The environment, if not given as a word.")
@@ -86,6 +92,10 @@ def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: s
     "--expect-return", type=float, metavar="X",
     help=f"Evaluate at the end ({EVALUATION_EPISODES} episodes); exit 1 below this mean.",
 )  # fmt: skip
+@click.option(
+    "--source", default="", metavar="WHERE",
+    help="upstream: CleanRL's own script of that name ($CLEANRL_HOME); or the folder of a checkout.",
+)  # fmt: skip
 @click.option("--worker", metavar="NAME", help="The worker, when several have the algorithm.")
 @click.option("--idempotency-key", metavar="KEY", help="The same key queues the same run only once.")
 @click.option("-d", "--detach", is_flag=True, help="Queue and return, do not follow.")
@@ -98,6 +108,7 @@ def train_command(ctx: click.Context, /, words: tuple[str, ...], wants_help: boo
     \b
       mosaic train ppo CartPole-v1
       mosaic train ppo --env-id CartPole-v1 --seeds 1-5 --learning-rate 3e-4
+      mosaic train ./my_ppo.py CartPole-v1 --learning-rate 3e-4
     """
     cli = ctx.find_object(Cli) or Cli()
     if not words:
@@ -109,11 +120,16 @@ def train_command(ctx: click.Context, /, words: tuple[str, ...], wants_help: boo
     if algo.startswith("-"):
         raise click.UsageError(f"the algorithm comes first, before {algo}: mosaic train ppo CartPole-v1 {algo} …", ctx)
     workers = installed_workers(cli)
-    spec, algorithm = choose_algorithm(workers, algo, options["worker"])
+    script: ScriptSpec | None = None
+    if is_script(algo) or options["source"] not in OWN:
+        spec, script = choose_script(workers, algo, options["worker"], options["source"])
+        algorithm = script.algorithm
+    else:
+        spec, algorithm = choose_algorithm(workers, algo, options["worker"])
     if wants_help:
         click.echo(_algorithm_help(ctx, spec, algorithm))
         return 0
-    order = _check(ctx, spec, algorithm, rest, options)
+    order = _check(ctx, spec, algorithm, script, rest, options)
     with cli.client(start=True) as client:
         runs = _queue(client, order, options)
         if options["detach"]:
@@ -132,13 +148,16 @@ def train_command(ctx: click.Context, /, words: tuple[str, ...], wants_help: boo
 
 
 def _check(
-    ctx: click.Context, spec: WorkerSpec, algorithm: AlgorithmSpec, rest: list[str], options: dict[str, Any]
-) -> Order:
+    ctx: click.Context, spec: WorkerSpec, algorithm: AlgorithmSpec, script: ScriptSpec | None, rest: list[str],
+    options: dict[str, Any],
+) -> Order:  # fmt: skip
     """Everything that is wrong with the command line, at once, before anything is queued."""
     own_options = [name for param in ctx.command.params for name in param.opts if name.startswith("--")]
     given = parse_flags(rest, algorithm, own_options)
     problems = list(given.problems)
     env_id = options["env_id"] or (given.words[0] if given.words else default_of(algorithm, "env_id")) or ""
+    if not env_id and script is not None and algorithm.field("env_id") is None:
+        env_id = NO_ENVIRONMENT  # it decides itself
     if len(given.words) > 1 or (given.words and options["env_id"] not in (None, given.words[0])):
         extra = given.words if options["env_id"] else given.words[1:]
         problems.append(f"one environment at a time; what is {' '.join(extra)!r}?")
@@ -161,7 +180,7 @@ def _check(
     if problems:
         raise click.UsageError(problems[0] if len(problems) == 1 else "\n  ".join(["not yet right:", *problems]), ctx)
     seeds = options["seeds"] or [options["seed"] if options["seed"] is not None else default_of(algorithm, "seed")]
-    return Order(spec, algorithm, env_id, tuple(seeds), total, parameters)
+    return Order(spec, algorithm, env_id, tuple(seeds), total, parameters, script)
 
 
 def _in_a_sentence(problem: Problem) -> str:
@@ -175,6 +194,10 @@ def _config(order: Order, seed: int | None, options: dict[str, Any]) -> dict[str
         worker_config["seed"] = seed
     worker_config["total_timesteps"] = order.total_timesteps
     worker_config["extras"] = {}
+    if order.script is not None:
+        worker_config["extras"]["script_path"] = order.script.path
+        if options["source"] not in OWN:
+            worker_config["extras"]["source"] = UPSTREAM
     if order.parameters:
         worker_config["extras"]["algo_params"] = order.parameters
     if options["notes"]:

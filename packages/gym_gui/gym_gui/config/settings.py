@@ -60,6 +60,8 @@ class Settings:
     """http(s) address that gets a POST when a run ends"""
     watch_interval_s: float = 0.5
     """how often watchers hear of headlines at most"""
+    cleanrl_home: Path | None = None
+    """a CleanRL checkout, for `mosaic train --source upstream`; CLEANRL_HOME wins over it"""
 
     @property
     def listens_on_loopback(self) -> bool:
@@ -186,6 +188,17 @@ def _file(value: Any) -> Path | None:
     return path
 
 
+def _folder(value: Any) -> Path | None:
+    if value is None:
+        return None
+    if not isinstance(value, str | Path) or not str(value):
+        raise ValueError(f"expected the path of a folder, got {value!r}")
+    path = Path(value).expanduser()
+    if not path.is_absolute():
+        raise ValueError(f"expected an absolute path, got {str(value)!r}")
+    return path
+
+
 def _command(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
         raise ValueError(f"expected a list: the program and each argument as its own string, got {value!r}")
@@ -230,4 +243,5 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "on_end_command": _command,
     "on_end_webhook": _webhook,
     "watch_interval_s": _number(0.01, 3600),
+    "cleanrl_home": _folder,
 }

@@ -24,6 +24,8 @@ NO_RESUME = (
     "a script cannot be resumed: it writes no checkpoint that MOSAIC could go on from. Train it again from the start, "
     "or use a flag of its own that loads a model"
 )
+NO_ENVIRONMENT = "none"
+"""The environment of a script that has no parameter for it"""
 NO_PROGRESS_POLICIES = ("leave", "kill")
 
 _OWN_ONLY: Mapping[str, str] = {
@@ -86,7 +88,10 @@ def check_script(
 def _contradictions(script: Script, config: CleanRLWorkerConfig, values: Mapping[str, Any]) -> Iterator[Problem]:
     for role in SAME_AS:
         parameter, wanted = script.parameter_for(role), getattr(config, role)
-        if parameter is not None and wanted is not None and values[parameter.field.name] != wanted:
+        if parameter is None and role != "total_timesteps" and wanted not in (None, NO_ENVIRONMENT):
+            if not script.open_flags:
+                yield Problem(role, f"{script.path.name} has no flag for it and decides itself; leave {wanted!r} out")
+        elif parameter is not None and wanted is not None and values[parameter.field.name] != wanted:
             said = values[parameter.field.name]
             yield Problem(parameter.field.name, f"is {said!r}, but the run's {role} is {wanted!r}; keep one of the two")
 

@@ -8,10 +8,12 @@ then it is asked, too.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import sys
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -20,10 +22,10 @@ from pathlib import Path
 from mosaic_wire.errors import SpecError
 from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.paths import Home
-from mosaic_wire.worker_spec import WorkerSpec, nearest
+from mosaic_wire.worker_spec import ScriptSpec, WorkerSpec, nearest
 
 from gym_gui.logging_config.log_constants import LOG_WORKER_DESCRIBE_FAILED, log_code
-from gym_gui.services.trainer.describe import checked_spec, describe
+from gym_gui.services.trainer.describe import checked_spec, describe, describe_script
 from gym_gui.services.trainer.errors import UnknownWorker
 from gym_gui.services.trainer.worker_sources import Source, find_sources
 
@@ -32,6 +34,8 @@ logger = logging.getLogger(__name__)
 DESCRIBE_TIMEOUT_S = 30.0
 _LOOK_AGAIN_S = 1.0
 """Within this time the files are not looked at again; a burst of submissions costs one look"""
+_MOST_SCRIPTS = 256
+_MAX_SCRIPT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class WorkerCatalog:
         self._looked_at: float | None = None
         self._known: dict[str, CatalogEntry] = {}
         self._asking: dict[str, threading.Lock] = {}
+        self._scripts: OrderedDict[tuple[str, str, str], ScriptSpec] = OrderedDict()
 
     def entries(self) -> list[CatalogEntry]:
         """Every worker, usable or not; those that were never asked are asked now, side by side."""
@@ -80,11 +85,34 @@ class WorkerCatalog:
             raise SpecError(f"worker {name!r} ({entry.origin}): {entry.problem}")
         return entry.spec
 
+    def script(self, name: str, path: str) -> ScriptSpec:
+        """What a worker makes of a script, asked again only when the file's content has changed; raise SpecError."""
+        spec = self.get(name)
+        if not spec.runs_scripts:
+            raise SpecError(f"worker {name!r} runs no scripts")
+        try:
+            with open(path, "rb") as stream:
+                content = stream.read(_MAX_SCRIPT_BYTES)
+        except OSError as error:
+            raise SpecError(f"the script {path} cannot be read: {error.strerror}") from None
+        key = (" ".join(spec.argv) + spec.version, path, hashlib.sha256(content).hexdigest())
+        with self._lock:
+            if (known := self._scripts.get(key)) is not None:
+                self._scripts.move_to_end(key)
+                return known
+        found = describe_script(spec.argv, path, timeout_s=self._timeout_s)
+        with self._lock:
+            self._scripts[key] = found
+            while len(self._scripts) > _MOST_SCRIPTS:
+                self._scripts.popitem(last=False)
+        return found
+
     def refresh(self) -> None:
         """Forget everything, also what is kept on disk, so that each worker is asked again."""
         with self._lock:
             self._looked_at = None
             self._known.clear()
+            self._scripts.clear()
         for path in self._cache.glob("*.json") if self._cache.is_dir() else ():
             path.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""Asks a worker what it can do: `<argv> --describe` in a process of its own, bounded in time and output."""
+"""Asks a worker what it can do, or what it makes of a script: in a process of its own, bounded in time and output."""
 
 from __future__ import annotations
 
@@ -15,40 +15,64 @@ from typing import Any
 from mosaic_wire import env
 from mosaic_wire.errors import SpecError
 from mosaic_wire.redaction import redact_text
-from mosaic_wire.worker_spec import WorkerSpec
+from mosaic_wire.worker_spec import ScriptSpec, WorkerSpec
 
 MAX_OUTPUT_BYTES = 16 << 20
 _TOLD_BYTES = 2000
 _MAX_SPEC_ITEMS = 20_000
+_BAD_INPUT = 2
+"""Exit code of a worker that does not like what it was given; its words are for people"""
 
 
 def describe(argv: Sequence[str], *, timeout_s: float) -> WorkerSpec:
     """Run the worker's `--describe` and read its answer; raise SpecError with what went wrong and the cure."""
     command = [*argv, "--describe"]
     try_it = f"try it by hand: {' '.join(command)}"
-    code, output, errors, limit = _run(command, timeout_s)
+    try:
+        return checked_spec(_answer(command, "--describe", timeout_s, try_it))
+    except _Unusable as error:
+        raise SpecError(f"--describe gave no usable description: {error}; {try_it}") from None
+
+
+def describe_script(argv: Sequence[str], script: str, *, source: str = "", timeout_s: float = 30.0) -> ScriptSpec:
+    """Ask a worker about a script (a path, or with a source an algorithm's name); raise SpecError with its words."""
+    command = [*argv, "--describe-script", script, *(["--source", source] if source else [])]
+    try_it = f"try it by hand: {' '.join(command)}"
+    document = _answer(command, "--describe-script", timeout_s, try_it)
+    if not isinstance(document, dict):
+        raise SpecError(f"--describe-script gave no usable description; {try_it}")
+    return ScriptSpec.from_json(document)
+
+
+class _Unusable(SpecError):
+    """The answer itself is wrong."""
+
+
+def _answer(command: Sequence[str], flag: str, timeout_s: float, try_it: str) -> Any:
+    code, output, errors, limit = _run(command, flag, timeout_s)
     if limit:
         raise SpecError(f"{limit}; {try_it}")
     told = redact_text(errors.decode("utf-8", "replace").strip())[-_TOLD_BYTES:]
+    if code == _BAD_INPUT and flag == "--describe-script" and told:
+        raise SpecError(told.splitlines()[-1][:600])
     if code != 0:
         last = told.splitlines()[-1] if told else "it said nothing"
-        raise SpecError(f"--describe ended with exit code {code}: {last[:300]}; {try_it}")
-    try:
-        return checked_spec(_last_object(output))
-    except SpecError as error:
-        raise SpecError(f"--describe gave no usable description: {error}; {try_it}") from None
+        raise SpecError(f"{flag} ended with exit code {code}: {last[:300]}; {try_it}")
+    return _last_object(output)
 
 
 def checked_spec(document: Any) -> WorkerSpec:
     """A description from a stranger: every way in which it can be wrong becomes a SpecError."""
     if not isinstance(document, dict):
-        raise SpecError("it is not a JSON object")
+        raise _Unusable("it is not a JSON object")
     try:
         spec = WorkerSpec.from_json(document)
+    except SpecError as error:
+        raise _Unusable(str(error)) from None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise SpecError(f"it is malformed: {error!r}"[:300]) from None
+        raise _Unusable(f"it is malformed: {error!r}"[:300]) from None
     if len(spec.algorithms) > _MAX_SPEC_ITEMS or len(spec.environments or ()) > _MAX_SPEC_ITEMS:
-        raise SpecError(f"it lists more than {_MAX_SPEC_ITEMS} algorithms or environments")
+        raise _Unusable(f"it lists more than {_MAX_SPEC_ITEMS} algorithms or environments")
     return spec
 
 
@@ -58,10 +82,10 @@ def _last_object(output: bytes) -> Any:
     for text in (output, lines[-1] if lines else b""):
         with contextlib.suppress(ValueError, RecursionError):
             return json.loads(text)
-    raise SpecError("it is not JSON")
+    raise _Unusable("it is not JSON")
 
 
-def _run(command: Sequence[str], timeout_s: float) -> tuple[int, bytes, bytes, str]:
+def _run(command: Sequence[str], flag: str, timeout_s: float) -> tuple[int, bytes, bytes, str]:
     """Exit code, stdout, the end of stderr, and which limit it broke (or nothing)."""
     environment = {name: value for name, value in os.environ.items() if name != env.MOSAIC_DAEMON_TOKEN}
     # A description needs no GPU, and must not wake one up.
@@ -80,14 +104,14 @@ def _run(command: Sequence[str], timeout_s: float) -> tuple[int, bytes, bytes, s
         return 0, b"", b"", f"it cannot be started: {getattr(error, 'strerror', None) or error}"
     with process:
         try:
-            output, errors, limit = _read_both(process, time.monotonic() + timeout_s)
+            output, errors, limit = _read_both(process, flag, time.monotonic() + timeout_s)
             if not limit:
                 try:
                     process.wait(timeout=max(1.0, timeout_s / 4))
                 except subprocess.TimeoutExpired:
-                    limit = "--describe closed its output and did not end"
+                    limit = f"{flag} closed its output and did not end"
             if limit.startswith("no answer"):
-                limit = f"--describe gave no answer within {timeout_s:g} s"
+                limit = f"{flag} gave no answer within {timeout_s:g} s"
         finally:
             # The whole session: it may have left children behind that hold the pipes.
             with contextlib.suppress(ProcessLookupError):
@@ -96,7 +120,7 @@ def _run(command: Sequence[str], timeout_s: float) -> tuple[int, bytes, bytes, s
     return process.returncode, output, errors, limit
 
 
-def _read_both(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes, str]:
+def _read_both(process: subprocess.Popen[bytes], flag: str, deadline: float) -> tuple[bytes, bytes, str]:
     assert process.stdout is not None
     assert process.stderr is not None
     output, errors = bytearray(), bytearray()
@@ -114,6 +138,6 @@ def _read_both(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes
                     selector.unregister(key.fileobj)
                 key.data.extend(data)
             if len(output) > MAX_OUTPUT_BYTES:
-                return bytes(output), bytes(errors), f"--describe printed more than {MAX_OUTPUT_BYTES >> 20} MiB"
+                return bytes(output), bytes(errors), f"{flag} printed more than {MAX_OUTPUT_BYTES >> 20} MiB"
             del errors[:-_TOLD_BYTES]
     return bytes(output), bytes(errors), ""

@@ -20,7 +20,7 @@ from mosaic_wire.ids import new_run_id
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
 from mosaic_wire.paths import Home
 from mosaic_wire.redaction import redact_document, redact_text, spellings_of
-from mosaic_wire.run_config import TrainRunConfig
+from mosaic_wire.run_config import MAX_TAGS, TrainRunConfig
 
 from gym_gui.config.settings import Settings
 from gym_gui.services.trainer import archives
@@ -44,6 +44,8 @@ from gym_gui.services.trainer.validation.train_config import (
 
 logger = logging.getLogger(__name__)
 
+_MAX_KEY_CHARACTERS = 256
+
 
 class Trainer:
     """Every request, checked and carried out."""
@@ -66,6 +68,7 @@ class Trainer:
 
     async def submit(self, config_json: str, idempotency_key: str = "") -> tuple[RunRecord, bool]:
         """Accept a run: once this returns it is never lost. The same key again gives the same run."""
+        _checked_text("idempotency_key", idempotency_key, _MAX_KEY_CHARACTERS)
         if idempotency_key:
             known = await self.journal.read(self.journal.registry.known_submission, idempotency_key)
             if known is not None:
@@ -74,7 +77,9 @@ class Trainer:
         return await self._accept(config, idempotency_key)
 
     def _validated(self, config_json: str) -> TrainRunConfig:
-        return validate_train_run_config(config_json, workers=self.catalog.get, worker_names=self.catalog.names())
+        return validate_train_run_config(
+            config_json, workers=self.catalog.get, worker_names=self.catalog.names(), scripts=self.catalog.script
+        )
 
     async def _accept(
         self, config: TrainRunConfig, idempotency_key: str, parent: Parent | None = None
@@ -152,6 +157,7 @@ class Trainer:
     ) -> RunRecord:
         """Go on: a paused run where it is, a released one through the queue, a finished one as a new run."""
         record = await self.get(run_id)
+        _checked_text("idempotency_key", idempotency_key, _MAX_KEY_CHARACTERS)
         if record.status is RunStatus.TERM:
             return await self._continue_finished(record, additional_timesteps, checkpoint, idempotency_key)
         if additional_timesteps or checkpoint:
@@ -196,11 +202,16 @@ class Trainer:
                 f"`mosaic extend {record.run_id} --timesteps N`"
             )
         worker["config"]["total_timesteps"] = max(total, entry.step) + additional_timesteps
-        config = validate_train_run_config(document, workers=self.catalog.get)
+        config = validate_train_run_config(document, workers=self.catalog.get, scripts=self.catalog.script)
         return config, Parent(record.run_id, entry.step, entry.sha256)
 
     def _checkpoint_of(self, record: RunRecord, wanted: str) -> CheckpointEntry:
         folder = self.home.run_folder(record.run_id)
+        if record.extras.get("script_path") and not record.capabilities.get("supports_checkpointing", False):
+            raise NotPossibleNow(
+                f"run {record.run_id} cannot be resumed: it trained with the script {record.extras['script_path']}, "
+                "which writes no checkpoint that MOSAIC could go on from. Train it again from the start"
+            )
         if not wanted:
             if (entry := last_good_checkpoint(folder)) is None:
                 raise NotPossibleNow(f"run {record.run_id} left no usable checkpoint, so it cannot be continued")
@@ -242,6 +253,8 @@ class Trainer:
             changes["priority"] = priority
         tags = dict.fromkeys((*record.tags, *(_checked_text("tag", tag, 64, empty=False) for tag in add_tags)))
         changes["tags"] = tuple(tag for tag in tags if tag not in remove_tags)
+        if len(changes["tags"]) > max(MAX_TAGS, len(record.tags)):
+            raise InvalidConfig([Problem("tag", f"a run has at most {MAX_TAGS} tags, this would be number {len(tags)}")])
         secrets = await asyncio.to_thread(self._secret_store.known, run_id)
         changes = {key: _cleaned(value, spellings_of(secrets.values())) for key, value in changes.items()}
         changes = {key: value for key, value in changes.items() if value != getattr(record, key)}
@@ -404,6 +417,9 @@ def _registration_documents(capabilities_json: str, extras_json: str) -> tuple[d
 def _checked_text(what: str, text: str, limit: int, *, empty: bool = True) -> str:
     if len(text) > limit or (not empty and not text.strip()):
         raise InvalidConfig([Problem(what, f"expected {'0' if empty else '1'} to {limit} characters, got {len(text)}")])
+    if not (text.replace("\n", "").replace("\t", "") if empty else text).isprintable():
+        # Shown in terminals: no escape sequences.
+        raise InvalidConfig([Problem(what, "must not contain control characters")])
     return text
 
 

@@ -19,13 +19,14 @@ from mosaic_wire.ids import check_run_id
 from mosaic_wire.paths import Home
 from mosaic_wire.redaction import redact_text, secret_values
 from mosaic_wire.run_config import TrainRunConfig
-from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec, nearest
+from mosaic_wire.worker_spec import AlgorithmSpec, ScriptSpec, WorkerSpec, nearest
 from pydantic import ValidationError
 
 from gym_gui.logging_config.log_constants import LOG_UI_MAINWINDOW_INVALID_CONFIG, log_code
 from gym_gui.services.trainer.errors import InvalidConfig, UnknownWorker
 from gym_gui.services.trainer.validation.json_document import checked_document, json_type, read_config_text
 from gym_gui.services.trainer.validation.schema_problems import problems_of
+from gym_gui.services.trainer.validation.scripts import find_script, means_a_script
 from gym_gui.services.trainer.validation.worker_part import (
     FOLDER_KEYS,
     PATH,
@@ -64,15 +65,17 @@ def validate_train_run_config(
     *,
     workers: Callable[[str], WorkerSpec] | None = None,
     worker_names: Iterable[str] = (),
+    scripts: Callable[[str, str], ScriptSpec] | None = None,
     clock: Callable[[], float] = time.time,
 ) -> TrainRunConfig:
     """Return the canonical config, or raise InvalidConfig with every problem.
 
     `workers` gives a worker's description (`WorkerCatalog.get`); without it algorithm, environment and
-    parameters are not checked. `worker_names` are the names to suggest.
+    parameters are not checked. `worker_names` are the names to suggest. `scripts` tells what a worker makes of a script
+    (`WorkerCatalog.script`); without it the parameters of scripts are not checked.
     """
     try:
-        return _validate(document, workers, tuple(worker_names), clock)
+        return _validate(document, workers, tuple(worker_names), scripts, clock)
     except InvalidConfig as error:
         paths = [problem.path for problem in error.problems[:20]]
         log_code(logger, LOG_UI_MAINWINDOW_INVALID_CONFIG, "the run config was rejected", problems=paths)
@@ -117,6 +120,7 @@ def _validate(
     document: Mapping[str, Any] | str,
     workers: Callable[[str], WorkerSpec] | None,
     worker_names: tuple[str, ...],
+    scripts: Callable[[str, str], ScriptSpec] | None,
     clock: Callable[[], float],
 ) -> TrainRunConfig:
     raw = read_config_text(document) if isinstance(document, str) else checked_document(document)
@@ -131,11 +135,16 @@ def _validate(
     worker = _object_at(_object_at(raw, "metadata"), "worker")
     spec = _find_spec(worker, workers, worker_names, problems)
     worker_config = worker.get("config")
+    script = None
     if isinstance(worker_config, dict):
+        extras = _object_at(worker_config, "extras")
+        if spec is not None and means_a_script(extras):
+            script = find_script(spec, extras, scripts, problems)
+            spec = script.added_to(spec) if script is not None else None
         problems += check_worker_config(worker_config, spec) + _contradictions(raw, worker_config)
     if problems or config is None:
         raise InvalidConfig(_presentable(problems, raw))
-    return _canonical(config, spec, clock)
+    return _canonical(config, spec, script, clock)
 
 
 def _find_spec(
@@ -191,7 +200,9 @@ def _unprintable(raw: Mapping[str, Any]) -> list[Problem]:
     ]
 
 
-def _canonical(config: TrainRunConfig, spec: WorkerSpec | None, clock: Callable[[], float]) -> TrainRunConfig:
+def _canonical(
+    config: TrainRunConfig, spec: WorkerSpec | None, script: ScriptSpec | None, clock: Callable[[], float]
+) -> TrainRunConfig:
     document = config.to_json()
     worker = document["metadata"]["worker"]
     flat = worker["config"]
@@ -204,6 +215,8 @@ def _canonical(config: TrainRunConfig, spec: WorkerSpec | None, clock: Callable[
     flat["extras"] = {key: value for key, value in extras.items() if not is_hint(key, value, algorithm)}
     if document["artifacts"]["wandb"]["enabled"]:
         flat["extras"]["track_wandb"] = True  # the worker sees its own part only
+    if script is not None:
+        flat["extras"]["script_sha256"] = script.sha256  # what was looked at is what shall run
     flat.setdefault("run_id", RUN_ID)
     if spec is not None:
         worker["module"] = spec.module
