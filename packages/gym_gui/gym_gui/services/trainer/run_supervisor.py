@@ -376,6 +376,7 @@ class RunSupervisor:
 
     async def _end(self, exited: asyncio.Task[int | None]) -> Finished:
         """Make sure the tree is gone, read its last words, store what they mean."""
+        disk_was_full = self._is_the_disk_full()
         if self._fault and not self.record.cancel_requested and self.record.status is not RunStatus.FAULT:
             self.record = await self._journal.apply(self.record.run_id, RunEvent.FAULTED, reason=self._fault)
         grace = _LEFTOVER_GRACE_S if exited.done() else self._settings.grace_s
@@ -402,15 +403,16 @@ class RunSupervisor:
                     fault=self._fault or (limit or ""),
                 )
             )
-            return await self._store(self._with_state_of_the_disk(ending))
+            if ending.event is RunEvent.FAULTED and disk_was_full and "No space left" not in ending.reason:
+                # A worker that found no room could not write why it failed either.
+                ending = Ending(ending.event, f"{ending.reason}; the disk is full ({self._home.root})")
+            return await self._store(ending)
 
-    def _with_state_of_the_disk(self, ending: Ending) -> Ending:
-        """A worker that found no room could not write why it failed either."""
-        if ending.event is not RunEvent.FAULTED or "No space left" in ending.reason:
-            return ending
-        if not self._home.root.exists() or shutil.disk_usage(self._home.root).free > _FULL_BYTES:
-            return ending
-        return Ending(ending.event, f"{ending.reason}; the disk is full ({self._home.root})")
+    def _is_the_disk_full(self) -> bool:
+        try:
+            return shutil.disk_usage(self._home.root).free < _FULL_BYTES
+        except OSError:
+            return False
 
     async def _read_lifecycle_after_fault(self) -> None:
         if self.record.status is not RunStatus.FAULT:
