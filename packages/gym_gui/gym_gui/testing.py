@@ -95,6 +95,18 @@ class RunningDaemon:
             )
         return self._process
 
+    def attempt(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        """Start a daemon that should refuse to serve; its exit code and, in `stderr`, its words."""
+        return subprocess.run(
+            [sys.executable, *_NORMAL, *arguments],
+            env=self.variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
     def start(self, *, timeout_s: float = 60) -> None:
         """Start it and wait until it answers."""
         process = self.spawn()

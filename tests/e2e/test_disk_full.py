@@ -1,0 +1,159 @@
+"""Fault 6: the disk fills up while a config, the database, a log or a checkpoint is written; later there is room."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from gym_gui.services.trainer.errors import RegistryUnwritable
+from gym_gui.testing import RunningDaemon, processes_of
+from mosaic_wire.checkpoints import last_good_checkpoint
+from mosaic_wire.paths import Home
+from mosaic_wire.testing import wait_until
+
+
+class SmallDisk:
+    """A disk of a few megabytes that can be filled to the last byte and emptied again."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._ballast = root / "ballast"
+
+    def fill(self) -> None:
+        with self._ballast.open("ab", buffering=0) as stream:
+            for size in (256 * 1024, 4096, 1):
+                with suppress(OSError):
+                    while stream.write(b"\0" * size):
+                        pass
+
+    def is_full(self) -> bool:
+        return os.statvfs(self.root).f_bavail == 0
+
+    def make_room(self) -> None:
+        self._ballast.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def disk(home: Home) -> Iterator[SmallDisk]:
+    home.root.mkdir()
+    mount(home.root, "size=24m")
+    yield SmallDisk(home.root)
+    unmount(home.root)
+
+
+def mount(folder: Path, options: str) -> None:
+    command = ["mount", "-t", "tmpfs", "-o", options, "mosaic-test", str(folder)]
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
+
+
+def unmount(folder: Path) -> None:
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def daemon(disk: SmallDisk, make_daemon) -> RunningDaemon:
+    """A daemon on the small disk."""
+    return make_daemon()
+
+
+def test_a_submission_that_finds_no_room_is_refused_and_leaves_nothing(daemon: RunningDaemon, disk: SmallDisk) -> None:
+    daemon.wait_for(daemon.submit(timesteps=3).run_id)
+    configs = set(daemon.home.configs.iterdir())
+    disk.fill()
+    for _ in range(3):
+        with pytest.raises(RegistryUnwritable, match=r"was not accepted: its config cannot be written|is full"):
+            daemon.submit(timesteps=3)
+    assert len(daemon.client.list().runs) == 1  # it lives, and answers
+    assert set(daemon.home.configs.iterdir()) == configs
+    disk.make_room()
+    assert daemon.wait_for(daemon.submit(timesteps=3).run_id).outcome == "completed"
+
+
+def test_a_state_change_that_finds_no_room_is_made_up_for_later(daemon: RunningDaemon, disk: SmallDisk) -> None:
+    killed = daemon.submit(timesteps=1_000_000, steps_per_second=100).run_id
+    completes = daemon.submit(timesteps=200, steps_per_second=100).run_id
+    pid = daemon.wait_for(killed, "EXEC").pid
+    daemon.wait_for(completes, "EXEC")
+    disk.fill()
+    os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: "is full" in daemon.client.health().trouble, timeout_s=60)
+    assert wait_until(lambda: not processes_of(completes), timeout_s=60)
+    assert {daemon.client.get(run_id).outcome for run_id in (killed, completes)} == {""}
+    disk.make_room()
+    ended = daemon.wait_for(killed)
+    assert (ended.outcome, "SIGKILL" in ended.reason) == ("failed", True)
+    # Its ending may have found no room: then it did not complete, and says why.
+    other = daemon.wait_for(completes)
+    assert other.outcome == "completed" or tells_of_the_disk(other.reason), other.reason
+    assert wait_until(lambda: daemon.client.health().trouble == "")
+    assert daemon.wait_for(daemon.submit(timesteps=3).run_id).outcome == "completed"
+
+
+def tells_of_the_disk(reason: str) -> bool:
+    return "No space left on device" in reason or "disk is full" in reason
+
+
+@pytest.mark.parametrize("parameters", [{"log_mb": 64}, {"checkpoint_every": 20}], ids=["a log", "a checkpoint"])
+def test_a_run_that_fills_the_disk_fails_for_that_reason_and_its_checkpoint_is_intact(
+    daemon: RunningDaemon, disk: SmallDisk, parameters: dict[str, int]
+) -> None:
+    first = daemon.submit(timesteps=1_000_000, steps_per_second=200, checkpoint_every=20).run_id
+    folder = daemon.home.run_folder(first)
+    assert wait_until(lambda: last_good_checkpoint(folder) is not None, timeout_s=60)
+    if "log_mb" in parameters:
+        flood = daemon.submit(timesteps=1_000_000, steps_per_second=200, **parameters).run_id
+        assert wait_until(disk.is_full, timeout_s=60)
+    else:
+        disk.fill()
+        flood = first
+    assert wait_until(lambda: not processes_of(flood), timeout_s=60)
+    good = last_good_checkpoint(folder)
+    assert good is not None
+    disk.make_room()
+    if flood != first:
+        (daemon.home.run_logs(flood) / "stdout.log").write_bytes(b"")
+    ended = daemon.wait_for(flood)
+    assert ended.outcome == "failed"
+    assert tells_of_the_disk(ended.reason), ended.reason
+    # What it had reached before is not lost: it can be continued.
+    if daemon.client.get(first).status != "TERM":
+        daemon.client.cancel(first)
+    daemon.wait_for(first)
+    child = daemon.client.resume(first, checkpoint=good.path)
+    assert (child.parent.run_id, child.parent.step) == (first, good.step)
+    assert daemon.wait_for(child.run_id, "EXEC", "TERM").status == "EXEC"
+
+
+def test_a_daemon_does_not_start_on_a_full_disk_but_says_so(disk: SmallDisk, make_daemon) -> None:
+    daemon = make_daemon(start=False)
+    disk.fill()
+    refused = daemon.attempt()
+    assert refused.returncode == 1
+    assert "Traceback" not in refused.stderr
+    assert "No space left on device" in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+    disk.make_room()
+    daemon.start()
+    assert daemon.wait_for(daemon.submit(timesteps=3).run_id).outcome == "completed"
+
+
+def test_a_daemon_does_not_start_on_a_read_only_disk_but_says_so(disk: SmallDisk, home: Home, make_daemon) -> None:
+    daemon = make_daemon()
+    daemon.stop()
+    subprocess.run(["mount", "-o", "remount,ro", str(home.root)], check=True)
+    try:
+        refused = daemon.attempt()
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", str(home.root)], check=True)
+    assert refused.returncode == 1
+    assert "Traceback" not in refused.stderr
+    assert "Read-only file system" in refused.stderr
