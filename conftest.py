@@ -28,6 +28,8 @@ SEGMENT_PATTERN = "mosaic-*"
 KEPT_BY_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 # What a shell of the developer may hold and a test must not see.
+# COLUMNS and LINES come from pytest-xdist too, and would overrule the terminals that tests open.
+FOREIGN_NAMES = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
 FOREIGN_PREFIXES = ("MOSAIC_", "CLEANRL_", "GYM_GUI_", "TRACK_", "WANDB_", "KEYRING_", "PYTHON_KEYRING_")
 
 
@@ -36,7 +38,7 @@ def _nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A test that forgets its `home` gets an empty one, never the checkout's `var/` or the user's keyring."""
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
-            if name.startswith(FOREIGN_PREFIXES):
+            if name.startswith(FOREIGN_PREFIXES) or name in FOREIGN_NAMES:
                 patch.delenv(name)
         patch.setenv(env.MOSAIC_HOME, str(tmp_path_factory.mktemp("nobodys-home")))
         patch.setenv(env.MOSAIC_CONFIG_HOME, str(tmp_path_factory.mktemp("nobodys-config")))
