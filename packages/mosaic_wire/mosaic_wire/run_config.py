@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+MAX_TAGS = 100
+
 Count = Annotated[int, Field(ge=0, le=4096, strict=True)]
 
 
@@ -87,7 +89,7 @@ class TrainRunConfig(_Strict):
     run_name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     resources: Resources = Resources()
     scheduling: Scheduling = Scheduling()
-    tags: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = ()
+    tags: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=64)], ...], Field(max_length=MAX_TAGS)] = ()
     artifacts: Artifacts | None = None
     metadata: Metadata
 

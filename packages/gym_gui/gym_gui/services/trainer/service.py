@@ -39,11 +39,13 @@ from gym_gui.services.trainer.fsm import RunStatus
 from gym_gui.services.trainer.records import Headline, RunQuery, RunRecord, StoryEvent
 from gym_gui.services.trainer.resources import ResourceLedger
 from gym_gui.services.trainer.trainer import Trainer
+from gym_gui.services.trainer.validation.json_document import read_config_text
 
 logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 256 * 1024
 _MAX_ARCHIVE_BYTES = 64 * 2**30
+_MAX_FILTER_NAME = 100
 
 STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (InvalidConfig, grpc.StatusCode.INVALID_ARGUMENT),
@@ -172,6 +174,8 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
     async def WatchRuns(self, request: pb.WatchRunsRequest, _context: Any) -> AsyncIterator[pb.RunUpdate]:
         run_id = check_run_id(request.run_id) if request.run_id else ""
         journal = self._trainer.journal
+        if run_id:
+            await self._trainer.get(run_id)  # nothing would ever be told of a run that is not there
         watcher = journal.watch(run_id)  # before the replay, so that nothing falls between the two
         seen = request.since_seq
         try:
@@ -211,6 +215,8 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         record = await self._trainer.get(check_run_id(request.run_id))
         path = self._log_path(request.run_id, request.stream or "stdout")
         offset = 0
+        if request.tail_bytes < 0:
+            raise NotPossibleNow(f"cannot show the last {request.tail_bytes} bytes; give a number from 0")
         if request.tail_bytes:
             offset = max(0, _size_of(path) - request.tail_bytes)
         watcher = self._trainer.journal.watch(request.run_id)
@@ -305,10 +311,12 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
 
     @_translated
     async def SaveFilter(self, request: pb.SavedFilter, _context: Any) -> pb.SavedFilter:
+        if not 0 < len(request.name) <= _MAX_FILTER_NAME or not request.name.isprintable():
+            raise NotPossibleNow(f"a filter needs a name of 1 to {_MAX_FILTER_NAME} printable characters")
         try:
-            query = json.loads(request.query_json or "{}")
-        except ValueError as error:
-            raise NotPossibleNow(f"the filter {request.name!r} is not JSON: {error}") from error
+            query = read_config_text(request.query_json or "{}")
+        except InvalidConfig as error:
+            raise NotPossibleNow(f"the filter {request.name!r} cannot be kept: {error.problems[0]}") from error
         registry = self._trainer.journal.registry
         await self._trainer.journal.read(registry.save_filter, request.name, query)
         return request

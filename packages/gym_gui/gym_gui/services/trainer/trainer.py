@@ -254,7 +254,7 @@ class Trainer:
         tags = dict.fromkeys((*record.tags, *(_checked_text("tag", tag, 64, empty=False) for tag in add_tags)))
         changes["tags"] = tuple(tag for tag in tags if tag not in remove_tags)
         if len(changes["tags"]) > max(MAX_TAGS, len(record.tags)):
-            raise InvalidConfig([Problem("tag", f"a run has at most {MAX_TAGS} tags, this would be number {len(tags)}")])
+            raise InvalidConfig([Problem("tag", f"a run has at most {MAX_TAGS} tags, this would make {len(tags)}")])
         secrets = await asyncio.to_thread(self._secret_store.known, run_id)
         changes = {key: _cleaned(value, spellings_of(secrets.values())) for key, value in changes.items()}
         changes = {key: value for key, value in changes.items() if value != getattr(record, key)}
