@@ -1,0 +1,135 @@
+"""Which sets a run needs, from its algorithm, its environment's id and its extras; nothing is imported to find out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from cleanrl_worker.requirement_sets.pins import BASE, LISTS, check_known, parse_sets
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_MUJOCO = _names(
+    """
+    Ant HalfCheetah Hopper Humanoid HumanoidStandup InvertedDoublePendulum InvertedPendulum Pusher Swimmer Walker2d
+    """
+) | {"Reacher"}  # codespell:ignore
+_BOX2D = _names("LunarLander LunarLanderContinuous BipedalWalker BipedalWalkerHardcore CarRacing")
+_PROCGEN = _names(
+    """
+    bigfish bossfight caveflyer chaser climber coinrun dodgeball fruitbot heist jumper leaper maze miner ninja
+    plunder starpilot
+    """
+)
+_ATARI = _names(
+    """
+    Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider Berzerk Bowling
+    Boxing Breakout Carnival Centipede ChopperCommand CrazyClimber Defender DemonAttack DoubleDunk ElevatorAction
+    Enduro FishingDerby Freeway Frostbite Gopher Gravitar Hero IceHockey Jamesbond JourneyEscape Kaboom Kangaroo
+    Krull KungFuMaster MontezumaRevenge MsPacman NameThisGame Phoenix Pitfall Pong Pooyan PrivateEye Qbert Riverraid
+    RoadRunner Robotank Seaquest Skiing Solaris SpaceInvaders StarGunner Tennis TimePilot Tutankham UpNDown Venture
+    VideoPinball WizardOfWor YarsRevenge Zaxxon
+    """
+)
+_PREFIXES = {
+    "ALE/": "atari", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "dm_control/": "dm_control",
+    "procgen": "procgen", "phys2d/": "jax", "tabular/": "jax", "envpool/": "envpool", "pettingzoo/": "pettingzoo",
+}  # fmt: skip
+_VERSION = re.compile(r"-v\d+$")
+_ATARI_VARIANT = re.compile(r"(-ram)?(NoFrameskip|Deterministic)?$")
+_ZOO = re.compile(r"[a-z0-9_]+_v\d+$")  # pong_v3, knights_archers_zombies_v11
+
+_BRING_ENVIRONMENTS = frozenset({"envpool", "procgen", "pettingzoo"})
+"""An algorithm on one of these takes its environments from there: its `Pong-v5` is not gymnasium's"""
+
+_NOT_IN_LIGHT_UPSTREAM = frozenset({"envpool", "procgen", "pettingzoo", "jax", "dm_control"})
+
+
+class NeedsSets(Protocol):
+    """What `sets_needed` asks of an algorithm."""
+
+    @property
+    def requirement_sets(self) -> tuple[str, ...]: ...
+
+
+def sets_of_environment(env_id: str) -> tuple[str, ...]:
+    """The set that brings this environment; () for gymnasium's own and for those nobody here knows."""
+    name = env_id.rpartition(":")[2]  # `module:Env-v0`
+    for prefix, chosen in _PREFIXES.items():
+        if name.startswith(prefix):
+            return (chosen,)
+    stem = _VERSION.sub("", name)
+    if stem in _MUJOCO:
+        return ("mujoco",)
+    if stem in _BOX2D:
+        return ("box2d",)
+    if name in _PROCGEN:
+        return ("procgen",)
+    if stem != name and _ATARI_VARIANT.sub("", stem) in _ATARI:
+        return ("atari",)
+    return ("pettingzoo",) if _ZOO.fullmatch(name) else ()
+
+
+def sets_needed(
+    algorithm: NeedsSets | None, env_id: str, extras: Mapping[str, Any], *, lists: Path = LISTS
+) -> tuple[str, ...]:
+    """The sets of a run, sorted; raise UnknownSet when `extras.requirements` names one nobody knows.
+
+    `preflight` and `interpreter_for` leave out those that the base satisfies already.
+    """
+    from_algorithm = set(algorithm.requirement_sets) if algorithm is not None else set()
+    asked = set(_asked_for(extras))
+    environments = [env_id, *_curriculum_environments(extras)]
+    if extras.get("source") == "upstream":
+        # Old versions of everything, W&B and video among them: no other set goes with these.
+        needs = from_algorithm | {name for env in environments for name in sets_of_environment(env)}
+        chosen = {"upstream_full" if needs & _NOT_IN_LIGHT_UPSTREAM else "upstream"}
+        if "upstream_full" in asked:
+            chosen = set()
+    else:
+        chosen = from_algorithm | _from_extras(extras)
+        if not from_algorithm & _BRING_ENVIRONMENTS:
+            chosen |= {name for env in environments for name in sets_of_environment(env)}
+    needed = tuple(sorted((chosen | asked) - {BASE}))
+    check_known(needed, lists)
+    return needed
+
+
+def _asked_for(extras: Mapping[str, Any]) -> tuple[str, ...]:
+    asked = extras.get("requirements")
+    return parse_sets(asked) if isinstance(asked, str | list | tuple) else ()
+
+
+def _from_extras(extras: Mapping[str, Any]) -> set[str]:
+    parameters = extras.get("algo_params")
+    both = {**(parameters if isinstance(parameters, Mapping) else {}), **extras}
+    found = set()
+    if _is_on(both.get("track_wandb")) or _is_on(both.get("track")):
+        found.add("wandb")
+    if any(_is_on(both.get(name)) for name in ("capture_video", "capture-video", "eval_capture_video")):
+        found.add("video")
+    if both.get("curriculum_schedule") or both.get("mode") in ("curriculum", "curriculum_training"):
+        found.add("curriculum")
+    if both.get("optuna_db"):
+        found.add("optuna")
+    return found
+
+
+def _is_on(value: object) -> bool:
+    return value is True or str(value).lower() == "true"
+
+
+def _curriculum_environments(extras: Mapping[str, Any]) -> Iterator[str]:
+    """Ids of the stages; both presets are BabyAI's."""
+    schedule = extras.get("curriculum_schedule")
+    if isinstance(schedule, str) and schedule.startswith("BABYAI_"):
+        yield "BabyAI-GoToRedBallGrey-v0"
+    elif isinstance(schedule, Sequence) and not isinstance(schedule, str):
+        for stage in schedule:
+            if isinstance(stage, Mapping) and isinstance(stage.get("env_id"), str):
+                yield stage["env_id"]
