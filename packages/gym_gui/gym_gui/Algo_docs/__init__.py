@@ -1,0 +1,1 @@
+"""Help about algorithms, by worker; shown beside forms and by the command line."""
