@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mosaic_wire.files import SEAL, json_bytes, unseal
 from mosaic_wire.ids import is_run_id
 from mosaic_wire.redaction import REDACTED, is_secret_key, redact_text
 from pydantic import TypeAdapter, ValidationError
@@ -55,8 +56,9 @@ def config_bytes(path: Path, secrets: Iterable[str] = ()) -> bytes:
     with path.open("rb") as stream:
         text = stream.read(_MAX_CONFIG_BYTES).decode("utf-8", "replace")
     try:
-        return _json(_redacted(json.loads(text), known), indent=2)
-    except (ValueError, RecursionError):
+        document = unseal(json.loads(text))
+        return json_bytes(_redacted(document, known), sealed=SEAL in text)
+    except (ValueError, RecursionError, TypeError, AttributeError):
         return redact_text(text, known).encode()
 
 

@@ -272,6 +272,7 @@ def _write_record(home: Home, addresses: tuple[str, ...]) -> None:
             "started_at": time.time(),
         },
         mode=0o600,
+        sealed=True,
     )
 
 

@@ -262,6 +262,6 @@ class SecretStore:
 
     def _write(self, runs: Mapping[str, Any]) -> None:
         try:
-            write_json_atomically(self._file, {"version": 1, "runs": dict(runs)}, mode=0o600)
+            write_json_atomically(self._file, {"version": 1, "runs": dict(runs)}, mode=0o600, sealed=True)
         except OSError as error:
             raise SecretStoreError(f"secrets cannot be kept in {self._file}: {error.strerror}") from error

@@ -112,7 +112,7 @@ class Trainer:
         if secrets:
             self._secret_store.put(run_id, secrets)
         try:
-            write_json_atomically(self.home.config_file(run_id), document)
+            write_json_atomically(self.home.config_file(run_id), document, sealed=True)
         except OSError as error:
             self._secret_store.delete(run_id)
             raise RegistryUnwritable(
@@ -186,11 +186,13 @@ class Trainer:
         entry = self._checkpoint_of(record, checkpoint)
         try:
             document = read_json_object(self.home.config_file(record.run_id))
-        except (OSError, ValueError) as error:
+            worker = dict(document["metadata"]["worker"])
+            worker["config"] = dict(worker["config"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise NotPossibleNow(
                 f"run {record.run_id} cannot be continued, its config is unreadable: {error}"
             ) from error
-        worker = document["metadata"]["worker"]
+        document["metadata"] = {"worker": worker}
         worker["config"] = with_checkpoint(worker["config"], self.home.run_folder(record.run_id).root / entry.path)
         worker["config"].pop("run_id", None)
         total = worker["config"].get("total_timesteps") or record.total
