@@ -13,6 +13,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Train": {
         "train": ("train", "Train an algorithm and follow it."),
         "submit": ("submit", "Queue a run from a config file."),
+        "clone": ("clone", "Queue a run once more, as it was."),
     },
     "Look": {
         "runs": ("runs", "List runs."),
@@ -41,6 +42,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "daemon": ("daemon", "Start, stop and inspect the trainer daemon."),
         "workers": ("workers", "List installed workers."),
         "algos": ("workers", "List algorithms."),
+        "smoke": ("smoke", "Prove that an algorithm runs here; leaves smoke.json."),
         "doctor": ("doctor", "Check this machine and say what to do."),
         "completion": ("about", "Print the shell's completion script."),
         "version": ("about", "Print the version."),

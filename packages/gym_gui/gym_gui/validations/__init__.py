@@ -1,0 +1,1 @@
+"""Checks that forms run before they submit anything."""

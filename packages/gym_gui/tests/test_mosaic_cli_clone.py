@@ -1,0 +1,122 @@
+"""`mosaic clone` and `mosaic smoke` against a real daemon."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from gym_gui.cli.app import mosaic
+from gym_gui.cli.clone import config_of, take_secrets_from
+from gym_gui.testing import RunningDaemon
+from mosaic_wire.files import read_json_object
+from mosaic_wire.paths import Home
+
+QUICK = {"heartbeat_s": 0.2, "grace_s": 2, "min_free_disk_mb": 0}
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clone")
+    with RunningDaemon(Home(folder / "home"), folder / "config", settings=QUICK) as daemon:
+        yield daemon
+
+
+def invoke(daemon: RunningDaemon, *words: str):
+    return CliRunner().invoke(mosaic, ["--home", str(daemon.home.root), *words], standalone_mode=False)
+
+
+def test_a_clone_has_the_same_config_and_another_id(daemon):
+    original = daemon.submit(timesteps=7, tags=("a", "b"), scheduling={"priority": 3}, extras={"notes": "why"})
+    daemon.wait_for(original.run_id)
+    result = invoke(daemon, "clone", original.run_id[:14])
+    assert result.exception is None, result.output
+    run_id = result.stdout.split()[0]
+    clone = daemon.wait_for(run_id)
+    assert (clone.outcome, clone.step) == ("completed", 7)
+    assert run_id != original.run_id
+    documents = [read_json_object(daemon.home.config_file(run.run_id)) for run in (original, clone)]
+    texts = [
+        json.dumps(document).replace(run.run_id, "ID")
+        for document, run in zip(documents, (original, clone), strict=True)
+    ]
+    assert texts[0] == texts[1]
+    assert (clone.name, list(clone.tags), clone.priority) == ("random walk", ["a", "b"], 3)
+
+
+def test_a_clone_can_be_printed_and_given_another_seed(daemon):
+    run = daemon.wait_for(daemon.submit(timesteps=5).run_id)
+    before = daemon.client.list().matching
+    result = invoke(daemon, "clone", run.run_id, "--print", "--seed", "9", "--name", "again")
+    assert result.exception is None, result.output
+    document = json.loads(result.stdout)
+    assert document["run_name"] == "again"
+    assert document["metadata"]["worker"]["config"]["seed"] == 9
+    assert document["metadata"]["worker"]["config"]["run_id"] == "${RUN_ID}"
+    assert daemon.client.list().matching == before
+
+
+def test_a_name_the_daemon_made_up_is_not_copied(daemon):
+    config = {"algo": "random", "env_id": "none", "total_timesteps": 3}
+    document = {"metadata": {"worker": {"type": "random", "config": config}}}
+    run = daemon.wait_for(daemon.client.submit(document).run.run_id)
+    assert "run_name" not in config_of(run)
+
+
+def test_secrets_come_from_the_environment_or_are_left_out():
+    part = {"extras": {"wandb_api_key": {"secret_ref": "wandb_api_key"}, "x": 1}}
+    assert take_secrets_from({"WANDB_API_KEY": "k"}, part) == []
+    assert part["extras"]["wandb_api_key"] == "k"
+    part = {"extras": {"wandb_api_key": {"secret_ref": "wandb_api_key"}, "x": 1}}
+    assert take_secrets_from({}, part) == ["WANDB_API_KEY"]
+    assert part == {"extras": {"x": 1}}
+
+
+def test_a_script_that_changed_is_taken_from_the_runs_copy(daemon, tmp_path):
+    from gym_gui.cli.clone import _use_the_copied_script
+
+    script, copy = tmp_path / "mine.py", tmp_path / "run" / "scripts" / "mine.py"
+    copy.parent.mkdir(parents=True)
+    copy.write_text("print(1)\n")
+    script.write_text("print(2)\n")
+    extras = {"script_path": str(script), "script_sha256": hashlib.sha256(b"print(1)\n").hexdigest()}
+    _use_the_copied_script(extras, tmp_path / "run")
+    assert extras["script_path"] == str(copy)
+    script.write_text("print(1)\n")
+    extras["script_path"] = str(script)
+    _use_the_copied_script(extras, tmp_path / "run")
+    assert extras["script_path"] == str(script)
+
+
+def test_a_smoke_run_leaves_its_report(daemon):
+    result = invoke(daemon, "smoke", "random", "none", "--total-timesteps", "20")
+    assert result.exception is None, result.output
+    assert result.return_value == 0
+    run = daemon.client.list(limit=1).runs[0]
+    report = json.loads((Path(run.run_dir) / "smoke.json").read_text())
+    assert (report["algo"], report["env_id"], report["status"], report["outcome"]) == (
+        "random", "none", "TERM", "completed"
+    )  # fmt: skip
+    assert Path(report["payload"]).is_file()
+    assert f"RegisterWorker of {run.run_id}: HSHK -> RDY" in report["handshake"]
+    assert {"analytics.json", "lifecycle.jsonl", "exit.json"} <= set(report["artefacts"])
+    assert report["steps"] == 20
+
+
+def test_a_smoke_run_that_fails_says_so_and_leaves_its_report_too(daemon):
+    result = invoke(daemon, "smoke", "random", "none", "--total-timesteps", "20", "--fail-at-step", "5")
+    assert result.return_value == 1
+    run = daemon.client.list(limit=1).runs[0]
+    report = json.loads((Path(run.run_dir) / "smoke.json").read_text())
+    assert (report["outcome"], bool(report["reason"])) == ("failed", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(["random"], "which environment"), (["random", "none", "--extras", "{"], "not JSON"), (["pppo", "x"], "'ppo'")],
+)
+def test_a_smoke_run_of_nothing_is_refused(daemon, words, told):
+    result = invoke(daemon, "smoke", *words)
+    assert told in str(result.exception)

@@ -1,0 +1,62 @@
+"""The dry run behind the form's button: the real worker's, in a process of its own."""
+
+from __future__ import annotations
+
+import pytest
+from gym_gui.validations.validation_cleanrl_worker_form import run_cleanrl_dry_run
+
+WORKER = {
+    "run_id": "${RUN_ID}", "algo": "ppo", "env_id": "CartPole-v1", "seed": 42, "total_timesteps": 50000,
+    "extras": {"track_wandb": False, "requirements": ["base"], "notes": "Day20 smoke test"},
+}  # fmt: skip
+
+
+def nested(**changes) -> dict:
+    config = {**WORKER, **changes}
+    return {
+        "run_name": "cleanrl-ppo-cartpole",
+        "resources": {"gpus": {"requested": 0, "mandatory": 0}, "cpus": {"requested": 2}},
+        "artifacts": {"tensorboard": {"enabled": True}, "wandb": {"enabled": False}},
+        "metadata": {"worker": {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": config}},
+    }
+
+
+@pytest.fixture(autouse=True)
+def _home(home):
+    home.create()
+
+
+@pytest.mark.parametrize("config", [nested(), WORKER], ids=["nested", "flat"])
+def test_a_good_config_is_accepted_and_shown(config, home):
+    good, told = run_cleanrl_dry_run(config)
+    assert good, told
+    assert "cleanrl_worker.launcher" in told
+    assert str(home.runs) in told
+    assert list(home.runs.iterdir()) == []
+
+
+def test_everything_wrong_is_told_without_secrets():
+    extras = {"algo_params": {"gamma": 3.0, "num_env": 2}, "wandb_api_key": "hunter2-hunter2", "no_progress": "x"}
+    good, told = run_cleanrl_dry_run(nested(env_id="CartPole-v9", extras=extras))
+    assert not good
+    for words in ("gamma: must be at most 1", "Did you mean 'num_envs'", "CartPole-v1", "extras.no_progress"):
+        assert words in told
+    assert "hunter2" not in told
+    assert "/tmp/mosaic-dry-run-" not in told
+
+
+class Offers:
+    """A catalog that offers one command as the worker."""
+
+    def __init__(self, *argv: str) -> None:
+        self.argv, self.env = argv, {}
+
+    def get(self, name: str):
+        return self
+
+
+def test_a_worker_that_cannot_be_started_or_hangs_is_an_answer_too(home):
+    good, told = run_cleanrl_dry_run(WORKER, home=home, catalog=Offers("/nowhere/python"))
+    assert (good, told.startswith("the worker cannot be started: No such file")) == (False, True)
+    good, told = run_cleanrl_dry_run(WORKER, home=home, catalog=Offers("/bin/sh", "-c", "sleep 60"), timeout_s=0.2)
+    assert (good, told) == (False, "the dry run gave no answer within 0.2 s")
