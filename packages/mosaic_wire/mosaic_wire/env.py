@@ -14,7 +14,8 @@ MOSAIC_RUN_ID: Final = "MOSAIC_RUN_ID"
 MOSAIC_RUN_DIR: Final = "MOSAIC_RUN_DIR"
 MOSAIC_CONFIG_FILE: Final = "MOSAIC_CONFIG_FILE"
 MOSAIC_CHECKPOINT_DIR: Final = "MOSAIC_CHECKPOINT_DIR"
-MOSAIC_CUSTOM_SCRIPTS_DIR: Final = "MOSAIC_CUSTOM_SCRIPTS_DIR"
+MOSAIC_CUSTOM_SCRIPTS_DIR: Final = "MOSAIC_CUSTOM_SCRIPTS_DIR"  # folders scripts may come from, joined as in PATH
+MOSAIC_SCRIPT_RUN: Final = "MOSAIC_SCRIPT_RUN"  # the custom_script run whose script started this process
 
 # -- daemon to worker
 MOSAIC_RUN_TOKEN: Final = "MOSAIC_RUN_TOKEN"  # secret: proves to the daemon whose worker this is
@@ -45,6 +46,7 @@ WANDB_MODE: Final = "WANDB_MODE"
 WANDB_DIR: Final = "WANDB_DIR"
 WANDB_NAME: Final = "WANDB_NAME"
 WANDB_RUN_ID: Final = "WANDB_RUN_ID"
+WANDB_RESUME: Final = "WANDB_RESUME"
 WANDB_PROJECT: Final = "WANDB_PROJECT"
 WANDB_ENTITY: Final = "WANDB_ENTITY"
 WANDB_API_KEY: Final = "WANDB_API_KEY"  # secret

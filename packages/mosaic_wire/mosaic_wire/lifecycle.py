@@ -38,6 +38,7 @@ class LifecycleKind(StrEnum):
     CHECKPOINT_LOADED = "checkpoint_loaded"
     PAUSED = "paused"
     RESUMED = "resumed"
+    STAGE_CHANGED = "stage_changed"  # of a curriculum
 
     @property
     def ends_the_run(self) -> bool:

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mosaic_wire.checkpoints import STATE_FILE
-from mosaic_wire.files import read_json_object
-from mosaic_wire.ids import is_run_id
-from mosaic_wire.manifest import AnalyticsManifest, sha256_of_file
+from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
 
 from cleanrl_worker.config import CleanRLWorkerConfig
+from cleanrl_worker.modes.checkpoints import find_checkpoint
+from cleanrl_worker.modes.table import EVALUATE, INTERACTIVE, RESUME
 from cleanrl_worker.provenance import describe_machine, describe_module, versions_of
 
 
@@ -53,15 +52,9 @@ def build_manifest(
 
 
 def _parent(config: CleanRLWorkerConfig) -> dict[str, Any] | None:
-    """The other run whose checkpoint this one goes on from, if it does."""
-    checkpoint = config.resume_from
-    if checkpoint is None:
-        return None
-    run_id = checkpoint.absolute().parent.parent.name
-    if not is_run_id(run_id) or run_id == config.run_id:
-        return None
-    state_file = checkpoint / STATE_FILE
-    return {"run_id": run_id, "step": read_json_object(state_file)["step"], "sha256": sha256_of_file(state_file)}
+    """The other run whose checkpoint this one goes on from or plays with, if it does."""
+    source = find_checkpoint(config.extras) if config.mode in (RESUME, EVALUATE, INTERACTIVE) else None
+    return source.parent(config.run_id) if source is not None else None
 
 
 def _relative(path: Path, folder: RunFolder) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mosaic_wire import env
 from mosaic_wire.errors import ConfigProblems, Problem, WireError
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import RunFolder, find_home
@@ -23,9 +25,11 @@ from mosaic_wire.worker_spec import AlgorithmSpec
 
 from cleanrl_worker.config import CleanRLWorkerConfig, read_flags
 from cleanrl_worker.errors import BadInput
+from cleanrl_worker.modes.table import CUSTOM_SCRIPT, INTERACTIVE
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 
 if TYPE_CHECKING:
+    from cleanrl_worker.modes.custom_script_run import CustomScriptRun
     from cleanrl_worker.preflight import Preflight
     from cleanrl_worker.runtime import CleanRLWorkerRuntime
     from cleanrl_worker.scripts.choice import ScriptChoice
@@ -61,6 +65,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--describe-script", metavar="FILE", help="print what a script's text tells about it, as JSON, and exit"
     )
+    parser.add_argument(
+        "--interactive",
+        action="store_true",
+        help="step the environment through JSON lines on standard input and output",
+    )
     parser.add_argument("--emit-summary", action="store_true", help="with --dry-run: print the result as JSON")
     parser.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
     return parser
@@ -76,7 +85,7 @@ def _run(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
         print(json.dumps(_describe_script(arguments.describe_script, arguments.source)))
         return 0
     config, script, problems = _load(arguments, rest)
-    folder = run_folder_of(config.run_id)
+    folder = _folder_of(config.run_id)
     found, runtime = _prepare(config, script, problems, folder, arguments)
     if arguments.dry_run:
         return _show(runtime, found, problems, secret_values(config.extras), as_json=arguments.emit_summary)
@@ -88,11 +97,13 @@ def _run(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
 def _prepare(
     config: CleanRLWorkerConfig, script: ScriptChoice | None, problems: list[Problem], folder: RunFolder,
     arguments: argparse.Namespace,
-) -> tuple[Preflight, CleanRLWorkerRuntime | ScriptRuntime | None]:  # fmt: skip
+) -> tuple[Preflight, CleanRLWorkerRuntime | ScriptRuntime | CustomScriptRun | None]:  # fmt: skip
     """What was found out, and what would run; nothing when there are problems, which are added to the list."""
     from cleanrl_worker.description import spec_without_environments
 
     target = daemon_target(arguments)
+    if config.mode == CUSTOM_SCRIPT:
+        return _prepare_custom_script(config, problems, folder, target)
     if script is not None:
         from cleanrl_worker.scripts.checking import check_script
         from cleanrl_worker.scripts.runtime import ScriptRuntime
@@ -106,7 +117,36 @@ def _prepare(
 
     found = check_run(config, spec_without_environments(), folder, find_home(), look_at_environments=arguments.dry_run)
     problems += found.problems
-    return found, None if problems else CleanRLWorkerRuntime(config, folder, target=target)
+    terminal = _take_terminal() if arguments.interactive and not arguments.dry_run else None
+    runtime = None if problems else CleanRLWorkerRuntime(config, folder, target=target, found=found, terminal=terminal)
+    return found, runtime
+
+
+def _prepare_custom_script(
+    config: CleanRLWorkerConfig, problems: list[Problem], folder: RunFolder, target: str | None
+) -> tuple[Preflight, CustomScriptRun | None]:
+    from cleanrl_worker.modes.custom_script import find_script
+    from cleanrl_worker.modes.custom_script_run import CustomScriptRun
+    from cleanrl_worker.preflight import Preflight
+
+    script, wrong = find_script(config.extras)
+    problems += wrong
+    return Preflight(), None if script is None or problems else CustomScriptRun(config, script, folder, target=target)
+
+
+def _take_terminal() -> tuple[int, int]:
+    """Keep standard input and output for the protocol; whatever else is printed goes to standard error."""
+    terminal = os.dup(0), os.dup(1)
+    sys.stdout.flush()
+    os.dup2(2, 1)
+    return terminal
+
+
+def _folder_of(run_id: str) -> RunFolder:
+    """The run's folder; a worker that a custom script started makes a phase of the script's run."""
+    folder = run_folder_of(run_id)
+    inside = os.environ.get(env.MOSAIC_SCRIPT_RUN) not in (None, "", run_id)
+    return RunFolder(folder.root / "phases" / run_id) if inside else folder
 
 
 def _describe_script(name: str, source: str | None) -> dict[str, Any]:
@@ -120,7 +160,7 @@ def _describe_script(name: str, source: str | None) -> dict[str, Any]:
 
 
 def _show(
-    runtime: CleanRLWorkerRuntime | ScriptRuntime | None,
+    runtime: CleanRLWorkerRuntime | ScriptRuntime | CustomScriptRun | None,
     found: Preflight,
     problems: list[Problem],
     secrets: set[str],
@@ -150,7 +190,11 @@ def _load(
     extras = _read_extras(arguments.extras)
     if arguments.source is not None:
         extras["source"] = arguments.source
+    if arguments.interactive:
+        extras["mode"] = INTERACTIVE
     overrides = {**overrides_from(arguments), "extras": extras}
+    if arguments.interactive and arguments.config is None:  # who only plays need not say how it would be trained
+        overrides = {**overrides, "algo": overrides["algo"] or "ppo", "total_timesteps": 1}
     if extras.get("script_path") and not overrides.get("algo"):
         overrides["algo"] = Path(str(extras["script_path"])).stem
     config = CleanRLWorkerConfig.load(arguments.config, overrides, make_run_id=new_run_id)

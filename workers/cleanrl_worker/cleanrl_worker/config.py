@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mosaic_wire.checkpoints import read_checkpoint
-from mosaic_wire.errors import ConfigProblems, DamagedCheckpoint, Problem
+from mosaic_wire.errors import ConfigProblems, Problem
 from mosaic_wire.paths import RunFolder
 from mosaic_wire.worker_config import WorkerConfig
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_algorithm_choice, nearest
 
+from cleanrl_worker.errors import BadInput
+from cleanrl_worker.modes import interactive, policy_eval, training
+from cleanrl_worker.modes.checkpoints import find_checkpoint
+from cleanrl_worker.modes.table import EVALUATE, INTERACTIVE, RESUME, TRAINING, mode_of, mode_problems
 from cleanrl_worker.no_progress import policy_problems
 
-MODES = ("train", "resume_training")
-_LATER = ("curriculum_schedule", "script_path")
-"""Extras of compatible tools that this version cannot honour; ignoring them would train something else"""
-
-_SHARED_EXTRAS = ("eval_episodes", "checkpoint_freq")
+_SHARED_EXTRAS = ("eval_episodes", "checkpoint_freq", "agent")
 """Extras about the worker that are also fields of our algorithms"""
 
 
@@ -40,17 +40,30 @@ class CleanRLWorkerConfig(WorkerConfig):
             if isinstance(self.extras.get(name), bool):
                 values.setdefault("cuda", self.extras[name])
         values |= {"env_id": self.env_id, "total_timesteps": self.total_timesteps}
+        if self.mode not in TRAINING:  # how long and how often is for training to know
+            for name in ("total_timesteps", "eval_episodes", "checkpoint_freq"):
+                values.pop(name, None)
         if self.seed is not None:
             values["seed"] = self.seed
         return values
 
     @property
+    def mode(self) -> str:
+        """What the run is asked to do, see `modes/table.py`."""
+        return mode_of(self.extras)
+
+    @property
     def resume_from(self) -> Path | None:
-        """The checkpoint folder to go on from; `policy_path` is another name for it."""
-        if self.extras.get("mode") != "resume_training":
+        """The checkpoint folder, or the file with weights, that training goes on from; None also when it is not there.
+
+        `problems` says why it is not.
+        """
+        if self.mode != RESUME:
             return None
-        chosen = self.extras.get("checkpoint_path") or self.extras.get("policy_path")
-        return Path(chosen) if chosen else None
+        with suppress(BadInput):
+            source = find_checkpoint(self.extras)
+            return source.path if source is not None else None
+        return None
 
     def tensorboard_folder(self, folder: RunFolder) -> Path:
         """Where event files go: `extras.tensorboard_dir` below the run folder."""
@@ -62,43 +75,21 @@ class CleanRLWorkerConfig(WorkerConfig):
         algorithm = spec.algorithm(self.algo)
         values = self.values_for(algorithm) if algorithm is not None else {}
         found = check_algorithm_choice(spec, self.algo, self.env_id, values)
-        mode = self.extras.get("mode", "train")
-        if mode not in MODES:
-            found.append(
-                Problem("extras.mode", f"{mode!r} is not one of {', '.join(MODES)}", nearest(str(mode), MODES))
-            )
-        found += [Problem(f"extras.{name}", "is not possible yet") for name in _LATER if self.extras.get(name)]
+        found += mode_problems(self.extras)
+        if self.mode in TRAINING:
+            found += training.problems(self.extras, spec, algo=self.algo, env_id=self.env_id)
+        elif self.mode == EVALUATE:
+            found += policy_eval.problems(self.extras, algo=self.algo)
+        elif self.mode == INTERACTIVE:
+            found += interactive.problems(self.extras, algo=self.algo)
         if self.extras.get("source") not in (None, "", "mosaic"):
             found.append(Problem("extras.source", "only MOSAIC's own algorithms can run yet; leave it out"))
         if self.extras.get("track_wandb"):
             found.append(Problem("extras.track_wandb", "logging to Weights & Biases is not there yet; set it to false"))
         found += policy_problems(self.extras)
-        found += self._checkpoint_problems(str(mode))
         if not self.tensorboard_folder(folder).resolve().is_relative_to(folder.root.resolve()):
             found.append(Problem("extras.tensorboard_dir", f"must lie in the run folder {folder.root}"))
         return found
-
-    def _checkpoint_problems(self, mode: str) -> list[Problem]:
-        if mode != "resume_training":
-            return []
-        paths = [self.extras.get(name) for name in ("checkpoint_path", "policy_path")]
-        if all(paths) and paths[0] != paths[1]:
-            return [Problem("extras.policy_path", "says something else than checkpoint_path; give one of them")]
-        if self.resume_from is None:
-            return [Problem("extras.checkpoint_path", "is missing; resume_training needs a checkpoint folder")]
-        try:
-            state = read_checkpoint(self.resume_from)
-        except DamagedCheckpoint as error:
-            return [Problem("extras.checkpoint_path", f"cannot be used: {error}")]
-        found = {"algo": state.get("algo"), "env_id": ((state.get("values") or {}).get("args") or {}).get("env_id")}
-        wanted = {"algo": self.algo, "env_id": self.env_id}
-        return [
-            Problem(
-                "extras.checkpoint_path", f"is a checkpoint with {name} {found[name]!r}; this run has {wanted[name]!r}"
-            )
-            for name in wanted
-            if found[name] != wanted[name]
-        ]
 
 
 def flags_of(values: Mapping[str, Any]) -> list[str]:

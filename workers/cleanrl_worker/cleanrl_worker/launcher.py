@@ -1,24 +1,30 @@
-"""The training process: python -m cleanrl_worker.launcher [--resume-from FOLDER] ALGO [flags]
+"""The training process: python -m cleanrl_worker.launcher [OPTIONS] ALGO [flags]
 
-Started by the worker with two pipes. `--script …` runs an unmodified script instead (see scripts/running.py); the hooks
-it needs are installed in this process alone.
+Started by the worker with two pipes. The options say what to do besides training from scratch, see `modes/`.
+`--script …` runs an unmodified script instead (see scripts/running.py); the hooks it needs are installed in this
+process alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import logging
 import os
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any
 
 from mosaic_wire import env
 
 from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.registry import resolve
+
+if TYPE_CHECKING:
+    from cleanrl_worker.training.channel import PipeChannel
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +41,9 @@ def main() -> int:
     signal.signal(signal.SIGINT, _leave)
     parser = argparse.ArgumentParser(prog="cleanrl_worker.launcher", allow_abbrev=False)
     parser.add_argument("--resume-from", type=Path)
+    parser.add_argument("--curriculum", type=json.loads)
+    parser.add_argument("--evaluate", type=json.loads)
+    parser.add_argument("--play", type=json.loads)
     parser.add_argument("algo")
     parser.add_argument("flags", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
@@ -44,21 +53,12 @@ def main() -> int:
     import tyro
 
     from cleanrl_worker.training.channel import PipeChannel
-    from cleanrl_worker.training.standalone import run_algorithm
 
     channel = PipeChannel(int(os.environ[env.CLEANRL_CONTROL_FD]), int(os.environ[env.CLEANRL_PROGRESS_FD]))
     try:
         module = importlib.import_module(entry.module)
         args = tyro.cli(module.Args, args=arguments.flags)
-        run_algorithm(
-            entry.name,
-            args,
-            module.train,
-            Path(os.environ[env.CLEANRL_RUN_DIR]),
-            channel,
-            tensorboard=Path(os.environ[env.CLEANRL_TENSORBOARD_DIR]),
-            resume=arguments.resume_from,
-        )
+        _work(entry.name, module, args, arguments, channel)
     except (BadInput, TrainingStopped) as error:
         logger.error("%s", error)
         channel.tell("failed", {"error": str(error), "error_type": type(error).__name__})
@@ -68,6 +68,30 @@ def main() -> int:
         channel.tell("failed", {"error": str(error) or type(error).__name__, "error_type": type(error).__name__})
         return EXIT_FAILED
     return 0
+
+
+def _work(algo: str, module: ModuleType, args: Any, arguments: argparse.Namespace, channel: PipeChannel) -> None:
+    """Do what the options say; each mode imports what it needs."""
+    folder, tensorboard = Path(os.environ[env.CLEANRL_RUN_DIR]), Path(os.environ[env.CLEANRL_TENSORBOARD_DIR])
+    if arguments.evaluate is not None:
+        from cleanrl_worker.eval.batched import evaluate_run
+
+        evaluate_run(algo, module, args, arguments.evaluate, folder, channel, tensorboard=tensorboard)
+    elif arguments.play is not None:
+        from cleanrl_worker.eval.playing import play_run
+
+        play_run(algo, module, args, arguments.play, folder, channel, tensorboard=tensorboard)
+    elif arguments.curriculum is not None:
+        from cleanrl_worker.wrappers.curriculum import run_curriculum_training
+
+        run_curriculum_training(
+            algo, args, module.train, arguments.curriculum, folder, channel,
+            tensorboard=tensorboard, resume=arguments.resume_from,
+        )  # fmt: skip
+    else:
+        from cleanrl_worker.training.standalone import run_algorithm
+
+        run_algorithm(algo, args, module.train, folder, channel, tensorboard=tensorboard, resume=arguments.resume_from)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

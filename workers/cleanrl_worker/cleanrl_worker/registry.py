@@ -8,6 +8,7 @@ from pathlib import Path
 from mosaic_wire.worker_spec import AlgorithmSpec, nearest
 
 from cleanrl_worker.errors import BadInput
+from cleanrl_worker.modes.table import OF_ALGORITHMS
 from cleanrl_worker.schema import fields_of
 
 _ALGORITHMS = Path(__file__).with_name("algorithms")
@@ -40,7 +41,7 @@ class AlgorithmEntry:
             action_spaces=self.action_spaces,
             observation_spaces=self.observation_spaces,
             requirement_sets=self.requirement_sets,
-            modes=("train", "resume_training") if self.module else (),
+            modes=OF_ALGORITHMS if self.module else (),
             unavailable="" if self.module else _NOT_YET,
         )
 
@@ -50,7 +51,9 @@ _VECTOR, _IMAGE = ("vector",), ("image",)
 _ATARI, _ENVPOOL, _PROCGEN, _JAX = ("atari",), ("envpool",), ("procgen",), ("jax",)
 
 _ENTRIES = (
-    AlgorithmEntry("ppo", "Proximal policy optimisation", _DISCRETE, _VECTOR, module="cleanrl_worker.algorithms.ppo"),
+    AlgorithmEntry(
+        "ppo", "Proximal policy optimisation", _DISCRETE, (*_VECTOR, *_IMAGE), module="cleanrl_worker.algorithms.ppo"
+    ),
     AlgorithmEntry("ppo_continuous_action", "PPO for continuous actions", _CONTINUOUS, _VECTOR),
     AlgorithmEntry("ppo_atari", "PPO for Atari", _DISCRETE, _IMAGE, _ATARI),
     AlgorithmEntry("ppo_atari_multigpu", "PPO for Atari over several processes", _DISCRETE, _IMAGE, _ATARI),

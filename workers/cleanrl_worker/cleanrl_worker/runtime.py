@@ -7,53 +7,71 @@ import logging
 import os
 import sys
 import time
-from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from mosaic_wire import env
-from mosaic_wire.errors import RegistrationRefused, SessionError, SessionStopped
 from mosaic_wire.exit_record import ExitOutcome
-from mosaic_wire.paths import RunFolder
+from mosaic_wire.manifest import AnalyticsManifest
+from mosaic_wire.paths import RunFolder, find_home
 from mosaic_wire.session import WorkerSession
 
-from cleanrl_worker import get_worker_metadata
 from cleanrl_worker.analytics import build_manifest
 from cleanrl_worker.config import CleanRLWorkerConfig, flags_of
 from cleanrl_worker.description import MODULE
-from cleanrl_worker.disk_reserve import DiskReserve, is_disk_full
+from cleanrl_worker.modes import interactive, policy_eval
+from cleanrl_worker.modes import training as training_mode
+from cleanrl_worker.modes.table import EVALUATE, INTERACTIVE, RESUME
 from cleanrl_worker.no_progress import ProgressWatch
+from cleanrl_worker.preflight import Preflight
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, AlgorithmEntry, resolve
+from cleanrl_worker.requirement_sets import hold, interpreter_for
+from cleanrl_worker.requirement_sets.errors import RequirementSetError
 from cleanrl_worker.telemetry import LifecycleEmitter
 from cleanrl_worker.training_process import TrainingProcess, signal_name
+from cleanrl_worker.worker_run import (
+    EXIT_BAD_INPUT,
+    EXIT_CANCELLED,
+    EXIT_DONE,
+    EXIT_FAILED,
+    POLL_S,
+    SHARE_OF_GRACE,
+    Ending,
+    WorkerRun,
+    grace_s,
+)
 
-__all__ = ["DEFAULT_ALGO_REGISTRY", "CleanRLWorkerRuntime"]
+__all__ = [
+    "DEFAULT_ALGO_REGISTRY",
+    "EXIT_BAD_INPUT",
+    "EXIT_CANCELLED",
+    "EXIT_DONE",
+    "EXIT_FAILED",
+    "CleanRLWorkerRuntime",
+    "Ending",
+]
 
 logger = logging.getLogger(__name__)
 
-EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_CANCELLED = 0, 1, 2, 130
-
-_POLL_S = 0.25
-_DEFAULT_GRACE_S = 30.0
-_SHARE_OF_GRACE = 0.8
-"""The part of the grace training may use for its last checkpoint; the rest is for the worker's own ending"""
+Terminal = tuple[int, int]
+"""Descriptors that somebody plays through: input, output"""
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How a run ended, ready for `session.finish`."""
+class CleanRLWorkerRuntime(WorkerRun):
+    """A run of one of our algorithms, in whatever mode."""
 
-    outcome: ExitOutcome
-    exit_code: int
-    reason: str = ""
-    payload: dict[str, Any] = field(default_factory=dict)
-
-
-class CleanRLWorkerRuntime:
-    """Runs one config from registration to exit code."""
-
-    def __init__(self, config: CleanRLWorkerConfig, folder: RunFolder, *, target: str | None) -> None:
-        self._config, self._folder, self._target = config, folder, target
+    def __init__(
+        self,
+        config: CleanRLWorkerConfig,
+        folder: RunFolder,
+        *,
+        target: str | None,
+        found: Preflight | None = None,
+        terminal: Terminal | None = None,
+    ) -> None:
+        super().__init__(config, folder, target=target)
+        self._found, self._terminal = found or Preflight(), terminal
         self._entry: AlgorithmEntry = resolve(config.algo)
         self._stop_deadline: float | None = None
 
@@ -62,10 +80,24 @@ class CleanRLWorkerRuntime:
     @cached_property
     def command(self) -> list[str]:
         """The training process' argv."""
-        resume = self._config.resume_from
-        resumed = ["--resume-from", str(resume.absolute())] if resume is not None else []
-        flags = flags_of(self._values)
-        return [sys.executable, "-m", "cleanrl_worker.launcher", *resumed, self._entry.name, *flags]
+        options, flags = self._mode_options(), flags_of(self._values)
+        return [str(self._found.python), "-m", "cleanrl_worker.launcher", *options, self._entry.name, *flags]
+
+    def _mode_options(self) -> list[str]:
+        extras = self._config.extras
+        if self._config.mode == EVALUATE:
+            summary = find_home().evaluation_folder(self._config.run_id) / policy_eval.SUMMARY_FILE
+            return policy_eval.launcher_options(extras, summary)
+        if self._config.mode == INTERACTIVE:
+            return interactive.launcher_options(extras, self._place)
+        return training_mode.launcher_options(extras)
+
+    @cached_property
+    def _place(self) -> dict[str, Any]:
+        """Where somebody plays."""
+        if self._terminal is not None:
+            return {"input": self._terminal[0], "output": self._terminal[1]}
+        return {"socket": str(interactive.socket_of(self._folder))}
 
     @cached_property
     def _values(self) -> dict[str, Any]:
@@ -93,6 +125,7 @@ class CleanRLWorkerRuntime:
             env.CLEANRL_NUM_ENVS: str(self._value("num_envs")),
             env.TRACK_TENSORBOARD: "1",
             env.TRACK_WANDB: "0",
+            **({env.WANDB_RESUME: "allow"} if config.mode == RESUME else {}),
             "PYTHONUNBUFFERED": "1",
             # More threads than the algorithm asked for only fight each other.
             **dict.fromkeys(env.THREAD_COUNTS, threads),
@@ -102,6 +135,7 @@ class CleanRLWorkerRuntime:
         """What a dry run shows."""
         return {
             "run_id": self._config.run_id,
+            "mode": self._config.mode,
             "algo": self._config.algo,
             "env_id": self._config.env_id,
             "total_timesteps": self._config.total_timesteps,
@@ -117,67 +151,45 @@ class CleanRLWorkerRuntime:
 
     # -- running it
 
-    def run(self) -> int:
-        """Register, train, end; return the exit code."""
-        config = self._config
-        with WorkerSession.from_environment(
-            config.run_id, self._folder.root, capabilities=get_worker_metadata(), algo=config.algo,
-            env_id=config.env_id, extras=config.extras, target=self._target,
-        ) as session:  # fmt: skip
-            session.install_signal_handlers()
-            try:
-                session.open()
-            except RegistrationRefused as error:
-                logger.error("%s", error)
-                return EXIT_BAD_INPUT
-            except SessionStopped:
-                return EXIT_CANCELLED
-            except SessionError as error:
-                logger.error("%s", error)
-                return EXIT_FAILED
-            return self._run_registered(session)
-
-    def _run_registered(self, session: WorkerSession) -> int:
-        manifest = build_manifest(
-            self._config, self._folder, argv=self.command, requirements=self._entry.requirement_sets,
-            threads=int(self.variables[env.THREAD_COUNTS[0]]), attempt=session.attempt,
+    def first_manifest(self, session: WorkerSession) -> AnalyticsManifest:
+        return build_manifest(
+            self._config, self._folder, argv=self.command, requirements=self._found.sets or ("base",),
+            versions=self._found.versions, threads=int(self.variables[env.THREAD_COUNTS[0]]), attempt=session.attempt,
         )  # fmt: skip
-        emitter = LifecycleEmitter(session, manifest)
-        reserve = DiskReserve(self._folder.root)
-        try:
-            emitter.write_manifest()
-            session.started({
-                "seed": self._value("seed"), "total_timesteps": self._config.total_timesteps, "module": MODULE,
-                "mode": self._config.extras.get("mode", "train"),
-            })  # fmt: skip
-            ending = self._supervise(session, emitter)
-            reserve.give_back()
-            session.finish(
-                ending.outcome, reason=ending.reason, payload=ending.payload, exit_code=ending.exit_code,
-                manifest=emitter.manifest,
-            )  # fmt: skip
-        except Exception as error:  # the boundary of the process: whatever happened, the run gets an ending
-            logger.exception("the worker failed")
-            failure = {"error": str(error), "error_type": type(error).__name__}
-            reason = f"the worker failed: {error or type(error).__name__}"
-            if is_disk_full(error):
-                reason = failure["error"] = f"no space left on the disk of {self._folder.root}"
-            reserve.give_back()
-            session.finish(
-                ExitOutcome.FAILED, reason=reason, payload=failure, exit_code=EXIT_FAILED, manifest=emitter.manifest
-            )
-            return EXIT_FAILED
-        return ending.exit_code
 
-    def _supervise(self, session: WorkerSession, emitter: LifecycleEmitter) -> Ending:
+    def started_facts(self) -> dict[str, Any]:
+        facts = {
+            "seed": self._value("seed"), "total_timesteps": self._config.total_timesteps, "module": MODULE,
+            "mode": self._config.mode,
+        }  # fmt: skip
+        return {**facts, "interactive": self._place} if self._config.mode == INTERACTIVE else facts
+
+    def supervise(self, session: WorkerSession, emitter: LifecycleEmitter) -> Ending:
         """Carry messages both ways until the training process is gone."""
+        try:
+            held = hold(self._interpreter())
+        except RequirementSetError as error:
+            return Ending(ExitOutcome.FAILED, EXIT_BAD_INPUT, str(error), {"error_type": type(error).__name__})
+        try:
+            return self._follow(session, emitter, (*held, *(self._terminal or ())))
+        finally:
+            for descriptor in held:
+                os.close(descriptor)
+
+    def _interpreter(self) -> Path:
+        """The one of the run's requirement sets; a joint one of several is made now."""
+        return interpreter_for(find_home(), self._found.sets) if self._found.sets else self._found.python
+
+    def _follow(self, session: WorkerSession, emitter: LifecycleEmitter, keep_open: tuple[int, ...]) -> Ending:
         environ = {**os.environ, **self.variables}
-        training = TrainingProcess(self.command, environ, cwd=self._folder.root, logs=self._folder.logs)
+        training = TrainingProcess(
+            self.command, environ, cwd=self._folder.root, logs=self._folder.logs, keep_open=keep_open
+        )
         watch = ProgressWatch(self._config.extras)
         try:
             while not training.at_end:
                 ended = training.returncode is not None
-                messages = training.messages(0 if ended else _POLL_S)
+                messages = training.messages(0 if ended else POLL_S)
                 for message in messages:
                     emitter.receive(message)
                     watch.hear(message)
@@ -197,7 +209,7 @@ class CleanRLWorkerRuntime:
     def _forward_commands(self, session: WorkerSession, training: TrainingProcess) -> None:
         if session.stop_requested.is_set():
             if self._stop_deadline is None:
-                self._stop_deadline = time.monotonic() + _grace_s() * _SHARE_OF_GRACE
+                self._stop_deadline = time.monotonic() + grace_s() * SHARE_OF_GRACE
                 training.send("stop")
             elif time.monotonic() > self._stop_deadline:
                 logger.warning("training reached no safe point within the grace; it is killed")
@@ -209,7 +221,7 @@ class CleanRLWorkerRuntime:
     def _remaining_s(self) -> float:
         if self._stop_deadline is not None:
             return max(0.0, self._stop_deadline - time.monotonic())
-        return _grace_s()
+        return grace_s()
 
     # -- how it ended
 
@@ -247,13 +259,6 @@ class CleanRLWorkerRuntime:
             sys.stderr.write(f"{line}\n")
         exit_code = EXIT_BAD_INPUT if known.get("error_type") == "BadInput" else EXIT_FAILED
         return Ending(ExitOutcome.FAILED, exit_code, error, payload)
-
-
-def _grace_s() -> float:
-    try:
-        return max(1.0, float(os.environ[env.MOSAIC_GRACE_S]))
-    except (KeyError, ValueError):
-        return _DEFAULT_GRACE_S
 
 
 def render_summary(summary: dict[str, Any]) -> str:

@@ -42,8 +42,13 @@ class LifecycleEmitter:
                 self._add_checkpoint(facts)
             case "policy":
                 self._change_manifest(policy=facts["path"])
-            case "checkpoint_loaded" | "paused" | "resumed" as kind:
+            case "checkpoint_loaded":
+                self._change_manifest(extra={**self.manifest.extra, "loaded_from": facts})
+                self._session.emit(LifecycleKind.CHECKPOINT_LOADED, facts)
+            case "paused" | "resumed" | "stage_changed" as kind:
                 self._session.emit(LifecycleKind(kind), facts)
+            case "video":
+                self._change_manifest(videos=(*self.manifest.videos, facts["path"]))
             case "ended":
                 self.ending = facts
                 if facts.get("evaluation"):

@@ -88,10 +88,10 @@ def test_every_wrong_flag_is_named_at_once():
         (["--env-id", "CartPol-v1"], "Did you mean 'CartPole-v1'"),
         (["--learning-rat", "1"], "Did you mean '--learning-rate'"),
         (["--extras", "{"], "--extras is not JSON"),
-        (["--extras", '{"mode": "policy_eval"}'], "extras.mode"),
+        (["--extras", '{"mode": "policy_evl"}'], "Did you mean 'policy_eval'"),
         (["--extras", '{"mode": "resume_training"}'], "extras.checkpoint_path"),
         (["--extras", '{"tensorboard_dir": "../elsewhere"}'], "must lie in the run folder"),
-        (["--extras", '{"curriculum_schedule": [{"env_id": "CartPole-v1"}]}'], "curriculum_schedule"),
+        (["--extras", '{"curriculum_schedule": [{"env_id": "CartPole-v1", "setps": 5}]}'], "Did you mean 'steps'"),
         (["--config", "/nowhere/worker.json"], "cannot be read"),
     ],
 )

@@ -13,12 +13,15 @@ from cleanrl_worker.agents.mlp import MLPAgent
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.training.envs import is_image
 
+LARGEST_GRID = 32
+"""Cells of a grid world's side; larger images are pictures, which ask for another network"""
+
 
 def choose_agent(wanted: str, observations: gym.Space[Any], *, in_curriculum: bool = False) -> str:
     """Separate actor and critic as upstream has them; a shared trunk for grid-world images and in a curriculum."""
     if wanted != "auto":
         return wanted
-    if is_image(observations):
+    if is_image(observations) and max(observations.shape or ()) <= LARGEST_GRID:
         return "minigrid"
     return "mlp" if in_curriculum else "separate"
 

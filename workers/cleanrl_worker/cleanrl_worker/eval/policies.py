@@ -1,0 +1,51 @@
+"""A trained policy, from a checkpoint folder or a file with weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from cleanrl_worker.errors import BadInput
+from cleanrl_worker.training.acting import ObservationNormaliser, Policy
+from cleanrl_worker.training.checkpoint import load_state
+from cleanrl_worker.training.foreign_model import read_foreign_model
+
+
+@dataclass(frozen=True)
+class TrainedPolicy:
+    """Weights, and what is known of the training they come from."""
+
+    algo: str
+    path: Path
+    weights: Mapping[str, np.ndarray]
+    facts: Mapping[str, Any]
+    """for the story: step, whether it was a file with weights alone …"""
+    args: Mapping[str, Any] = field(default_factory=dict)
+    normaliser: ObservationNormaliser | None = None
+
+    @classmethod
+    def load(cls, path: Path, algo: str) -> TrainedPolicy:
+        """Read it; BadInput with the reason when that is not possible."""
+        if path.is_file():
+            model = read_foreign_model(path)
+            facts = {"step": 0, "weights_only": True, "sha256": model.sha256, "shape": model.shape}
+            return cls(algo, path, model.single_network(algo), facts, dict(model.facts.get("args") or {}))
+        state = load_state(path, algo)
+        normaliser = ObservationNormaliser.of(state.part("obs_norm"))
+        facts = {"step": state.step, "weights_only": False}
+        return cls(algo, path, state.part("agent"), facts, dict(state.values["args"]), normaliser)
+
+    def for_env(self, module: ModuleType, env_id: str, env: gym.Env[Any, Any]) -> Policy:
+        """The policy as it plays this environment; `module` is the algorithm's."""
+        if not hasattr(module, "make_policy"):
+            raise BadInput(f"policies of {self.algo} cannot be played yet")
+        policy: Policy = module.make_policy(
+            env_id, env.observation_space, env.action_space, self.weights, normaliser=self.normaliser
+        )
+        return policy

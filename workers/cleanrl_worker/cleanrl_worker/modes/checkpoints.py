@@ -1,0 +1,109 @@
+"""`extras.checkpoint_path` (or its other name, `policy_path`): a checkpoint folder, a run, or a file with weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from mosaic_wire.checkpoints import STATE_FILE, last_good_checkpoint, read_checkpoint
+from mosaic_wire.errors import DamagedCheckpoint, Problem
+from mosaic_wire.ids import is_run_id
+from mosaic_wire.manifest import sha256_of_file
+from mosaic_wire.paths import Home, RunFolder, find_home
+
+from cleanrl_worker.errors import BadInput
+
+NAMES = ("checkpoint_path", "policy_path")
+PATH = "extras.checkpoint_path"
+
+
+@dataclass(frozen=True)
+class CheckpointSource:
+    """Where weights come from: a folder with everything, or a file with weights alone."""
+
+    path: Path
+    weights_only: bool = False
+
+    def parent(self, own_run_id: str) -> dict[str, Any] | None:
+        """The other run this checkpoint was written by, for the manifest."""
+        if self.weights_only:
+            return None
+        run_id, state_file = self.path.absolute().parent.parent.name, self.path / STATE_FILE
+        if not is_run_id(run_id) or run_id == own_run_id:
+            return None
+        return {"run_id": run_id, "step": read_checkpoint(self.path)["step"], "sha256": sha256_of_file(state_file)}
+
+
+def chosen_path(extras: Mapping[str, Any]) -> str | None:
+    """What the config says, under either name."""
+    chosen = extras.get("checkpoint_path") or extras.get("policy_path")
+    return str(chosen) if chosen else None
+
+
+def find_checkpoint(extras: Mapping[str, Any]) -> CheckpointSource | None:
+    """What the config means; None when it names nothing, BadInput when that is not there."""
+    text = chosen_path(extras)
+    return None if text is None else _find(text, find_home())
+
+
+@lru_cache(maxsize=16)
+def _find(text: str, home: Home) -> CheckpointSource:
+    if is_run_id(text):
+        return _newest_of(home.run_folder(text), f"run {text}")
+    path = Path(text).expanduser().absolute()
+    if path.is_file():
+        if path.name == STATE_FILE:
+            return CheckpointSource(path.parent)
+        return CheckpointSource(path, weights_only=True)
+    if (path / STATE_FILE).is_file():
+        return CheckpointSource(path)
+    if (path / "checkpoints").is_dir():
+        return _newest_of(RunFolder(path), f"the run in {path}")
+    if not path.exists():
+        raise BadInput(f"there is no {path}; give a checkpoint folder, a run id or a .cleanrl_model file")
+    raise BadInput(f"{path} is no checkpoint: it has no {STATE_FILE}")
+
+
+def _newest_of(folder: RunFolder, what: str) -> CheckpointSource:
+    if not folder.root.is_dir():
+        raise BadInput(f"{what} is not in this home: there is no {folder.root}")
+    entry = last_good_checkpoint(folder)
+    if entry is None:
+        raise BadInput(f"{what} left no usable checkpoint in {folder.checkpoints}")
+    return CheckpointSource(folder.root / entry.path)
+
+
+def checkpoint_problems(
+    extras: Mapping[str, Any], *, algo: str, env_id: str | None = None, required_by: str = ""
+) -> list[Problem]:
+    """What is wrong with the checkpoint; `env_id` is compared only when training goes on in it."""
+    paths = [extras.get(name) for name in NAMES]
+    if not all(path is None or isinstance(path, str) for path in paths):
+        return [Problem(PATH, "must be a path or a run id")]
+    if all(paths) and paths[0] != paths[1]:
+        return [Problem("extras.policy_path", "says something else than checkpoint_path; give one of them")]
+    try:
+        source = find_checkpoint(extras)
+    except BadInput as error:
+        return [Problem(PATH, f"cannot be used: {error}")]
+    if source is None:
+        needs = "a checkpoint folder, a run id or a .cleanrl_model file"
+        return [Problem(PATH, f"is missing; {required_by} needs {needs}")] if required_by else []
+    return [] if source.weights_only else _state_problems(source.path, algo, env_id)
+
+
+def _state_problems(folder: Path, algo: str, env_id: str | None) -> list[Problem]:
+    try:
+        state = read_checkpoint(folder)
+    except DamagedCheckpoint as error:
+        return [Problem(PATH, f"cannot be used: {error}")]
+    wanted = {"algo": algo, "env_id": env_id} if env_id is not None else {"algo": algo}
+    found = {"algo": state.get("algo"), "env_id": ((state.get("values") or {}).get("args") or {}).get("env_id")}
+    return [
+        Problem(PATH, f"is a checkpoint with {name} {found[name]!r}; this run has {wanted[name]!r}")
+        for name in wanted
+        if found[name] != wanted[name]
+    ]
