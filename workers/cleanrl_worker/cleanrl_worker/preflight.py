@@ -12,12 +12,13 @@ import os
 import struct
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mosaic_wire.checkpoints import read_checkpoint
-from mosaic_wire.errors import DamagedCheckpoint, Problem
+from mosaic_wire.errors import ConfigProblems, DamagedCheckpoint, Problem
 from mosaic_wire.paths import Home, RunFolder
 from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec
 
@@ -33,6 +34,7 @@ from cleanrl_worker.requirement_sets import sets_needed
 from cleanrl_worker.requirement_sets.errors import RequirementSetError
 from cleanrl_worker.rules import broken_rules
 from cleanrl_worker.schema import literals_of
+from cleanrl_worker.wrappers.schedule import parse_schedule
 
 NEEDED_PACKAGES = ("torch", "numpy", "gymnasium", "tensorboard", "safetensors", "tyro")
 """Modules every one of our own algorithms imports"""
@@ -181,9 +183,12 @@ def _look_at_environments(
 
 
 def _stages(schedule: Any) -> list[str]:
-    if not isinstance(schedule, list):
+    """Ids of a curriculum's stages; one that cannot be read, `config.problems` has told about."""
+    if not schedule:
         return []
-    return [stage["env_id"] for stage in schedule if isinstance(stage, dict) and isinstance(stage.get("env_id"), str)]
+    with suppress(ConfigProblems):
+        return list(parse_schedule(schedule).env_ids)
+    return []
 
 
 def _misfits(algorithm: AlgorithmSpec, env_id: str, facts: Mapping[str, Any]) -> list[str]:

@@ -34,6 +34,7 @@ class BatchResult:
     batch_index: int
     episodes: tuple[Episode, ...]
     duration_s: float
+    updated_at: float
     videos: tuple[Path, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -49,7 +50,7 @@ class BatchResult:
             "median_return": float(np.median(returns)),
             "std_return": float(returns.std()),
             "duration_sec": self.duration_s,
-            "updated_at": time.time(),
+            "updated_at": self.updated_at,
             "avg_discounted_return": float(discounted.mean()),
             "avg_length": float(np.mean([episode.length for episode in self.episodes])),
             "cut_episodes": sum(bool(episode.cut) for episode in self.episodes),
@@ -133,7 +134,8 @@ def run_batched_evaluation(
         if played is None:
             break
         recorded = tuple(sorted(videos.glob(f"eval-{index}-*.mp4"))) if videos is not None else ()
-        report.batches.append(BatchResult(index, tuple(played), time.monotonic() - started_at, recorded))
+        took_s = time.monotonic() - started_at
+        report.batches.append(BatchResult(index, tuple(played), took_s, time.time(), recorded))
         on_batch(report)
     return report
 

@@ -66,7 +66,7 @@ class InteractiveSession:
             "type": "init", "run_id": self._run_id, "env_id": self._env_id, "policy": self._policy is not None,
             "action_space": describe_space(self._env.action_space),
             "observation_space": describe_space(self._env.observation_space),
-            "commands": list(COMMANDS), "frames": list(KINDS),
+            "commands": list(COMMANDS), "frames": list(KINDS) if self._env.render_mode == "rgb_array" else ["none"],
         })  # fmt: skip
 
     def answer(self, line: bytes) -> bool:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from mosaic_wire.errors import ConfigProblems
+
 from cleanrl_worker.requirement_sets.pins import BASE, LISTS, check_known, parse_sets
+from cleanrl_worker.wrappers.schedule import needs_syllabus, parse_schedule
 
 
 def _names(text: str) -> frozenset[str]:
@@ -113,7 +117,7 @@ def _from_extras(extras: Mapping[str, Any]) -> set[str]:
         found.add("wandb")
     if any(_is_on(both.get(name)) for name in ("capture_video", "capture-video", "eval_capture_video")):
         found.add("video")
-    if both.get("curriculum_schedule") or both.get("mode") in ("curriculum", "curriculum_training"):
+    if needs_syllabus(both.get("curriculum_schedule")):
         found.add("curriculum")
     if both.get("optuna_db"):
         found.add("optuna")
@@ -125,11 +129,7 @@ def _is_on(value: object) -> bool:
 
 
 def _curriculum_environments(extras: Mapping[str, Any]) -> Iterator[str]:
-    """Ids of the stages; both presets are BabyAI's."""
-    schedule = extras.get("curriculum_schedule")
-    if isinstance(schedule, str) and schedule.startswith("BABYAI_"):
-        yield "BabyAI-GoToRedBallGrey-v0"
-    elif isinstance(schedule, Sequence) and not isinstance(schedule, str):
-        for stage in schedule:
-            if isinstance(stage, Mapping) and isinstance(stage.get("env_id"), str):
-                yield stage["env_id"]
+    """Ids of the stages; a schedule that cannot be read is told about elsewhere."""
+    if extras.get("curriculum_schedule"):
+        with suppress(ConfigProblems):
+            yield from parse_schedule(extras["curriculum_schedule"]).env_ids

@@ -105,6 +105,11 @@ class Schedule:
         return tuple(stage.env_id for stage in self.stages)
 
 
+def needs_syllabus(document: Any) -> bool:
+    """Whether a schedule, right or wrong, asks for a method that only Syllabus has."""
+    return isinstance(document, Mapping) and document.get("method", SEQUENTIAL) != SEQUENTIAL
+
+
 def parse_schedule(document: Any) -> Schedule:
     """Read a schedule, or raise ConfigProblems with everything that is wrong with it."""
     problems: list[Problem] = []
