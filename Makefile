@@ -25,8 +25,6 @@ TYPED := conftest.py packages/mosaic_wire/mosaic_wire packages/gym_gui/gym_gui \
   workers/random_worker/random_worker workers/cleanrl_worker/cleanrl_worker
 
 PROTO_OUT := packages/mosaic_wire
-# measure.py is what the others share.
-BENCHMARKS := $(filter-out benchmarks/measure.py,$(wildcard benchmarks/*.py))
 
 # ---------------------------------------------------------------- installation
 
