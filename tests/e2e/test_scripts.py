@@ -1,0 +1,125 @@
+"""Unmodified scripts under a real daemon: refused, completed, paused by signal, resumed, cancelled, never continued."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gym_gui.services.trainer.errors import InvalidConfig, NotPossibleNow
+from gym_gui.services.trainer.process_tree import process_state
+from gym_gui.testing import RunningDaemon, processes_of
+from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.testing import wait_until
+
+SCRIPTS = Path(__file__).parents[2] / "workers" / "cleanrl_worker" / "tests" / "scripts"
+TYRO, WALK = SCRIPTS / "reinforce_tyro.py", SCRIPTS / "walk_argparse.py"
+PATIENCE_S = 120
+SLOW = {"quick": False}
+
+
+def config_of(script: Path, *, timesteps: int | None = None, extras: dict[str, Any] | None = None, **parameters: Any):
+    config: dict[str, Any] = {"algo": script.stem, "env_id": "CartPole-v1"}
+    if timesteps is not None:
+        config["total_timesteps"] = timesteps
+    config["extras"] = {"script_path": str(script), "algo_params": parameters, **(extras or {})}
+    worker = {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": config}
+    return {"resources": {"cpus": {"requested": 0}}, "metadata": {"worker": worker}}
+
+
+def submit(daemon: RunningDaemon, script: Path, **parameters: Any) -> pb.Run:
+    return daemon.client.submit(config_of(script, **parameters)).run
+
+
+def follow_to_the_end(daemon: RunningDaemon, run: pb.Run) -> pb.Run:
+    return daemon.wait_for(run.run_id, "TERM", timeout_s=PATIENCE_S)
+
+
+def test_scripts_of_both_styles_complete_and_tell_how_far_they_are(daemon: RunningDaemon) -> None:
+    tyro = submit(daemon, TYRO, timesteps=500, save_model=True)
+    walk = submit(daemon, WALK)
+    failing = submit(daemon, WALK, fail_at=300)
+    assert walk.total == 2000  # the script's own default
+    assert walk.seed == 1
+    done = follow_to_the_end(daemon, tyro)
+    assert (done.outcome, done.reason) == ("completed", "completed")
+    assert 0 < done.step <= 500
+    assert done.episodic_return > 5
+    assert json.loads(done.extras_json)["script_sha256"]
+    manifest = daemon.manifest(tyro.run_id)
+    assert manifest.policy is not None
+    assert (daemon.home.run_folder(tyro.run_id).root / manifest.policy).is_file()
+    walked = follow_to_the_end(daemon, walk)
+    assert (walked.outcome, walked.step, walked.sps) == ("completed", 2000, 1000)
+    failed = follow_to_the_end(daemon, failing)
+    assert failed.outcome == "failed"
+    assert "it fell into a ditch" in failed.reason
+    assert not processes_of(tyro.run_id)
+
+
+def test_a_script_is_paused_by_signal_goes_on_and_can_be_cancelled(daemon: RunningDaemon) -> None:
+    run_id = submit(daemon, WALK, timesteps=10**8, **SLOW).run_id
+    moving = daemon.wait_for_run(run_id, lambda run: run.step > 0, timeout_s=PATIENCE_S)
+    assert moving.status == "EXEC"
+    daemon.client.pause(run_id)
+    paused = daemon.wait_for(run_id, "PAUSE")
+    assert any("stopped by signal" in event.reason for event in daemon.client.story(run_id))
+    assert wait_until(lambda: {process_state(pid) for pid in processes_of(run_id)} == {"T"})
+    with pytest.raises(NotPossibleNow, match="cannot write a checkpoint"):
+        daemon.client.pause(run_id, release=True)
+    daemon.client.resume(run_id)
+    daemon.wait_for_run(run_id, lambda run: run.status == "EXEC" and run.step > paused.step, timeout_s=PATIENCE_S)
+    daemon.client.cancel(run_id)
+    ended = daemon.wait_for(run_id, "TERM", timeout_s=PATIENCE_S)
+    assert ended.outcome == "cancelled"
+    assert not processes_of(run_id)
+    assert daemon.manifest(run_id).outcome == "cancelled"
+    with pytest.raises(NotPossibleNow, match="writes no checkpoint that MOSAIC could go on from"):
+        daemon.client.resume(run_id)
+
+
+def test_the_daemon_checks_a_script_before_it_queues_it(daemon: RunningDaemon, tmp_path: Path) -> None:
+    wrong = {
+        "unknown flag": (config_of(TYRO, learning_ratee=0.1), "learning_rate"),
+        "wrong type": (config_of(TYRO, learning_rate="much"), "expected float"),
+        "no file": (config_of(tmp_path / "nothing.py", timesteps=10), "cannot be read"),
+        "no checkout": (
+            config_of(WALK, timesteps=10, extras={"script_path": "", "source": "upstream"}),
+            "CLEANRL_HOME",
+        ),
+        "resume": (config_of(WALK, extras={"mode": "resume_training"}), "a script cannot be resumed"),
+        "relative": (config_of(WALK, timesteps=10, extras={"script_path": "walk.py"}), "a path from the root on"),
+    }
+    for name, (config, told) in wrong.items():
+        with pytest.raises(InvalidConfig) as refused:
+            daemon.client.submit(config)
+        text = "\n".join(f"{problem} {problem.suggestion}" for problem in refused.value.problems)
+        assert told in text, name
+    changed = tmp_path / "walk.py"
+    changed.write_text(WALK.read_text())
+    with pytest.raises(InvalidConfig, match="is another one by now"):
+        daemon.client.submit(config_of(changed, extras={"script_sha256": "0" * 64}))
+
+
+def test_mosaic_train_takes_a_file(daemon: RunningDaemon, tmp_path: Path) -> None:
+    def mosaic(*words: str) -> subprocess.CompletedProcess[str]:
+        program = Path(sys.executable).with_name("mosaic")
+        return subprocess.run(
+            [program, *words], env=daemon.variables, cwd=SCRIPTS, capture_output=True, text=True, timeout=PATIENCE_S,
+            check=False,
+        )  # fmt: skip
+
+    shown = mosaic("train", "./reinforce_tyro.py", "--help")
+    assert "--learning-rate FLOAT" in shown.stdout
+    assert "script" in shown.stdout
+    refused = mosaic("train", "./reinforce_tyro.py", "CartPole-v1", "--learning-ratee", "1")
+    assert (refused.returncode, "did you mean --learning-rate?" in refused.stderr) == (2, True)
+    nowhere = mosaic("train", "dqn", "--source", "upstream")
+    assert (nowhere.returncode, "Set CLEANRL_HOME" in nowhere.stderr) == (2, True)
+    done = mosaic("train", "./walk_argparse.py", "CartPole-v1", "--total-timesteps", "1000", "--capture-video", "False")
+    assert done.returncode == 0, done.stderr
+    assert "walk_argparse.py CartPole-v1" in done.stdout
+    assert "walk_argparse.py" in mosaic("runs").stdout
