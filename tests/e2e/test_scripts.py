@@ -64,12 +64,12 @@ def test_a_script_is_paused_by_signal_goes_on_and_can_be_cancelled(daemon: Runni
     run_id = submit(daemon, WALK, timesteps=10**8, **SLOW).run_id
     moving = daemon.wait_for_run(run_id, lambda run: run.step > 0, timeout_s=PATIENCE_S)
     assert moving.status == "EXEC"
+    with pytest.raises(NotPossibleNow, match="cannot write a checkpoint"):
+        daemon.client.pause(run_id, release=True)
     daemon.client.pause(run_id)
     paused = daemon.wait_for(run_id, "PAUSE")
     assert any("stopped by signal" in event.reason for event in daemon.client.story(run_id))
     assert wait_until(lambda: {process_state(pid) for pid in processes_of(run_id)} == {"T"})
-    with pytest.raises(NotPossibleNow, match="cannot write a checkpoint"):
-        daemon.client.pause(run_id, release=True)
     daemon.client.resume(run_id)
     daemon.wait_for_run(run_id, lambda run: run.status == "EXEC" and run.step > paused.step, timeout_s=PATIENCE_S)
     daemon.client.cancel(run_id)
