@@ -38,7 +38,7 @@ from gym_gui.services.trainer.resources import Reservation, ResourceLedger, Reso
 from gym_gui.services.trainer.run_files import size_of_run
 from gym_gui.services.trainer.run_queue import RunQueue
 from gym_gui.services.trainer.run_supervisor import Finished, RunSupervisor, output_tails
-from gym_gui.services.trainer.secrets import SecretStore, to_environment
+from gym_gui.services.trainer.secrets import SecretStore, referred_secrets, to_environment
 from gym_gui.services.trainer.tokens import digest, new_token
 
 logger = logging.getLogger(__name__)
@@ -192,7 +192,7 @@ class TrainerDispatcher:
     async def _launch(self, record: RunRecord, reservation: Reservation) -> RunSupervisor | None:
         run_id, attempt = record.run_id, record.attempt
         spec = await asyncio.to_thread(self._catalog.get, record.worker_type)
-        secrets = await asyncio.to_thread(self._secret_store.get, run_id)
+        secrets = await asyncio.to_thread(self._secrets_of, run_id)
         token, mark = new_token(), f"{run_id}.{attempt}.{random_tokens.token_hex(4)}"
         await asyncio.to_thread(self._prepare_folders, record, spec)
         fresh = await self._journal.record(
@@ -267,6 +267,14 @@ class TrainerDispatcher:
             if checkpoint is not None:
                 worker_config = with_checkpoint(worker_config, folder.root / checkpoint.path)
         write_json_atomically(self._home.worker_config_file(record.run_id), worker_config, sealed=True)
+
+    def _secrets_of(self, run_id: str) -> dict[str, str]:
+        """What the run's config refers to; a run without secrets does not care whether the store can be read."""
+        wanted = referred_secrets(self._worker_part(run_id))
+        kept = self._secret_store.get(run_id) if wanted else {}
+        if missing := ", ".join(sorted(wanted - kept.keys())):
+            raise SpawnFailed(f"its secrets ({missing}) are not kept here; submit the run again with them")
+        return kept
 
     def _worker_part(self, run_id: str) -> dict[str, Any]:
         path = self._home.config_file(run_id)

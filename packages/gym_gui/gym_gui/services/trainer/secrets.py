@@ -44,6 +44,14 @@ def is_secret_ref(value: Any) -> bool:
     return isinstance(value, Mapping) and set(value) == {SECRET_REF} and isinstance(value[SECRET_REF], str)
 
 
+def referred_secrets(value: Any) -> set[str]:
+    """The names of the secrets that a config refers to."""
+    if is_secret_ref(value):
+        return {value[SECRET_REF]}
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return set[str]().union(*map(referred_secrets, items))
+
+
 def split_secrets(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the config with a reference in place of each secret, and the secrets by name.
 
