@@ -266,6 +266,7 @@ def test_an_environment_id_tells_its_set(env_id, expected):
         ("ppo_atari", "BreakoutNoFrameskip-v4", {}, ("atari",)),
         ("ppo_atari_envpool", "Pong-v5", {}, ("envpool",)),
         ("ppo_procgen", "starpilot", {"track_wandb": True}, ("procgen", "wandb")),
+        ("ppo_procgen", "starpilot", {"capture_video": True}, ("procgen",)),
         ("ppo_pettingzoo_ma_atari", "pong_v3", {}, ("pettingzoo",)),
         ("ppo", "CartPole-v1", {"algo_params": {"capture_video": True}}, ("video",)),
         ("ppo", "CartPole-v1", {"capture_video": False, "track_wandb": False}, ()),

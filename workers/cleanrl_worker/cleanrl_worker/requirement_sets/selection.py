@@ -51,6 +51,9 @@ _ZOO = re.compile(r"[a-z0-9_]+_v\d+$")  # pong_v3, knights_archers_zombies_v11
 _BRING_ENVIRONMENTS = frozenset({"envpool", "procgen", "pettingzoo"})
 """An algorithm on one of these takes its environments from there: its `Pong-v5` is not gymnasium's"""
 
+_BRING_VIDEO = frozenset({"procgen"})
+"""Sets that can record by themselves, and whose older packages do not go with those of `video`"""
+
 _NOT_IN_LIGHT_UPSTREAM = frozenset({"envpool", "procgen", "pettingzoo", "jax", "dm_control"})
 
 
@@ -99,6 +102,8 @@ def sets_needed(
         chosen = from_algorithm | _from_extras(extras)
         if not from_algorithm & _BRING_ENVIRONMENTS:
             chosen |= {name for env in environments for name in sets_of_environment(env)}
+        if chosen & _BRING_VIDEO:
+            chosen.discard("video")
     needed = tuple(sorted((chosen | asked) - {BASE}))
     check_known(needed, lists)
     return needed
