@@ -94,6 +94,7 @@ class RunSupervisor:
         self._fault = record.reason if record.status is RunStatus.FAULT else ""
         self._failure = ""
         self._last_words: LifecycleKind | None = None
+        self._disk_was_full = False
         self._poked = asyncio.Event()
         self._controls: asyncio.Queue[pb.ControlCommand.Kind.ValueType] | None = None
         self._lock = asyncio.Lock()
@@ -325,6 +326,7 @@ class RunSupervisor:
 
     def _hear_last_words(self, event: RunLifecycleEvent) -> None:
         self._last_words = event.event
+        self._disk_was_full = self._is_the_disk_full()
         if event.event is LifecycleKind.RUN_FAILED:
             self._failure = _failure_text(self._mask.document(event.payload))
 
@@ -376,7 +378,7 @@ class RunSupervisor:
 
     async def _end(self, exited: asyncio.Task[int | None]) -> Finished:
         """Make sure the tree is gone, read its last words, store what they mean."""
-        disk_was_full = self._is_the_disk_full()
+        self._disk_was_full = self._disk_was_full or self._is_the_disk_full()
         if self._fault and not self.record.cancel_requested and self.record.status is not RunStatus.FAULT:
             self.record = await self._journal.apply(self.record.run_id, RunEvent.FAULTED, reason=self._fault)
         grace = _LEFTOVER_GRACE_S if exited.done() else self._settings.grace_s
@@ -403,7 +405,7 @@ class RunSupervisor:
                     fault=self._fault or (limit or ""),
                 )
             )
-            if ending.event is RunEvent.FAULTED and disk_was_full and "No space left" not in ending.reason:
+            if ending.event is RunEvent.FAULTED and self._disk_was_full and "No space left" not in ending.reason:
                 # A worker that found no room could not write why it failed either.
                 ending = Ending(ending.event, f"{ending.reason}; the disk is full ({self._home.root})")
             return await self._store(ending)
