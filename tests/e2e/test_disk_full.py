@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from gym_gui.services.trainer.errors import RegistryUnwritable
-from gym_gui.testing import RunningDaemon, processes_of
+from gym_gui.services.trainer.process_tree import process_state
+from gym_gui.testing import RunningDaemon
 from mosaic_wire.checkpoints import last_good_checkpoint
 from mosaic_wire.paths import Home
 from mosaic_wire.testing import wait_until
@@ -82,11 +83,12 @@ def test_a_state_change_that_finds_no_room_is_made_up_for_later(daemon: RunningD
     killed = daemon.submit(timesteps=1_000_000, steps_per_second=100).run_id
     completes = daemon.submit(timesteps=200, steps_per_second=100).run_id
     pid = daemon.wait_for(killed, "EXEC").pid
-    daemon.wait_for(completes, "EXEC")
+    other_pid = daemon.wait_for(completes, "EXEC").pid
     disk.fill()
     os.kill(pid, signal.SIGKILL)
     assert wait_until(lambda: "is full" in daemon.client.health().trouble, timeout_s=60)
-    assert wait_until(lambda: not processes_of(completes), timeout_s=60)
+    # Not even a zombie is left: the daemon has noticed the end while there was no room.
+    assert wait_until(lambda: process_state(other_pid) is None, timeout_s=60)
     assert {daemon.client.get(run_id).outcome for run_id in (killed, completes)} == {""}
     disk.make_room()
     ended = daemon.wait_for(killed)
@@ -112,10 +114,12 @@ def test_a_run_that_fills_the_disk_fails_for_that_reason_and_its_checkpoint_is_i
     if "log_mb" in parameters:
         flood = daemon.submit(timesteps=1_000_000, steps_per_second=200, **parameters).run_id
         assert wait_until(disk.is_full, timeout_s=60)
+        pid = daemon.client.get(flood).pid
     else:
+        pid = daemon.client.get(first).pid
         disk.fill()
         flood = first
-    assert wait_until(lambda: not processes_of(flood), timeout_s=60)
+    assert wait_until(lambda: process_state(pid) is None, timeout_s=60)
     good = last_good_checkpoint(folder)
     assert good is not None
     disk.make_room()
