@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -125,7 +126,7 @@ def _print_progress(progress: Progress) -> None:
     if progress.phase is Phase.FAILED:
         _say(("\r\x1b[K" if sys.stdout.isatty() else "") + line, sys.stderr, flush=True)
     elif sys.stdout.isatty():
-        width = os.get_terminal_size().columns
+        width = shutil.get_terminal_size().columns
         ending = "\n" if progress.phase is Phase.READY or progress.done == progress.total else ""
         sys.stdout.write(f"\r\x1b[K{line[: width - 1]}{ending}")
         sys.stdout.flush()
