@@ -16,7 +16,7 @@ MARGIN_DISK_BYTES = 64 << 20
 
 _FRAMES = "28224"  # four grey pictures of 84 × 84
 _ONE_COPY, _TWO_COPIES = f"buffer_size * {_FRAMES}", f"2 * buffer_size * {_FRAMES}"
-_VECTORS = "buffer_size * num_envs * (2 * obs_bytes + 4 * actions + 16)"
+_VECTORS = "buffer_size * (2 * obs_bytes + 4 * actions + 16)"
 
 UPSTREAM_MEMORY: Mapping[str, Mapping[str, str]] = {
     name: parts

@@ -209,7 +209,7 @@ def test_every_estimate_is_of_an_algorithm_and_can_be_computed():
     facts = {"observation": {"size": 3, "bytes": 12}, "action": {"count": 1}}
     assert set(UPSTREAM_MEMORY) <= set(DEFAULT_ALGO_REGISTRY)
     for parts in UPSTREAM_MEMORY.values():
-        needs = estimate({"MEMORY": parts}, {"buffer_size": 1000, "num_envs": 1}, facts, process_mb=0)
+        needs = estimate({"MEMORY": parts}, {"buffer_size": 1000}, facts, process_mb=0)
         assert needs.memory.keys() == parts.keys()
 
 
