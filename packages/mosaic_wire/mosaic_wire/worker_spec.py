@@ -5,6 +5,7 @@ Data, not code: the daemon never imports a worker, so a worker may live in an en
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -123,15 +124,26 @@ class WorkerSpec:
     algorithms: tuple[AlgorithmSpec, ...] = ()
     environments: tuple[str, ...] | None = None
     """Ids it knows; None: it takes any and checks itself"""
+    environment_patterns: tuple[str, ...] = ()
+    """Shell patterns of ids it also takes, of packages that need not be installed yet (`ALE/*`)"""
     hidden: bool = False
     """Not offered to people (the reference worker)"""
     env: Mapping[str, str] = field(default_factory=dict)
     """Extra environment variables for its process"""
     runs_scripts: bool = False
     """Runs a file by its path (`extras.script_path`), and tells about one with `--describe-script PATH`"""
+    prepares: bool = False
+    """Takes `--prepare`: installs what the config's run lacks and tells how far it is, a JSON object a line"""
 
     def algorithm(self, name: str) -> AlgorithmSpec | None:
         return next((algorithm for algorithm in self.algorithms if algorithm.name == name), None)
+
+    def knows_environment(self, env_id: str) -> bool:
+        """Tell whether this may be an environment; a worker without a list is asked when it runs."""
+        # `module:Env-v0` imports the module first, so its id is not in any list yet.
+        if self.environments is None or ":" in env_id or env_id in self.environments:
+            return True
+        return any(fnmatch.fnmatchcase(env_id, pattern) for pattern in self.environment_patterns)
 
     def to_json(self) -> dict[str, Any]:
         return {"spec_version": SPEC_VERSION, **asdict(self)}
@@ -155,6 +167,8 @@ class WorkerSpec:
                 hidden=bool(document.get("hidden", False)),
                 env={str(key): str(value) for key, value in dict(document.get("env", {})).items()},
                 runs_scripts=document.get("runs_scripts", False) is True,
+                environment_patterns=_texts(document.get("environment_patterns", ())),
+                prepares=document.get("prepares", False) is True,
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise SpecError(f"the worker description is malformed: {error!r}") from error
@@ -268,11 +282,9 @@ def check_algorithm_choice(
         )
     elif algorithm.unavailable:
         problems.append(Problem(f"{prefix}algo", f"{algo!r} cannot run now: {algorithm.unavailable}"))
-    # `module:Env-v0` imports the module first, so its id is not in any list yet.
-    if spec.environments is not None and env_id not in spec.environments and ":" not in env_id:
-        problems.append(
-            Problem(f"{prefix}env_id", f"unknown environment {env_id!r}", nearest(env_id, spec.environments))
-        )
+    if not spec.knows_environment(env_id):
+        suggestion = nearest(env_id, spec.environments or ())
+        problems.append(Problem(f"{prefix}env_id", f"unknown environment {env_id!r}", suggestion))
     if algorithm is not None:
         for name, value in parameters.items():
             known = algorithm.field(name.replace("-", "_"))

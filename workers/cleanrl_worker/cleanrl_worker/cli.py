@@ -26,7 +26,7 @@ from mosaic_wire.worker_spec import AlgorithmSpec
 from cleanrl_worker.config import CleanRLWorkerConfig, read_flags
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.modes.table import CUSTOM_SCRIPT, INTERACTIVE
-from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
+from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, resolve
 
 if TYPE_CHECKING:
     from cleanrl_worker.modes.custom_script_run import CustomScriptRun
@@ -70,6 +70,9 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="step the environment through JSON lines on standard input and output",
     )
+    parser.add_argument(
+        "--prepare", action="store_true", help="install the requirement sets the config needs, and exit"
+    )
     parser.add_argument("--emit-summary", action="store_true", help="with --dry-run: print the result as JSON")
     parser.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
     return parser
@@ -85,6 +88,8 @@ def _run(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
         print(json.dumps(_describe_script(arguments.describe_script, arguments.source)))
         return 0
     config, script, problems = _load(arguments, rest)
+    if arguments.prepare:
+        return _install_missing(config, script)
     folder = _folder_of(config.run_id)
     found, runtime = _prepare(config, script, problems, folder, arguments)
     if arguments.dry_run:
@@ -132,6 +137,17 @@ def _prepare_custom_script(
     script, wrong = find_script(config.extras)
     problems += wrong
     return Preflight(), None if script is None or problems else CustomScriptRun(config, script, folder, target=target)
+
+
+def _install_missing(config: CleanRLWorkerConfig, script: ScriptChoice | None) -> int:
+    from cleanrl_worker.preparing import install_missing
+    from cleanrl_worker.requirement_sets import sets_needed
+
+    if script is not None:
+        sets = script.requirement_sets(config.env_id, config.extras)
+    else:
+        sets = sets_needed(resolve(config.algo), config.env_id, config.extras)
+    return install_missing(find_home(), sets)
 
 
 def _take_terminal() -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from dataclasses import replace
 from functools import cache
@@ -11,11 +10,9 @@ from mosaic_wire.worker_spec import WorkerSpec
 
 from cleanrl_worker import __version__, get_worker_metadata
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
+from cleanrl_worker.requirement_sets.selection import environment_patterns
 
 MODULE = "cleanrl_worker.cli"
-
-_PACKAGE_NEEDED = {"mujoco": "mujoco", "box2d": "Box2D"}
-"""gymnasium.envs.<key> cannot be made without this package"""
 
 
 def worker_spec() -> WorkerSpec:
@@ -33,13 +30,15 @@ def spec_without_environments() -> WorkerSpec:
         capabilities=get_worker_metadata(),
         module=MODULE,
         algorithms=tuple(entry.spec() for entry in DEFAULT_ALGO_REGISTRY.values()),
+        environment_patterns=environment_patterns(),
         runs_scripts=True,
+        prepares=True,
     )
 
 
 @cache
 def usable_environments() -> tuple[str, ...]:
-    """Ids of gymnasium's registry that can be made here."""
+    """Ids of gymnasium's registry; for some of them a requirement set has to be installed first."""
     import gymnasium
 
     logging.getLogger("gymnasium").setLevel(logging.ERROR)
@@ -47,9 +46,5 @@ def usable_environments() -> tuple[str, ...]:
 
 
 def _is_usable(name: str, entry_point: object) -> bool:
-    # phys2d and tabular need JAX; GymV… and the old MuJoCo ids are stubs that only raise.
-    if name.startswith(("phys2d/", "tabular/", "GymV")) or not isinstance(entry_point, str):
-        return False
-    family = entry_point.removeprefix("gymnasium.envs.").split(".")[0].partition(":")[0]
-    needed = _PACKAGE_NEEDED.get(family)
-    return needed is None or importlib.util.find_spec(needed) is not None
+    # phys2d and tabular need JAX; GymV… are stubs that only raise.
+    return isinstance(entry_point, str) and not name.startswith(("phys2d/", "tabular/", "GymV"))

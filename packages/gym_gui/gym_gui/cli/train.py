@@ -96,6 +96,7 @@ def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: s
     "--source", default="", metavar="WHERE",
     help="upstream: CleanRL's own script of that name ($CLEANRL_HOME); or the folder of a checkout.",
 )  # fmt: skip
+@click.option("--install-missing", is_flag=True, help="Install what the run lacks before it starts.")
 @click.option("--worker", metavar="NAME", help="The worker, when several have the algorithm.")
 @click.option("--idempotency-key", metavar="KEY", help="The same key queues the same run only once.")
 @click.option("-d", "--detach", is_flag=True, help="Queue and return, do not follow.")
@@ -202,6 +203,8 @@ def _config(order: Order, seed: int | None, options: dict[str, Any]) -> dict[str
         worker_config["extras"]["algo_params"] = order.parameters
     if options["notes"]:
         worker_config["extras"]["notes"] = options["notes"]
+    if options["install_missing"]:
+        worker_config["extras"]["install_missing"] = True
     resources = {
         "cpus": None if options["cpus"] is None else {"requested": options["cpus"]},
         "gpus": options["gpus"],

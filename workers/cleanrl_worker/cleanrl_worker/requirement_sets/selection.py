@@ -57,6 +57,16 @@ _BRING_VIDEO = frozenset({"procgen"})
 _NOT_IN_LIGHT_UPSTREAM = frozenset({"envpool", "procgen", "pettingzoo", "jax", "dm_control"})
 
 
+def environment_patterns() -> tuple[str, ...]:
+    """Shell patterns of the ids that the sets bring, for whoever checks an id before its set is installed."""
+    return (
+        *(f"{prefix}*" for prefix in _PREFIXES),
+        *(f"{name}{variant}-v[0-9]*" for name in sorted(_ATARI) for variant in ("", "NoFrameskip", "Deterministic")),
+        *sorted(_PROCGEN),
+        "[a-z]*_v[0-9]*",  # PettingZoo's
+    )
+
+
 class NeedsSets(Protocol):
     """What `sets_needed` asks of an algorithm."""
 

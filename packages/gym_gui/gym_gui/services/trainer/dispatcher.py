@@ -32,6 +32,7 @@ from gym_gui.services.trainer.hooks import tell_the_end
 from gym_gui.services.trainer.journal import Journal
 from gym_gui.services.trainer.launch import build_launch, with_checkpoint
 from gym_gui.services.trainer.masking import SecretMask
+from gym_gui.services.trainer.preparing import INSTALL_MISSING, prepare
 from gym_gui.services.trainer.process_tree import ProcessIdentity
 from gym_gui.services.trainer.records import RunRecord
 from gym_gui.services.trainer.resources import Reservation, ResourceLedger, ResourceRequest
@@ -73,6 +74,8 @@ class TrainerDispatcher:
         self.supervisors: dict[str, RunSupervisor] = {}
         self._launching: dict[str, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._preparing: dict[str, str] = {}
+        self._prepared: set[str] = set()
         self._wake = asyncio.Event()
         self._flush_planned = False
         self._stopping = False
@@ -111,8 +114,59 @@ class TrainerDispatcher:
     # ------------------------------------------------------------------ queue
 
     def enqueue(self, record: RunRecord) -> None:
+        """Put a run in line; one that first wants its environment prepared joins when that is done."""
+        if record.extras.get(INSTALL_MISSING) is True and record.run_id not in self._prepared:
+            self._preparing[record.run_id] = "preparing environment"
+            self._spawn(self._prepare_and_enqueue(record), f"prepare {record.run_id}")
+            return
         self.queue.add(record)
         self._wake.set()
+
+    def waiting_reason(self, run_id: str) -> str:
+        """Why a queued run has not started yet, for people."""
+        return self._preparing.get(run_id) or self.queue.reason(run_id)
+
+    async def _prepare_and_enqueue(self, record: RunRecord) -> None:
+        run_id = record.run_id
+        try:
+            problem = await self._prepare(record)
+        except (TrainerError, WireError, OSError) as error:
+            problem = str(error)
+        finally:
+            self._preparing.pop(run_id, None)
+        current = await self._journal.read(self._journal.registry.get, run_id)
+        if current.status is not RunStatus.INIT:
+            return  # cancelled meanwhile
+        if problem:
+            await self._fault_without_process(current, f"its environment could not be prepared: {problem}")
+            return
+        self._prepared.add(run_id)
+        self.enqueue(await self._journal.record(run_id, "prepared"))
+
+    async def _prepare(self, record: RunRecord) -> str:
+        """Let the worker install what the run lacks; return what went wrong, or nothing."""
+        run_id = record.run_id
+        spec = await asyncio.to_thread(self._catalog.get, record.worker_type)
+        if not spec.prepares:
+            return ""
+        await asyncio.to_thread(self._prepare_folders, record, spec)
+        await self._journal.record(run_id, "preparing", reason="installing what this run lacks")
+        told = ""
+
+        async def report(phase: str, message: str) -> None:
+            nonlocal told
+            self._preparing[run_id] = f"preparing environment: {message}"
+            if phase != told:
+                told = phase
+                await self._journal.record(run_id, "preparing", reason=message)
+
+        launch = build_launch(
+            spec, record, self._home, gpu_ids=(), run_token="", mark="", attempt=record.attempt, grpc_target="",
+            grace_s=self._settings.grace_s, secrets={}, base_env=os.environ,
+        )  # fmt: skip
+        argv = (*spec.argv, "--config", str(self._home.worker_config_file(run_id)), "--run-id", run_id, "--prepare")
+        log = self._home.run_logs(run_id) / "prepare.log"
+        return await prepare(argv, launch.env, self._home.run_folder(run_id).root, log, report)
 
     def reprioritise(self, record: RunRecord) -> None:
         self.queue.add(record)

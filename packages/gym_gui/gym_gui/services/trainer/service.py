@@ -407,7 +407,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         live = self._trainer.dispatcher.supervisors.get(record.run_id)
         if live is not None and live.record.event_seq == record.event_seq:
             record = live.record  # its headline is newer than the stored one
-        queue_reason = self._trainer.dispatcher.queue.reason(record.run_id) if record.status is RunStatus.INIT else ""
+        queue_reason = self._trainer.dispatcher.waiting_reason(record.run_id) if record.status is RunStatus.INIT else ""
         run = pb.Run(
             run_id=record.run_id, number=record.number, status=record.status, outcome=record.outcome or "",
             reason=record.reason, name=record.name, worker_type=record.worker_type, worker_id=record.worker_id,

@@ -71,7 +71,7 @@ RESERVED_EXTRAS: Mapping[str, Callable[[Any], str | None]] = {
     "eval_gamma": _amount, "eval_max_episode_steps": _count, "eval_max_episode_seconds": _amount,
     "eval_batch_size": _count, "eval_repeat": _anything, "requirements": _names, "source": _text, "script_path": _text,
     "minimal_telemetry": _flag, "optuna_db": _text, "agent": _anything, "env_kwargs": _object,
-    "script_sha256": _text, "no_progress": _text, "no_progress_s": _amount,
+    "script_sha256": _text, "no_progress": _text, "no_progress_s": _amount, "install_missing": _flag,
 }  # fmt: skip
 """Extras that are not turned into flags (`compat.md`), and what each must be; every other key is a parameter."""
 
