@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import signal
 import urllib.error
 import urllib.request
 
@@ -49,7 +51,9 @@ async def _run_command(record: RunRecord, argv: tuple[str, ...], message: bytes)
         async with asyncio.timeout(_TIMEOUT_S):
             await process.communicate(message)
     except TimeoutError:
-        process.kill()
+        # Its session, not only itself: what it has started would stay behind, holding its end of the pipe.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
         return f"on_end_command {argv[0]!r} took longer than {_TIMEOUT_S:g} s and was ended"
     return "" if process.returncode == 0 else f"on_end_command {argv[0]!r} exited with code {process.returncode}"
