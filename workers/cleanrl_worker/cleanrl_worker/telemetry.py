@@ -53,6 +53,8 @@ class LifecycleEmitter:
                 self.ending = facts
                 if facts.get("evaluation"):
                     self._change_manifest(evaluation=facts["evaluation"])
+            case "versions":  # of an interpreter that is not this one
+                self._change_manifest(versions={**self.manifest.versions, **facts["versions"]})
             case "failed":
                 self.failure = facts
             case "alive":

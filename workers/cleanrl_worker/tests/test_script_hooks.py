@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -194,7 +195,7 @@ def test_environment_processes_get_the_hooks_and_other_interpreters_do_not(launc
     )
     assert child is True
     assert grandchild == "False"
-    assert path is None
+    assert path == os.environ.get("PYTHONPATH")
 
 
 def test_the_pipes_of_the_worker_are_not_the_scripts(launch):

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 from cleanrl_worker import cli
 from cleanrl_worker.scripts.checking import why_no_upload
-from cleanrl_worker.scripts.following import Watch
-from cleanrl_worker.scripts.headline import Headline
 from cleanrl_worker.scripts.provenance import repository_state
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import Home
@@ -108,14 +106,14 @@ def test_a_tyro_script_trains_and_leaves_a_true_manifest(start):
 
 
 def test_an_argparse_script_gets_its_flags_in_its_own_way(start):
-    worker = start(ARGPARSE, capture_video=False, algo_params={"quick": True}, environment={"PYTHONPATH": "/nowhere"})
+    worker = start(ARGPARSE, capture_video=False, algo_params={"quick": True})
     assert worker.wait(PATIENCE_S) == 0
     seen = seen_by_script(worker)
     assert seen["argv"] == [
         "--capture_video", "False", "--quick", "True", "--gym-id", "Walk-v0", "--total-timesteps", "2000", "--seed", "1"
     ]  # fmt: skip
     assert seen["path"][0] == str(SCRIPTS)
-    assert "PYTHONPATH" not in seen["environ"]
+    assert seen["environ"].get("PYTHONPATH") == os.environ.get("PYTHONPATH")
     assert worker.events()[-1].payload["step"] == 2000
     assert worker.events()[-1].payload["sps"] == 1000
     assert manifest_of(worker).tensorboard_dir == "runs"  # its writer is not torch's, so it wrote where it wanted
@@ -181,33 +179,6 @@ def test_a_script_that_stands_still_is_killed_when_that_is_the_policy(start):
     assert failed["error_type"] == "NoProgress"
     assert "no step for more than 3 s" in failed["error"]
     assert not worker.survivors()
-
-
-class _Still:
-    """A follower that always tells the same."""
-
-    def read(self) -> Headline:
-        return Headline(step=1)
-
-
-class _Nobody:
-    def progress(self, *args) -> None: ...
-
-    def heartbeat(self, *args) -> None: ...
-
-
-@pytest.mark.parametrize(("jump_s", "policy", "ends"), [(400, "kill", False), (1, "kill", True), (1, "leave", False)])
-def test_a_pause_is_not_mistaken_for_a_script_that_hangs(jump_s, policy, ends):
-    from cleanrl_worker.config import CleanRLWorkerConfig
-
-    now = [0.0]
-    config = CleanRLWorkerConfig("x", "walk", "e", 10, extras={"no_progress": policy})
-    watch = Watch(config, _Still(), _Nobody(), _Nobody(), clock=lambda: now[0])
-    assert watch.look(now=True) == ""
-    for _ in range(310 if jump_s == 1 else 1):
-        now[0] += jump_s
-        told = watch.look(now=True)
-    assert bool(told) is ends
 
 
 # -- refused before it starts

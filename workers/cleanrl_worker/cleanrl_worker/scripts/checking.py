@@ -14,6 +14,7 @@ from mosaic_wire.worker_spec import WorkerSpec, check_algorithm_choice
 from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.needs import UPSTREAM_MEMORY, estimate, free_disk_bytes, free_memory_bytes
 from cleanrl_worker.network import why_unreachable
+from cleanrl_worker.no_progress import policy_problems
 from cleanrl_worker.preflight import Preflight
 from cleanrl_worker.requirement_sets import preflight as preflight_sets
 from cleanrl_worker.requirement_sets.errors import RequirementSetError
@@ -26,7 +27,6 @@ NO_RESUME = (
 )
 NO_ENVIRONMENT = "none"
 """The environment of a script that has no parameter for it"""
-NO_PROGRESS_POLICIES = ("leave", "kill")
 
 _OWN_ONLY: Mapping[str, str] = {
     "curriculum_schedule": "a script makes its environments itself, so it cannot follow a curriculum",
@@ -113,9 +113,7 @@ def _extras_problems(
         yield Problem(
             "extras.script_path", f"{script.path} has changed since the run was submitted; submit it again to run it"
         )
-    policy = extras.get("no_progress", NO_PROGRESS_POLICIES[0])
-    if policy not in NO_PROGRESS_POLICIES:
-        yield Problem("extras.no_progress", f"expected {' or '.join(NO_PROGRESS_POLICIES)}, got {policy!r}")
+    yield from policy_problems(extras)
     has_wandb = "wandb" in script.imports or values.get("track") is not None
     if extras.get("track_wandb") is True and not has_wandb and not script.open_flags:
         yield Problem("extras.track_wandb", f"{script.path.name} does not use W&B")

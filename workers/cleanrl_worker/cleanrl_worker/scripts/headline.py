@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mosaic_wire.event_files import EventFolderReader
+
+LOOK_EVERY_S = 2.0
+"""How often the event files are looked at"""
 
 RETURN_TAGS = ("charts/episodic_return", "charts/episode_return", "rollout/ep_rew_mean", "episodic_return")
 SPS_TAGS = ("charts/SPS", "time/fps", "SPS")
@@ -29,6 +33,8 @@ class HeadlineFollower:
     """Reads what was added to the event files below some folders; those of an earlier attempt do not count."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
+        self.newest = Headline()
+        self._looked_at = time.monotonic()
         self._readers = [EventFolderReader(folder, bulk=False) for folder in folders]
         self._returns: deque[float] = deque(maxlen=_EPISODES)
         self._step = 0
@@ -38,8 +44,15 @@ class HeadlineFollower:
             while reader.has_more:
                 reader.read()
 
-    def read(self) -> Headline:
-        """The newest figures."""
+    def has_news(self, *, now: bool = False) -> bool:
+        """Look when it is time to (or `now`); tell whether `newest` has changed."""
+        if not now and time.monotonic() - self._looked_at < LOOK_EVERY_S:
+            return False
+        self._looked_at = time.monotonic()
+        earlier, self.newest = self.newest, self._read()
+        return self.newest != earlier
+
+    def _read(self) -> Headline:
         for reader in self._readers:
             while True:
                 for batch in reader.read():

@@ -5,56 +5,66 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mosaic_wire import env
-from mosaic_wire.errors import RegistrationRefused, SessionError, SessionStopped
+from mosaic_wire.capabilities import WorkerCapabilities
 from mosaic_wire.exit_record import ExitOutcome
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
 from mosaic_wire.session import WorkerSession
 
-from cleanrl_worker import get_worker_metadata
 from cleanrl_worker.analytics import build_manifest
 from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.description import MODULE
+from cleanrl_worker.no_progress import ProgressWatch
 from cleanrl_worker.preflight import Preflight
 from cleanrl_worker.requirement_sets import hold
 from cleanrl_worker.requirement_sets.errors import RequirementSetError
-from cleanrl_worker.runtime import EXIT_BAD_INPUT, EXIT_CANCELLED, EXIT_DONE, EXIT_FAILED, Ending
 from cleanrl_worker.scripts import outcome
 from cleanrl_worker.scripts.checking import values_for
 from cleanrl_worker.scripts.choice import ScriptChoice
-from cleanrl_worker.scripts.following import Report, Watch
-from cleanrl_worker.scripts.headline import HeadlineFollower
+from cleanrl_worker.scripts.headline import Headline, HeadlineFollower
 from cleanrl_worker.scripts.provenance import keep_copy
 from cleanrl_worker.scripts.running import launch_words
 from cleanrl_worker.sitecustomize import HookSettings
+from cleanrl_worker.telemetry import LifecycleEmitter
 from cleanrl_worker.training_process import TrainingProcess, signal_name
 from cleanrl_worker.wandb_settings import WandbSettings, wandb_settings
+from cleanrl_worker.worker_run import (
+    EXIT_BAD_INPUT,
+    EXIT_CANCELLED,
+    EXIT_DONE,
+    EXIT_FAILED,
+    POLL_S,
+    SHARE_OF_GRACE,
+    Ending,
+    WorkerRun,
+    grace_s,
+)
 
 logger = logging.getLogger(__name__)
 
-_POLL_S = 0.25
-_DEFAULT_GRACE_S = 30.0
-_SHARE_OF_GRACE = 0.8
-"""The part of the grace the script may use after SIGTERM; the rest is for the worker's own ending"""
 
-
-class ScriptRuntime:
-    """Runs one config from registration to exit code."""
+class ScriptRuntime(WorkerRun):
+    """Runs one script from registration to exit code."""
 
     def __init__(
         self, config: CleanRLWorkerConfig, choice: ScriptChoice, found: Preflight, folder: RunFolder, *,
         target: str | None,
     ) -> None:  # fmt: skip
-        self._config, self._choice, self._found = config, choice, found
-        self._folder, self._target = folder, target
+        super().__init__(config, folder, target=target)
+        self._choice, self._found = choice, found
         self._stop_deadline: float | None = None
+
+    def capabilities(self) -> WorkerCapabilities:
+        """A script knows no safe points: it is stopped by signal, and leaves nothing to go on from."""
+        return replace(super().capabilities(), supports_pause=False, supports_checkpointing=False)
 
     # -- what will run
 
@@ -121,9 +131,12 @@ class ScriptRuntime:
         return self._values.get("track") is True or self._config.extras.get("track_wandb") is True
 
     def _environment(self) -> dict[str, str]:
-        # Paths of this interpreter would come before those of the one that runs the script.
-        kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-        return {**self._wandb.apply_to(kept), **self.variables}
+        environ = dict(os.environ)
+        if Path(self._found.python) != Path(sys.executable):
+            # Paths meant for this interpreter would come before the packages of the other one.
+            for name in ("PYTHONPATH", "PYTHONHOME"):
+                environ.pop(name, None)
+        return {**self._wandb.apply_to(environ), **self.variables}
 
     def summary(self) -> dict[str, Any]:
         """What a dry run shows."""
@@ -148,58 +161,27 @@ class ScriptRuntime:
 
     # -- running it
 
-    def run(self) -> int:
-        """Register, run the script, end; return the exit code."""
-        config = self._config
-        capabilities = replace(get_worker_metadata(), supports_pause=False, supports_checkpointing=False)
-        with WorkerSession.from_environment(
-            config.run_id, self._folder.root, capabilities=capabilities, algo=config.algo, env_id=config.env_id,
-            extras=config.extras, target=self._target,
-        ) as session:  # fmt: skip
-            session.install_signal_handlers()
-            try:
-                session.open()
-            except RegistrationRefused as error:
-                logger.error("%s", error)
-                return EXIT_BAD_INPUT
-            except SessionStopped:
-                return EXIT_CANCELLED
-            except SessionError as error:
-                logger.error("%s", error)
-                return EXIT_FAILED
-            return self._run_registered(session)
+    def started_facts(self) -> dict[str, Any]:
+        """What `run_started` tells."""
+        script = self._choice.script
+        return {
+            "seed": self._value("seed"), "total_timesteps": self._config.total_timesteps, "module": MODULE,
+            "mode": "train", "script": str(script.path), "sha256": script.sha256,
+        }  # fmt: skip
 
-    def _run_registered(self, session: WorkerSession) -> int:
-        report = Report(session, self._first_manifest(session))
-        try:
-            report.write_manifest()
-            session.started({
-                "seed": self._value("seed"), "total_timesteps": self._config.total_timesteps, "module": MODULE,
-                "mode": "train", "script": str(self._choice.script.path), "sha256": self._choice.script.sha256,
-            })  # fmt: skip
-            ending = self._supervise(session, report)
-            session.finish(
-                ending.outcome, reason=ending.reason, payload=ending.payload, exit_code=ending.exit_code,
-                manifest=report.manifest,
-            )  # fmt: skip
-        except Exception as error:  # the boundary of the process: whatever happened, the run gets an ending
-            logger.exception("the worker failed")
-            failure = {"error": str(error), "error_type": type(error).__name__}
-            reason = f"the worker failed: {error or type(error).__name__}"
-            session.finish(
-                ExitOutcome.FAILED, reason=reason, payload=failure, exit_code=EXIT_FAILED, manifest=report.manifest
-            )
-            return EXIT_FAILED
-        return ending.exit_code
-
-    def _first_manifest(self, session: WorkerSession) -> AnalyticsManifest:
+    def first_manifest(self, session: WorkerSession) -> AnalyticsManifest:
+        """The manifest at the start, with where the script came from."""
         manifest = build_manifest(
             self._config, self._folder, argv=self.command, requirements=self._found.sets or ("base",),
             threads=int(os.environ.get(env.THREAD_COUNTS[0]) or os.cpu_count() or 1), attempt=session.attempt,
+            versions=self._found.versions,
         )  # fmt: skip
         script = keep_copy(self._choice.script, self._folder, session.redact)
         script["arguments"] = self._choice.script.argv(self._values)
-        manifest = replace(manifest, extra={**manifest.extra, "script": script})
+        seed = self._value("seed")
+        manifest = replace(
+            manifest, seed=seed if type(seed) is int else manifest.seed, extra={**manifest.extra, "script": script}
+        )
         if self._is_tracked:
             project, entity = self._value("wandb_project_name"), self._value("wandb_entity")
             path = f"{entity}/{project}/{self._config.run_id}" if entity and project else None
@@ -209,7 +191,7 @@ class ScriptRuntime:
             )  # fmt: skip
         return manifest
 
-    def _supervise(self, session: WorkerSession, report: Report) -> Ending:
+    def supervise(self, session: WorkerSession, emitter: LifecycleEmitter) -> Ending:
         """Follow the script until its process is gone."""
         try:
             held = hold(Path(self._found.python))
@@ -220,31 +202,49 @@ class ScriptRuntime:
         training = TrainingProcess(
             self.command, self._environment(), cwd=self._folder.root, logs=self._folder.logs, keep_open=held
         )
-        watch = Watch(self._config, follower, session, report)
         try:
-            while training.returncode is None:
-                for message in training.messages(_POLL_S):
-                    report.receive(message)
-                self._stop_if_asked(session, training)
-                if (stuck := watch.look()) and self._stop_deadline is None:
-                    training.kill()
-                    return self._failure(session, report, training, watch, stuck)
-            for message in training.messages(0):
-                report.receive(message)
-            watch.look(now=True)
-            report.list_artefacts(self._folder, tensorboard)
-            return self._ending(session, report, training, watch)
+            stuck = self._follow(session, emitter, training, follower)
+            if follower.has_news(now=True):
+                emitter.receive(self._progress(follower.newest))
+            left = outcome.artefacts_of(self._folder, tensorboard)
+            emitter.manifest = replace(
+                emitter.manifest, policy=left.policy, videos=left.videos, tensorboard_dir=left.tensorboard_dir
+            )
+            return self._ending(session, emitter, training, follower.newest, stuck)
         finally:
             training.close()
             for descriptor in held:
                 os.close(descriptor)
+
+    def _follow(
+        self, session: WorkerSession, emitter: LifecycleEmitter, training: TrainingProcess, follower: HeadlineFollower
+    ) -> str:
+        """Report until the process is gone; the text says why it was ended for standing still."""
+        watch = ProgressWatch(self._config.extras)
+        while training.returncode is None:
+            messages = training.messages(POLL_S)
+            if follower.has_news():
+                messages.append(self._progress(follower.newest))
+            for message in messages:
+                emitter.receive(message)
+                watch.hear(message)
+            self._stop_if_asked(session, training)
+            if (stuck := watch.reason_to_end()) and self._stop_deadline is None:
+                training.kill()
+                return stuck
+        for message in training.messages(0):
+            emitter.receive(message)
+        return ""
+
+    def _progress(self, headline: Headline) -> dict[str, Any]:
+        return {"kind": "progress", "total": self._config.total_timesteps, **asdict(headline)}
 
     def _stop_if_asked(self, session: WorkerSession, training: TrainingProcess) -> None:
         """A script has no safe points: it gets the signal, and after the grace it is killed."""
         if not session.stop_requested.is_set():
             return
         if self._stop_deadline is None:
-            self._stop_deadline = time.monotonic() + _grace_s() * _SHARE_OF_GRACE
+            self._stop_deadline = time.monotonic() + grace_s() * SHARE_OF_GRACE
             training.signal(signal.SIGTERM)
         elif time.monotonic() > self._stop_deadline:
             logger.warning("the script did not end within the grace; it is killed")
@@ -252,43 +252,34 @@ class ScriptRuntime:
 
     # -- how it ended
 
-    def _ending(self, session: WorkerSession, report: Report, training: TrainingProcess, watch: Watch) -> Ending:
+    def _ending(
+        self, session: WorkerSession, emitter: LifecycleEmitter, training: TrainingProcess, headline: Headline,
+        stuck: str,
+    ) -> Ending:  # fmt: skip
         returncode = training.returncode
         assert returncode is not None
+        manifest = emitter.manifest
+        result = {**asdict(headline), "policy": manifest.policy, "videos": list(manifest.videos)}
         if returncode == 0:
-            return Ending(ExitOutcome.COMPLETED, EXIT_DONE, payload=report.result(watch.headline))
+            return Ending(ExitOutcome.COMPLETED, EXIT_DONE, payload=result)
         # The signal goes to the whole tree; the script may be gone before this process has seen its own.
-        if session.stop_requested.wait(1.0 if returncode in (-signal.SIGTERM, 128 + signal.SIGTERM) else 0):
-            reason = f"cancelled at step {watch.headline.step}"
-            return Ending(ExitOutcome.CANCELLED, EXIT_CANCELLED, reason, report.result(watch.headline))
-        return self._failure(session, report, training, watch, "")
-
-    def _failure(
-        self, session: WorkerSession, report: Report, training: TrainingProcess, watch: Watch, reason: str
-    ) -> Ending:
-        returncode = training.returncode
-        assert returncode is not None
+        is_signalled = returncode in (-signal.SIGTERM, 128 + signal.SIGTERM)
+        if not stuck and session.stop_requested.wait(1.0 if is_signalled else 0):
+            reason = f"cancelled at step {headline.step}"
+            return Ending(ExitOutcome.CANCELLED, EXIT_CANCELLED, reason, result)
         tail = [session.redact(line) for line in training.stderr_tail()]
-        known = report.failure
-        error = reason or str(
-            known.get("error") or f"{self._choice.script.path.name} ended with {signal_name(returncode)}"
-        )
+        known = emitter.failure or {}
+        name = self._choice.script.path.name
+        error = stuck or str(known.get("error") or f"{name} ended with {signal_name(returncode)}")
         payload = {
             "error": error,
-            "error_type": "NoProgress" if reason else known.get("error_type") or "ScriptFailed",
+            "error_type": "NoProgress" if stuck else known.get("error_type") or "ScriptFailed",
             "return_code": returncode,
             "command": self.command,
             "stderr_log": str(training.stderr_log.relative_to(self._folder.root)),
             "stderr_tail": tail,
-            "step": watch.headline.step,
+            "step": headline.step,
         }
         outcome.print_tail(tail)
-        code = EXIT_FAILED if reason else returncode if 0 < returncode < 126 else EXIT_FAILED
+        code = returncode if 0 < returncode < 126 and not stuck else EXIT_FAILED
         return Ending(ExitOutcome.FAILED, code, error, payload)
-
-
-def _grace_s() -> float:
-    try:
-        return max(1.0, float(os.environ[env.MOSAIC_GRACE_S]))
-    except (KeyError, ValueError):
-        return _DEFAULT_GRACE_S

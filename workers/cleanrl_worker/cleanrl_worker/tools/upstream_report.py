@@ -141,8 +141,8 @@ def page(results: Mapping[str, Any]) -> str:
     lines = [
         "# CleanRL's own scripts",
         "",
-        "`mosaic train NAME --source upstream` runs a script of a CleanRL checkout as it is: nothing of it is copied or",
-        "changed. This page is made by `python -m cleanrl_worker.tools.upstream_report write` from `upstream_scripts.json`.",
+        "`mosaic train NAME --source upstream` runs a script of a CleanRL checkout as it is; nothing of it is changed.",
+        "This page is made by `python -m cleanrl_worker.tools.upstream_report write` from `upstream_scripts.json`.",
         "",
         f"Checkout {results['commit'][:12]}{' with changes' if results['is_dirty'] else ''}, {results['made']}: "
         f"{len(done)} of {len(rows)} scripts ended TERM/completed at {results['horizon']} timesteps.",
