@@ -27,6 +27,7 @@ from cleanrl_worker.env_kwargs import read_env_kwargs
 from cleanrl_worker.environment_facts import facts_about
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.expressions import evaluate, names_in
+from cleanrl_worker.modes.table import CUSTOM_SCRIPT, TRAINING
 from cleanrl_worker.needs import UPSTREAM_MEMORY, Needs, estimate, free_disk_bytes, free_memory_bytes, gib
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 from cleanrl_worker.requirement_sets import preflight as preflight_sets
@@ -38,9 +39,6 @@ from cleanrl_worker.wrappers.schedule import parse_schedule
 
 NEEDED_PACKAGES = ("torch", "numpy", "gymnasium", "tensorboard", "safetensors", "tyro")
 """Modules every one of our own algorithms imports"""
-
-WITHOUT_ENVIRONMENT = ("custom_script",)
-"""Modes in which `env_id` is a label and no environment of ours is made"""
 
 _ARRAYS = "state.safetensors"
 _MAX_HEADER_BYTES = 64 << 20
@@ -87,7 +85,7 @@ def check_run(
     if algorithm is None:
         return found
     values = _all_values(config, algorithm)
-    declared = _declarations(config)
+    declared = _declarations(config) if config.mode in TRAINING else {}
     env_kwargs = _env_kwargs(values, found)
     found.problems += _rule_problems(declared, values, found.problems)
     _check_sets(config, algorithm, home, found)
@@ -164,7 +162,8 @@ def _check_sets(config: CleanRLWorkerConfig, algorithm: AlgorithmSpec, home: Hom
 def _look_at_environments(
     config: CleanRLWorkerConfig, algorithm: AlgorithmSpec, env_kwargs: Mapping[str, Any], home: Home, found: Preflight
 ) -> None:
-    if config.extras.get("mode") in WITHOUT_ENVIRONMENT or _is_foreign(config) or algorithm.unavailable:
+    # A custom script's environment is a label, and a foreign script makes its own.
+    if config.mode == CUSTOM_SCRIPT or _is_foreign(config) or algorithm.unavailable:
         return
     stages = [env_id for env_id in _stages(config.extras.get("curriculum_schedule")) if env_id != config.env_id]
     requests = [(config.env_id, env_kwargs), *((env_id, {}) for env_id in dict.fromkeys(stages))]

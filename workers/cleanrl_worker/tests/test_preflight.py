@@ -9,17 +9,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cleanrl_worker import cli
 from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.description import spec_without_environments
 from cleanrl_worker.environment_facts import facts_about
 from cleanrl_worker.needs import UPSTREAM_MEMORY, Needs, estimate, free_disk_bytes, free_memory_bytes
-from cleanrl_worker.preflight import check_run
+from cleanrl_worker.preflight import _misfits, check_run
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
+from mosaic_wire.checkpoints import write_checkpoint
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.testing import WorkerProcess
+from mosaic_wire.worker_spec import AlgorithmSpec
 
 PATIENCE_S = 120
 OWN_WORLD = """
@@ -75,13 +78,13 @@ def problems(home, run: CleanRLWorkerConfig) -> list[str]:
 
 def test_everything_wrong_is_said_at_once():
     done = dry_run(
-        "--gamma", "2", "--lerning-rate", "1", "--num-minibatches", "3", "--extras", '{"mode": "trein"}',
+        "--gamma", "2", "--lerning-rate", "1", "--num-minibatches", "3", "--extras", '{"no_progress": "wait"}',
         env_id="Pendulum-v1", steps=100,
     )  # fmt: skip
     assert done.returncode == 2
     for words in (
         "--gamma: must be at most 1, got 2.0", "Did you mean '--learning-rate'", "3 does not divide the batch of 512",
-        "--total-timesteps 100 is less than one batch", "extras.mode: 'trein'", "ppo needs discrete actions",
+        "--total-timesteps 100 is less than one batch", "extras.no_progress: expected leave or kill", "ppo needs discrete actions",
     ):  # fmt: skip
         assert words in done.stderr
     assert "Traceback" not in done.stderr
@@ -191,6 +194,67 @@ def test_a_set_that_is_not_installed_is_named_with_the_command(home):
     (problem,) = problems(home, config("ALE/Pong-v5"))
     assert problem.startswith("extras.requirements: requirement set 'atari'")
     assert "install_extras --set atari" in problem
+
+
+@pytest.mark.parametrize(
+    ("wanted", "env_id", "told"),
+    [
+        ("continuous", "CartPole-v1", "a needs continuous actions; those of CartPole-v1 are Discrete(2)"),
+        ("discrete", "Pendulum-v1", "a needs discrete actions; those of Pendulum-v1 are Box(-2.0, 2.0, (1,), float32)"),
+        ("continuous", "Pendulum-v1", None),
+        ("discrete", "Blackjack-v1", None),  # observations of several numbers are made one vector
+    ],
+)
+def test_actions_an_algorithm_cannot_take_are_said(home, wanted, env_id, told):
+    algorithm = AlgorithmSpec("a", action_spaces=(wanted,), observation_spaces=("vector",))
+    (facts,) = facts_about([(env_id, {})], python=Path(sys.executable), versions={}, home=home, environ=os.environ)
+    assert _misfits(algorithm, env_id, facts) == ([told] if told else [])
+
+
+# -- checkpoints
+
+
+def checkpoint(home, algo: str = "ppo", env_id: str = "CartPole-v1") -> Path:
+    """A checkpoint of another run, as ppo writes them."""
+    from safetensors.numpy import save
+
+    folder = home.run_folder(new_run_id())
+    arrays = {
+        "agent.actor.0.weight": np.zeros((64, 4), np.float32),
+        "agent.actor.4.weight": np.zeros((2, 64), np.float32),
+    }
+    state = {"format": 1, "algo": algo, "values": {"args": {"env_id": env_id, "num_envs": 4}}}
+    entry = write_checkpoint(folder, 512, state, {"state.safetensors": save(arrays)})
+    return folder.root / entry.path
+
+
+def resume_problems(home, path: object, **changes) -> str:
+    run = config(changes.pop("env_id", "CartPole-v1"), mode="resume_training", checkpoint_path=str(path), **changes)
+    return "\n".join(problems(home, run))
+
+
+def test_a_checkpoint_that_fits_is_accepted_and_one_that_does_not_is_refused(home):
+    assert resume_problems(home, checkpoint(home)) == ""
+    assert "extras.checkpoint_path" in resume_problems(home, home.runs / "nowhere")
+    assert "'dqn'" in resume_problems(home, checkpoint(home, algo="dqn"))
+    assert "'Acrobot-v1'" in resume_problems(home, checkpoint(home, env_id="Acrobot-v1"))
+    assert "num_envs=4; this run has 8" in resume_problems(home, checkpoint(home), algo_params={"num_envs": 8})
+    shapes = resume_problems(home, checkpoint(home, env_id="Acrobot-v1"), env_id="Acrobot-v1")
+    assert "agent.actor.0.weight of shape [64, 4]; this run's network has [64, 6]" in shapes
+
+
+@pytest.mark.parametrize("file", ["state.json", "state.safetensors"])
+@pytest.mark.parametrize("damage", ["cut", "gone", "flipped"])
+def test_a_damaged_checkpoint_is_refused(home, file, damage):
+    path = checkpoint(home)
+    data = (path / file).read_bytes()
+    if damage == "gone":
+        (path / file).unlink()
+    else:
+        (path / file).write_bytes(data[: len(data) // 2] if damage == "cut" else data.replace(b"4", b"5", 1))
+    told = resume_problems(home, path)
+    assert "extras.checkpoint_path" in told
+    assert told.count("\n") == 0, "one reason is enough"
 
 
 # -- memory and disk
