@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,18 @@ def test_a_clone_has_the_same_config_and_another_id(daemon):
     ]
     assert texts[0] == texts[1]
     assert (clone.name, list(clone.tags), clone.priority) == ("random walk", ["a", "b"], 3)
+
+
+def test_show_tells_what_a_run_was_made_with(daemon):
+    run = daemon.wait_for(daemon.submit(timesteps=5).run_id)
+    manifest = daemon.manifest(run.run_id)
+    facts = {"argv": ("python", "-m", "x"), "versions": {"torch": "2"}, "host": {"name": "here", "cpu": "a fast one"}}
+    replace(manifest, **facts).write(daemon.home.run_folder(run.run_id).manifest)
+    (document,) = json.loads(invoke(daemon, "show", "--json", run.run_id).stdout)
+    assert document["provenance"].items() >= {"versions": {"torch": "2"}, "argv": ["python", "-m", "x"]}.items()
+    shown = invoke(daemon, "show", run.run_id).stdout
+    assert "here, a fast one" in shown
+    assert "torch 2" in shown
 
 
 def test_a_clone_can_be_printed_and_given_another_seed(daemon):

@@ -84,7 +84,8 @@ def test_everything_wrong_is_said_at_once():
     assert done.returncode == 2
     for words in (
         "--gamma: must be at most 1, got 2.0", "Did you mean '--learning-rate'", "3 does not divide the batch of 512",
-        "--total-timesteps 100 is less than one batch", "extras.no_progress: expected leave or kill", "ppo needs discrete actions",
+        "--total-timesteps 100 is less than one batch", "extras.no_progress: expected leave or kill",
+        "ppo needs discrete actions",
     ):  # fmt: skip
         assert words in done.stderr
     assert "Traceback" not in done.stderr

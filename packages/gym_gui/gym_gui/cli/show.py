@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from mosaic_wire.manifest import AnalyticsManifest
+from mosaic_wire.paths import RunFolder
 
 from gym_gui.cli import formats
 from gym_gui.cli.context import Cli, find_runs, json_option, pass_cli, some_runs
@@ -37,13 +40,26 @@ def show_command(cli: Cli, /, runs: tuple[str, ...], as_json: bool) -> int:
     with cli.client() as client:
         found = find_runs(client, runs)
     if as_json:
-        write_json(run_document(run) for run in found)
+        write_json({**run_document(run), "provenance": provenance_of(run)} for run in found)
         return 0
     for position, run in enumerate(found):
         if position:
             click.echo()
         write_pairs(_pairs(run))
     return 0
+
+
+def provenance_of(run: pb.Run) -> dict[str, Any]:
+    """What the run was made with, from its manifest: argv, versions, requirement sets, machine, code that is not ours.
+
+    Empty where the run's folder is on another machine, or has no manifest yet.
+    """
+    try:
+        manifest = AnalyticsManifest.read(RunFolder(Path(run.run_dir)).manifest).to_json()
+    except (OSError, ValueError):
+        return {}
+    names = ("argv", "requirements", "versions", "host", "script", "environment_source")
+    return {name: manifest[name] for name in names if manifest.get(name)}
 
 
 def _pairs(run: pb.Run) -> Iterator[tuple[str, str]]:
@@ -71,10 +87,21 @@ def _pairs(run: pb.Run) -> Iterator[tuple[str, str]]:
     yield "tags", ", ".join(run.tags)
     yield "note", run.notes
     yield "parameters", _compact(parsed(run.extras_json))
+    yield from _provenance(run)
     yield "pid", str(run.pid) if run.pid else ""
     yield "run folder", run.run_dir
     yield "logs", run.logs_dir
     yield "size", formats.size(run.size_bytes) if run.size_bytes else ""
+
+
+def _provenance(run: pb.Run) -> Iterator[tuple[str, str]]:
+    known = provenance_of(run)
+    host, versions = known.get("host", {}), known.get("versions", {})
+    gpus = ", ".join(str(gpu.get("model", "")) for gpu in host.get("gpus", []))
+    parts = [host.get("name"), host.get("cpu"), gpus and f"{gpus} (driver {host.get('gpu_driver')})"]
+    yield "made on", ", ".join(str(part) for part in parts if part)
+    shown = [f"{name} {versions[name]}" for name in ("python", "torch", "gymnasium") if name in versions]
+    yield "made with", ", ".join([*shown, *(f"set {name}" for name in known.get("requirements", []) if name != "base")])
 
 
 def _progress(run: pb.Run) -> str:
