@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -133,7 +134,7 @@ def run_batched_evaluation(
                 env.close()
         if played is None:
             break
-        recorded = tuple(sorted(videos.glob(f"eval-{index}-*.mp4"))) if videos is not None else ()
+        recorded = tuple(sorted(videos.glob(f"eval-{index}/*.mp4"))) if videos is not None else ()
         took_s = time.monotonic() - started_at
         report.batches.append(BatchResult(index, tuple(played), took_s, time.time(), recorded))
         on_batch(report)
@@ -152,16 +153,16 @@ def _make_envs(
 
 def _filmed(env_id: str, env_kwargs: Mapping[str, Any] | None, videos: Path, batch: int) -> gym.Env[Any, Any]:
     """The environment whose first episode is recorded."""
-    videos.mkdir(parents=True, exist_ok=True)
-    try:
-        env = make_single(env_id, env_kwargs, render_mode="rgb_array")
-        return gym.wrappers.RecordVideo(
-            env, str(videos), episode_trigger=lambda episode: episode == 0, name_prefix=f"eval-{batch}",
-            disable_logger=True,
-        )  # fmt: skip
-    except gym.error.DependencyNotInstalled as error:
-        cure = "install them: mosaic extras install video; or evaluate without videos"
-        raise BadInput(f"videos need packages that are not installed ({error}); {cure}") from error
+    if importlib.util.find_spec("moviepy") is None:
+        raise BadInput(
+            "videos need packages that are not installed (moviepy); install them: mosaic extras install video; "
+            "or evaluate without videos"
+        )
+    env = make_single(env_id, env_kwargs, render_mode="rgb_array")
+    return gym.wrappers.RecordVideo(
+        env, str(videos / f"eval-{batch}"), episode_trigger=lambda episode: episode == 0, name_prefix="eval",
+        disable_logger=True,
+    )  # fmt: skip
 
 
 def evaluate_run(

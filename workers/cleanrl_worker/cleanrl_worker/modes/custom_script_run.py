@@ -41,7 +41,6 @@ from cleanrl_worker.worker_run import (
 
 logger = logging.getLogger(__name__)
 
-_LOOK_EVERY_S = 2.0
 _TAIL_BYTES, _TAIL_LINES = 8192, 20
 
 
@@ -121,13 +120,12 @@ class CustomScriptRun(WorkerRun):
             self._wait(process, session, follower)
         finally:
             _end_group(process)  # whatever it left running in the background ends with it
-        self._look(session, follower)
+        self._look(session, follower, now=True)
         self._list_artefacts(emitter)
         return self._ending(session, emitter, process.returncode, _tail(stderr, start))
 
     def _wait(self, process: subprocess.Popen[bytes], session: WorkerSession, follower: HeadlineFollower) -> None:
         deadline: float | None = None
-        looked_at = 0.0
         while True:
             try:
                 process.wait(POLL_S)
@@ -140,13 +138,12 @@ class CustomScriptRun(WorkerRun):
             elif deadline is not None and now > deadline:
                 logger.warning("the script did not end within the grace; it is killed")
                 _signal_group(process, signal.SIGKILL)
-            if now - looked_at >= _LOOK_EVERY_S:
-                looked_at = now
-                self._look(session, follower)
+            self._look(session, follower)
 
-    def _look(self, session: WorkerSession, follower: HeadlineFollower) -> None:
-        self._headline = newest = follower.read()
-        session.progress(newest.step, self._config.total_timesteps, newest.episodic_return, newest.sps)
+    def _look(self, session: WorkerSession, follower: HeadlineFollower, *, now: bool = False) -> None:
+        if follower.has_news(now=now):
+            self._headline = newest = follower.newest
+            session.progress(newest.step, self._config.total_timesteps, newest.episodic_return, newest.sps)
 
     def _list_artefacts(self, emitter: LifecycleEmitter) -> None:
         left = artefacts_of(self._folder, self._folder.tensorboard)

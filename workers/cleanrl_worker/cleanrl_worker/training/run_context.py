@@ -16,7 +16,7 @@ from mosaic_wire.files import write_bytes_atomically
 from mosaic_wire.manifest import CheckpointEntry
 from mosaic_wire.paths import RunFolder
 
-from cleanrl_worker.errors import TrainingStopped
+from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.training.channel import Channel, Command
 from cleanrl_worker.training.checkpoint import load_state, save_state
 from cleanrl_worker.training.envs import VectorEnvs, make_envs
@@ -81,6 +81,11 @@ class RunContext:
     def make_envs(self, env_id: str, num_envs: int, env_kwargs: Mapping[str, Any] | None = None) -> VectorEnvs:
         """The environments to train in: copies of one, or those of the curriculum; its stages are told as they come."""
         if self.curriculum is None:
+            if self.checkpoint is not None and self.checkpoint.environments().values.get("curriculum"):
+                raise BadInput(
+                    "the checkpoint is of a curriculum and this run has no curriculum_schedule; give it the same one, "
+                    "or begin from the weights alone (the run's .cleanrl_model)"
+                )
             return make_envs(env_id, num_envs, env_kwargs)
         from cleanrl_worker.wrappers.curriculum import CurriculumEnvs  # only this mode needs it
 

@@ -94,7 +94,7 @@ def _plain(facts: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _reason(error: Exception) -> str:
     text = str(error)
-    if match := re.search(r"(?:GLOBAL|Unsupported (?:global|class|operand))[:\s]+(?:GLOBAL\s+)?([\w.]+)", text):
+    if match := re.search(r"(?:GLOBAL|Unsupported (?:global|class))[:\s]+(?:GLOBAL\s+)?([\w.]+)", text):
         return f"it would run code when it is loaded ({match[1]}); only plain weights are read"
     if "nsupported" in text or "eights only" in text:
         return "it holds more than plain weights; only plain weights are read"

@@ -23,17 +23,19 @@ class SyllabusChooser:
     """One of Syllabus' methods over the environments of a schedule; their conditions play no part."""
 
     def __init__(self, schedule: Schedule) -> None:
-        self._method = schedule.method
         self._curriculum = _make(schedule)
+        self._rng = np.random.Generator(np.random.PCG64(0))
 
     def seed(self, seed: int) -> None:
-        """Syllabus draws from numpy's global generator."""
-        np.random.seed(seed % 2**32)
+        self._rng = np.random.Generator(np.random.PCG64(seed))
 
     def next_task(self) -> int:
+        # Syllabus is asked for the probabilities only: its own `sample` compares an array with a list, which numpy 2
+        # refuses, and draws from numpy's global generator.
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # advice about baselines, printed once per update
-            return int(self._curriculum.sample(1)[0])
+            warnings.simplefilter("ignore")  # advice about baselines, printed at each update
+            chances = np.asarray(self._curriculum._sample_distribution(), dtype=np.float64)
+        return int(self._rng.choice(len(chances), p=chances / chances.sum()))
 
     def add_steps(self, count: int) -> None:
         """Nothing: these methods learn from whole episodes."""
@@ -49,15 +51,13 @@ class SyllabusChooser:
         return None
 
     def snapshot(self) -> dict[str, Any]:
-        kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
         memory = {name: _plain(value) for name, value in vars(self._curriculum).items() if _is_figure(value)}
-        return {"memory": memory, "rng": [str(kind), np.asarray(keys).tolist(), position, has_gauss, gauss]}
+        return {"memory": memory, "rng": self._rng.bit_generator.state}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         for name, value in state["memory"].items():
             setattr(self._curriculum, name, np.array(value) if isinstance(value, list) else value)
-        kind, keys, *rest = state["rng"]
-        np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
+        self._rng.bit_generator.state = state["rng"]
 
 
 def _make(schedule: Schedule) -> Any:

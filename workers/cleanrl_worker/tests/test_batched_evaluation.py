@@ -1,0 +1,175 @@
+"""Batched evaluation: which episodes count, what is written down, and when it stops."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from cleanrl_worker.algorithms import ppo
+from cleanrl_worker.algorithms.ppo import Args
+from cleanrl_worker.errors import BadInput
+from cleanrl_worker.eval.batched import evaluate_run, run_batched_evaluation
+from cleanrl_worker.modes.policy_eval import EvaluationSettings, read_settings
+from cleanrl_worker.training.acting import ObservationNormaliser
+from cleanrl_worker.training.evaluation import Limits, play_episodes
+from cleanrl_worker.training.run_context import RunContext
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+LONG = "tiny_worlds:CorridorLong-v0"
+COMPAT_KEYS = {
+    "batch_index", "episodes", "avg_return", "min_return", "max_return", "median_return", "std_return", "duration_sec",
+    "updated_at",
+}  # fmt: skip
+
+
+class Quiet:
+    def __init__(self):
+        self.told = []
+
+    def tell(self, kind, message, *, must_arrive=True):
+        self.told.append((kind, dict(message)))
+
+    def poll(self, timeout_s=0):
+        return []
+
+
+class Right:
+    """Always goes right; sampled, now and then left."""
+
+    def act(self, obs, rngs):
+        if rngs is None:
+            return np.ones(len(obs), dtype=np.int64)
+        return np.array([int(rng.random() < 0.8) for rng in rngs])
+
+
+def evaluate(**settings):
+    return run_batched_evaluation(lambda env: Right(), LONG, EvaluationSettings(**settings), seed=1)
+
+
+def returns(report) -> list[float]:
+    return [episode.episode_return for batch in report.batches for episode in batch.episodes]
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_batch_size_does_not_change_which_episodes_count(deterministic):
+    one = evaluate(episodes=12, batch_size=1, deterministic=deterministic)
+    many = evaluate(episodes=12, batch_size=7, deterministic=deterministic)
+    assert returns(one) == returns(many)
+    assert len(set(returns(one))) > 1
+
+
+def test_short_episodes_do_not_crowd_out_long_ones():
+    class Stand(gym.Env):
+        observation_space, action_space = gym.spaces.Box(0, 1, (1,)), gym.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self._left = 1 if seed % 2 else 50
+            return np.zeros(1, dtype=np.float32), {}
+
+        def step(self, action):
+            self._left -= 1
+            return np.zeros(1, dtype=np.float32), 1.0, self._left == 0, False, {}
+
+    played = play_episodes([Stand(), Stand()], lambda obs, rngs: np.zeros(len(obs)), episodes=10, seed=0)
+    assert [episode.length for episode in played] == [50, 1] * 5
+
+
+def test_repeats_play_other_episodes_and_the_summary_has_them_all():
+    report = evaluate(episodes=5, repeat=3)
+    seeds = [episode.seed for batch in report.batches for episode in batch.episodes]
+    assert len(set(seeds)) == 15
+    assert min(seeds) >= 1_000_000
+    summary = report.summary({"algo": "ppo"})
+    assert set(summary) >= COMPAT_KEYS
+    assert (summary["batch_index"], len(summary["batches"]), summary["gamma"]) == (2, 3, 0.99)
+    assert report.for_manifest()["episodes"] == 15
+    assert report.for_manifest()["mean_return"] == pytest.approx(np.mean(returns(report)))
+
+
+def test_the_discounted_return_uses_gamma():
+    report = evaluate(episodes=3, gamma=0.5)
+    for episode in report.batches[0].episodes:
+        assert episode.discounted_return == pytest.approx(0.5 ** (episode.length - 1) * episode.episode_return)
+
+
+def test_limits_cut_episodes_and_say_so():
+    report = evaluate(episodes=4, max_episode_steps=2)
+    assert [(episode.length, episode.cut) for episode in report.batches[0].episodes] == [(2, "steps")] * 4
+    assert report.for_manifest()["cut_episodes"] == 4
+    slow = play_episodes(
+        [gym.make("CartPole-v1")], lambda obs, rngs: np.zeros(1), episodes=1, seed=0, limits=Limits(seconds=1e-9)
+    )
+    assert (slow[0].length, slow[0].cut) == (1, "seconds")
+
+
+def test_a_stop_leaves_only_whole_batches():
+    looks = iter([False, False, True])
+    report = run_batched_evaluation(
+        lambda env: Right(), LONG, EvaluationSettings(episodes=3, repeat=0), should_stop=lambda: next(looks)
+    )
+    assert len(report.batches) == 2
+
+
+def test_videos_without_their_packages_are_refused_with_the_command_that_installs_them(tmp_path):
+    if importlib.util.find_spec("moviepy") is not None:
+        pytest.skip("moviepy is installed here")
+    settings = EvaluationSettings(episodes=1, capture_video=True)
+    with pytest.raises(BadInput, match="mosaic extras install video"):
+        run_batched_evaluation(lambda env: Right(), LONG, settings, videos=tmp_path / "videos")
+
+
+def test_the_normaliser_is_applied_as_it_stood():
+    normaliser = ObservationNormaliser.of({"mean": np.array([1.0, 2.0]), "var": np.array([4.0, 1.0])})
+    np.testing.assert_allclose(normaliser(np.array([[3.0, 2.5], [1e9, 2.0]])), [[1.0, 0.5], [10.0, 0.0]], rtol=1e-6)
+    assert ObservationNormaliser.of({}) is None
+
+
+@pytest.mark.parametrize(
+    ("extras", "message"),
+    [
+        ({"eval_episodes": 0}, "a whole number from 1"),
+        ({"eval_gamma": 1.5}, "a number from 0 to 1"),
+        ({"eval_repeat": "often"}, "true, false or a whole number"),
+        ({"eval_max_episode_seconds": -1}, "a number of seconds"),
+        ({"eval_capture_video": "yes"}, "true or false"),
+        ({"eval_batch_size": 2.5}, "a whole number from 0"),
+    ],
+)
+def test_wrong_settings_are_named(extras, message):
+    _, problems = read_settings(extras)
+    assert [problem.path for problem in problems] == [f"extras.{next(iter(extras))}"]
+    assert message in problems[0].message
+
+
+def test_a_ticked_repeat_box_means_until_somebody_stops_it():
+    assert read_settings({"eval_repeat": True})[0].repeat == 0
+    assert read_settings({"eval_repeat": False})[0].repeat == 1
+    assert read_settings({"eval_repeat": 4})[0].repeat == 4
+
+
+def test_evaluation_equals_the_one_after_training_and_is_written_down(tmp_path):
+    """The same policy, the same seed: the figures at the end of training are those of an evaluation run."""
+    run = RunContext("ppo", tmp_path / "train", Quiet())
+    args = Args(total_timesteps=2048, num_steps=64, eval_episodes=6, seed=2)
+    after_training = ppo.train(args, run)
+    run.writer.close()
+    channel, summary = Quiet(), tmp_path / "evals" / "eval_summary.json"
+    request = {
+        "policy": str(tmp_path / "train" / "checkpoints" / "step-2048"), "summary": str(summary), "episodes": 6,
+    }  # fmt: skip
+    (tmp_path / "eval").mkdir()
+    evaluate_run("ppo", ppo, Args(seed=2), request, tmp_path / "eval", channel)
+    ending = next(message for kind, message in channel.told if kind == "ended")
+    assert ending["evaluation"]["mean_return"] == after_training.mean_return
+    assert ending["evaluation"]["gamma"] == args.gamma
+    written = json.loads(summary.read_text())
+    assert set(written) >= COMPAT_KEYS
+    assert written["avg_return"] == after_training.mean_return
+    events = EventAccumulator(str(tmp_path / "eval" / "tensorboard")).Reload()
+    tags = {"episode_return", "avg_return", "min_return", "max_return", "median_return", "std_return"}
+    assert {f"eval/{name}" for name in tags} <= set(events.Tags()["scalars"])
+    assert [event.step for event in events.Scalars("eval/episode_return")] == [1, 2, 3, 4, 5, 6]

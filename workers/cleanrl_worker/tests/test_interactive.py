@@ -1,0 +1,247 @@
+"""The interactive protocol: what is answered to what, also to lines nobody should send."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import struct
+import zlib
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from cleanrl_worker.eval.frames import FrameSink, png
+from cleanrl_worker.eval.interactive import LONGEST_LINE, BadCommand, InteractiveSession, describe_space, to_action
+from cleanrl_worker.eval.lines import Descriptors, SocketServer
+from cleanrl_worker.training.envs import make_single
+
+
+class Talk:
+    """A session and what it answered."""
+
+    def __init__(self, env_id: str, policy=None, **options):
+        self.env, self.frames, self.said = make_single(env_id, **options), FrameSink("test"), []
+        self.session = InteractiveSession(self.env, env_id, policy, self.frames, self.said.append)
+
+    def __call__(self, line) -> list[dict]:
+        self.said.clear()
+        self.goes_on = self.session.answer(line if isinstance(line, bytes) else json.dumps(line).encode())
+        for message in self.said:
+            json.dumps(message, allow_nan=False)
+        return list(self.said)
+
+
+@pytest.fixture
+def talk():
+    found = Talk("tiny_worlds:CorridorShort-v0", render_mode="rgb_array")
+    yield found
+    found.frames.close()
+
+
+def test_an_episode_from_reset_to_done(talk):
+    (ready,) = talk({"cmd": "reset", "seed": 42})
+    assert (ready["type"], ready["seed"], ready["episode_index"]) == ("ready", 42, 0)
+    messages = []
+    while not any(message["type"] == "episode_done" for message in messages):
+        messages += talk({"cmd": "step", "action": 1})
+    *steps, done = messages
+    assert [step["type"] for step in steps] == ["step"] * len(steps)
+    assert [step["step_index"] for step in steps] == list(range(len(steps)))
+    keys = "step_index episode_index action reward terminated truncated episode_reward render_payload"
+    assert set(keys.split()) <= set(steps[-1])
+    assert [step["terminated"] for step in steps] == [False] * (len(steps) - 1) + [True]
+    assert done["episode_reward"] == steps[-1]["episode_reward"] == pytest.approx(sum(s["reward"] for s in steps))
+    assert done["episode_length"] == len(steps)
+
+
+def test_there_is_no_phantom_step(talk):
+    talk({"cmd": "reset", "seed": 1})
+    while talk({"cmd": "step", "action": 1})[-1]["type"] != "episode_done":
+        pass
+    before = talk.session.steps
+    (error,) = talk({"cmd": "step", "action": 1})
+    assert (error["type"], "the episode is over" in error["message"]) == ("error", True)
+    assert talk.session.steps == before
+    (ready,) = talk({"cmd": "reset"})
+    assert (ready["episode_index"], talk.session.steps) == (1, before)
+
+
+def test_the_same_seed_gives_the_same_episode():
+    def episode():
+        talk = Talk("CartPole-v1")
+        talk({"cmd": "reset", "seed": 7})
+        return [talk({"cmd": "step"})[0] for _ in range(5)]
+
+    assert episode() == episode()
+
+
+def test_ping_and_stop(talk):
+    assert talk({"cmd": "ping"}) == [{"type": "pong"}]
+    assert talk.goes_on
+    assert talk({"cmd": "stop"}) == [{"type": "stopped", "steps": 0, "episodes": 0}]
+    assert not talk.goes_on
+
+
+HOSTILE = [
+    (b"not json", "not JSON"),
+    (b"\xff\xfe\x00", "not JSON"),
+    (b"[1, 2]", "expected an object"),
+    (b"[" * 100_000, "not JSON"),
+    (b'{"cmd": "jump"}', "unknown"),
+    (b'{"cmd": "rest"}', "did you mean 'reset'"),
+    (b'{"cmd": ["step"]}', "unknown"),
+    (b"{}", "unknown"),
+    (b'{"cmd": "step"}', "no episode has begun"),
+    (b'{"cmd": "reset", "seed": -1}', "seed must be"),
+    (b'{"cmd": "reset", "seed": "x"}', "seed must be"),
+    (b'{"cmd": "reset", "seed": 1e999}', "seed must be"),
+    (b'{"cmd": "reset", "frames": "gif"}', "frames must be one of"),
+    (b"x" * (LONGEST_LINE + 1), "must not be longer"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), HOSTILE)
+def test_a_hostile_line_is_answered_and_survived(talk, line, message):
+    (error,) = talk(line)
+    assert error["type"] == "error"
+    assert message in error["message"]
+    assert len(error["message"]) < 500
+    assert talk({"cmd": "reset", "seed": 1})[0]["type"] == "ready"
+
+
+@pytest.mark.parametrize("action", [2, -1, 0.5, "right", [1], True, None, {"a": 1}, 10**30])
+def test_an_action_that_is_none_of_the_space_steps_nothing(talk, action):
+    talk({"cmd": "reset", "seed": 1})
+    if action is None:
+        assert talk({"cmd": "step", "action": None})[0]["action_source"] == "random"
+        return
+    (error,) = talk({"cmd": "step", "action": action})
+    assert error["type"] == "error"
+    assert "is not an action of Discrete(2)" in error["message"]
+    assert talk.session.steps == 0
+
+
+def test_continuous_actions():
+    talk = Talk("tiny_worlds:Joystick-v0")
+    talk({"cmd": "reset", "seed": 3})
+    (step,) = talk({"cmd": "step", "action": [0.5, -1]})
+    assert step["action"] == [0.5, -1]
+    assert talk({"cmd": "step", "action": [0.5, 2.0]})[0]["type"] == "error"
+    assert talk({"cmd": "step", "action": [0.5]})[0]["type"] == "error"
+    assert talk({"cmd": "step", "action": [0.5, float("nan")]})[0]["type"] == "error"
+    assert talk({"cmd": "step"})[0]["action_source"] == "random"
+    assert talk({"cmd": "step", "action": [0, 0]})[-1]["type"] == "episode_done"
+    assert describe_space(talk.env.action_space) == {
+        "type": "Box", "shape": [2], "low": [-1.0, -1.0], "high": [1.0, 1.0]
+    }  # fmt: skip
+
+
+def test_other_spaces():
+    several = gym.spaces.MultiDiscrete([2, 3])
+    assert to_action(several, [1, 2]).tolist() == [1, 2]
+    with pytest.raises(BadCommand):
+        to_action(several, [1, 2.5])
+    shifted = gym.spaces.Discrete(3, start=-1)
+    assert to_action(shifted, -1) == -1
+    assert describe_space(shifted) == {"type": "Discrete", "shape": [], "n": 3, "start": -1}
+    one = gym.spaces.Box(-2, 2, (1,))
+    assert to_action(one, 1.5).tolist() == [1.5]
+
+
+def test_a_policy_acts_when_no_action_is_given():
+    class Right:
+        def act(self, obs, rngs):
+            return np.ones(len(obs), dtype=np.int64)
+
+    talk = Talk("tiny_worlds:CorridorLong-v0", Right())
+    talk({"cmd": "reset", "seed": 0})
+    (step, *_) = talk({"cmd": "step"})
+    assert (step["action"], step["action_source"]) == (1, "policy")
+    assert talk({"cmd": "step", "action": 0})[0]["action_source"] == "client"
+
+
+# -- pictures
+
+
+def unpack(data: bytes) -> np.ndarray:
+    """A PNG of ours, read by the book: chunks, checksums, one filter byte a row."""
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    chunks, offset = {}, 8
+    while offset < len(data):
+        (length,) = struct.unpack(">I", data[offset : offset + 4])
+        name, body = data[offset + 4 : offset + 8], data[offset + 8 : offset + 8 + length]
+        assert struct.unpack(">I", data[offset + 8 + length : offset + 12 + length])[0] == zlib.crc32(name + body)
+        chunks[name], offset = body, offset + 12 + length
+    width, height = struct.unpack(">II", chunks[b"IHDR"][:8])
+    rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), dtype=np.uint8).reshape(height, 1 + width * 3)
+    return rows[:, 1:].reshape(height, width, 3)
+
+
+def test_pictures_come_as_png(talk):
+    image = np.random.default_rng(0).integers(0, 256, (5, 9, 3), dtype=np.uint8)
+    np.testing.assert_array_equal(unpack(png(image)), image)
+    payload = talk({"cmd": "reset", "seed": 0})[0]["render_payload"]
+    assert (payload["encoding"], payload["width"], payload["height"]) == ("png", 6, 4)
+    np.testing.assert_array_equal(unpack(base64.b64decode(payload["data"])), talk.env.render())
+
+
+def test_pictures_come_in_shared_memory_that_is_removed(talk):
+    payload = talk({"cmd": "reset", "seed": 0, "frames": "shm"})[0]["render_payload"]
+    path = Path(payload["path"])
+    assert path.stat().st_mode & 0o777 == 0o600
+    talk({"cmd": "step", "action": 1})
+    picture = np.frombuffer(path.read_bytes(), dtype=np.uint8).reshape(payload["height"], payload["width"], 3)
+    np.testing.assert_array_equal(picture, talk.env.render())
+    talk.frames.close()
+    assert not path.exists()
+
+
+def test_no_pictures_when_none_are_wanted_or_none_can_be_drawn(talk):
+    assert talk({"cmd": "reset", "frames": "none"})[0]["render_payload"] is None
+    assert Talk("CartPole-v1")({"cmd": "reset"})[0]["render_payload"] is None
+
+
+# -- where lines come from
+
+
+def test_lines_are_cut_out_of_whatever_arrives(tmp_path):
+    theirs, ours = socket.socketpair()
+    end = Descriptors(ours.fileno(), ours.fileno())
+    assert list(end.lines(0, 10)) == [None]  # the greeting
+    theirs.sendall(b"one\ntw")
+    assert list(end.lines(1, 10)) == [b"one"]
+    theirs.sendall(b"o\n" + b"x" * 25)
+    assert list(end.lines(1, 10)) == [b"two", b"x" * 11]  # too long: told once, the rest is dropped
+    theirs.sendall(b"xxx\nfour\nfi")
+    assert list(end.lines(1, 10)) == [b"four"]
+    theirs.shutdown(socket.SHUT_WR)
+    assert list(end.lines(1, 10)) == [b"fi"]
+    assert end.is_over
+    end.close()
+    theirs.close()
+    ours.close()
+
+
+def test_a_client_of_the_socket_may_leave_and_another_may_come(tmp_path):
+    path = tmp_path / "s.sock"
+    server = SocketServer(path)
+    try:
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert list(server.lines(0.01, 100)) == []
+        for _ in range(2):
+            client = socket.socket(socket.AF_UNIX)
+            client.connect(str(path))
+            assert list(server.lines(5, 100)) == [None]
+            client.sendall(b'{"cmd": "ping"}\n')
+            assert list(server.lines(5, 100)) == [b'{"cmd": "ping"}']
+            server.send({"type": "pong"})
+            assert client.recv(100) == b'{"type":"pong"}\n'
+            client.close()
+            assert list(server.lines(5, 100)) == []
+        server.send({"nobody": "there"})
+        assert not server.is_over
+    finally:
+        server.close()
+    assert not path.exists()
