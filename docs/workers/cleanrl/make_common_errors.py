@@ -83,7 +83,7 @@ TOPICS = (
         "Environments",
         ("environment_facts.py", "environment_probe.py", "training/envs.py", "env_kwargs.py"),
         "the id is not registered, a package is missing, or the environment's own code raised",
-        "check the id; for `module:Env-v0` let PYTHONPATH find the module; try `gymnasium.make` yourself",
+        "check the id; install the module of a `module:Env-v0` into the environment; try `gymnasium.make` yourself",
     ),
     Topic(
         "Before the start",

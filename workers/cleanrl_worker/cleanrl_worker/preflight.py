@@ -30,8 +30,8 @@ from cleanrl_worker.expressions import evaluate, names_in
 from cleanrl_worker.modes.table import CUSTOM_SCRIPT, TRAINING
 from cleanrl_worker.needs import UPSTREAM_MEMORY, Needs, estimate, free_disk_bytes, free_memory_bytes, gib
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
+from cleanrl_worker.requirement_sets import interpreter_for, sets_needed
 from cleanrl_worker.requirement_sets import preflight as preflight_sets
-from cleanrl_worker.requirement_sets import sets_needed
 from cleanrl_worker.requirement_sets.errors import RequirementSetError
 from cleanrl_worker.rules import broken_rules
 from cleanrl_worker.schema import literals_of
@@ -166,9 +166,9 @@ def _look_at_environments(
     if config.mode == CUSTOM_SCRIPT or _is_foreign(config) or algorithm.unavailable:
         return
     stages = [env_id for env_id in _stages(config.extras.get("curriculum_schedule")) if env_id != config.env_id]
-    requests = [(config.env_id, env_kwargs), *((env_id, {}) for env_id in dict.fromkeys(stages))]
-    # A joint environment of several sets is only made when a run starts in it.
-    python = found.python if os.path.exists(found.python) else Path(sys.executable)
+    requests = [(env_id, env_kwargs) for env_id in dict.fromkeys((config.env_id, *stages))]
+    # The joint environment of several sets may not be there yet; it is small, and a run would make it, too.
+    python = found.python if os.path.exists(found.python) else interpreter_for(home, found.sets)
     answers = facts_about(
         requests, python=python, versions=found.versions, home=home, environ={**os.environ, "SDL_VIDEODRIVER": "dummy"}
     )
