@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,29 @@ def test_a_script_is_paused_by_signal_goes_on_and_can_be_cancelled(daemon: Runni
     assert daemon.manifest(run_id).outcome == "cancelled"
     with pytest.raises(NotPossibleNow, match="writes no checkpoint that MOSAIC could go on from"):
         daemon.client.resume(run_id)
+
+
+IMPATIENT = """
+import sys
+from gym_gui.services.trainer import daemon, run_supervisor
+run_supervisor._NO_PROGRESS_S = 6.0
+sys.exit(daemon.main(["run"]))
+"""
+
+
+@pytest.mark.slow
+def test_a_long_pause_is_not_called_a_lack_of_progress(make_daemon) -> None:
+    daemon = make_daemon(script=IMPATIENT)
+    run_id = submit(daemon, WALK, timesteps=10**8, **SLOW).run_id
+    daemon.wait_for_run(run_id, lambda run: run.step > 0, timeout_s=PATIENCE_S)
+    daemon.client.pause(run_id)
+    paused, paused_at = daemon.wait_for(run_id, "PAUSE"), time.monotonic()
+    assert wait_until(lambda: time.monotonic() - paused_at > 8, timeout_s=20)
+    daemon.client.resume(run_id)
+    daemon.wait_for_run(run_id, lambda run: run.step > paused.step, timeout_s=PATIENCE_S)
+    assert "no_progress" not in daemon.story_kinds(run_id)
+    standing = submit(daemon, WALK, timesteps=10**8, stand_still=True, **SLOW).run_id
+    daemon.wait_for_run(standing, lambda run: "no_progress" in run.flags, timeout_s=PATIENCE_S)
 
 
 def test_the_daemon_checks_a_script_before_it_queues_it(daemon: RunningDaemon, tmp_path: Path) -> None:

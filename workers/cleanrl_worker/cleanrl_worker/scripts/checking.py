@@ -65,6 +65,8 @@ def check_script(
     values = values_for(script, config)
     found = Preflight()
     found.problems += check_algorithm_choice(script.spec().added_to(spec), script.name, config.env_id, values)
+    if config.algo != script.name:
+        found.problems.append(Problem("algo", f"{config.algo!r} is not the name of the script", script.name))
     found.problems += _contradictions(script, config, values)
     found.problems += [
         Problem(known.field.name, f"{script.path.name} needs it: give {known.flag}")

@@ -89,6 +89,7 @@ class RunSupervisor:
         self._last_beat = monotonic()
         self._paused_since: float | None = monotonic() if record.status is RunStatus.PAUSE else None
         self._paused_s = 0.0
+        self._resumed_at = float("-inf")
         self._stood_still = False
         # A daemon that died while it cleaned up a faulted run goes on cleaning.
         self._fault = record.reason if record.status is RunStatus.FAULT else ""
@@ -212,7 +213,7 @@ class RunSupervisor:
         if self._paused_since is not None:
             self._paused_s += self._monotonic() - self._paused_since
         self._paused_since = None
-        self._last_beat = self._monotonic()
+        self._last_beat = self._resumed_at = self._monotonic()
 
     # ------------------------------------------------------------------ watching
 
@@ -276,10 +277,11 @@ class RunSupervisor:
         is_worth_a_look = quiet >= min(_QUIET_BEATS * self._settings.heartbeat_s, self._silence_limit_s())
         stopped = is_worth_a_look and self._handle.is_stopped()
         if self._stood_still and not stopped:
-            self._last_beat = self._monotonic()  # it has been let go on, and gets its time to say so
+            self._last_beat = self._resumed_at = self._monotonic()  # let go on, it gets its time to say so
         self._stood_still = stopped
         stalled = stopped and not self.record.paused_by_signal
-        since_step = self.record.seconds_since_step or 0.0
+        # The clock of a worker that was stopped went on; what it stood still then is not its fault.
+        since_step = min(self.record.seconds_since_step or 0.0, self._monotonic() - self._resumed_at)
         no_progress = self.record.status is RunStatus.EXEC and since_step > _NO_PROGRESS_S
         for flag, now, told in (
             ("stalled", stalled, "its processes are stopped (SIGSTOP); SIGCONT lets it go on"),
