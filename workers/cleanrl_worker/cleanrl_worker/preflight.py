@@ -91,6 +91,7 @@ def check_run(
     _check_sets(config, algorithm, home, found)
     if look_at_environments and env_kwargs is not None and not _blames(found, "extras.requirements"):
         _look_at_environments(config, algorithm, env_kwargs, home, found)
+        found.problems += _agent_problems(values, declared, found.facts)
     facts = found.facts.get(config.env_id)
     found.needs = estimate(declared, values, facts, process_mb=spec.capabilities.estimated_memory_mb)
     # A run that starts now may use the last of the memory; one that would never fit is refused all the same.
@@ -198,6 +199,23 @@ def _misfits(algorithm: AlgorithmSpec, env_id: str, facts: Mapping[str, Any]) ->
         for what, kinds in wanted.items()
         if kinds and facts[what]["kind"] not in kinds
     ]
+
+
+def _agent_problems(
+    values: Mapping[str, Any], declared: Mapping[str, Any], all_facts: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Problem]:
+    """Does the network that was chosen play these observations?"""
+    agent, plays = values.get("agent"), declared.get("AGENTS") or {}
+    largest = declared.get("LARGEST_IMAGE")
+    for env_id, facts in all_facts.items():
+        if "problem" in facts:
+            continue
+        seen = facts["observation"]
+        if agent in plays and seen["kind"] in plays.values() and seen["kind"] != plays[agent]:
+            yield Problem("agent", f"--agent {agent} plays {plays[agent]}s; those of {env_id} are {seen['text']}")
+        elif agent not in plays and largest and seen["kind"] == "image" and max(seen["shape"]) > largest:
+            text = f"the images of {env_id} are pictures of shape {seen['shape']}; those of grid worlds can be played"
+            yield Problem("env_id", f"{text} (up to {largest} cells), or any with --agent minigrid")
 
 
 def _check_room(needs: Needs, folder: RunFolder, found: Preflight) -> None:

@@ -16,8 +16,9 @@ from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.description import spec_without_environments
 from cleanrl_worker.environment_facts import facts_about
 from cleanrl_worker.needs import UPSTREAM_MEMORY, Needs, estimate, free_disk_bytes, free_memory_bytes
-from cleanrl_worker.preflight import _misfits, check_run
+from cleanrl_worker.preflight import _agent_problems, _misfits, check_run
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
+from cleanrl_worker.schema import literals_of
 from mosaic_wire.checkpoints import write_checkpoint
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.manifest import AnalyticsManifest
@@ -210,6 +211,25 @@ def test_actions_an_algorithm_cannot_take_are_said(home, wanted, env_id, told):
     algorithm = AlgorithmSpec("a", action_spaces=(wanted,), observation_spaces=("vector",))
     (facts,) = facts_about([(env_id, {})], python=Path(sys.executable), versions={}, home=home, environ=os.environ)
     assert _misfits(algorithm, env_id, facts) == ([told] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("agent", "kind", "shape", "told"),
+    [
+        ("auto", "image", [210, 160, 3], "are pictures of shape [210, 160, 3]"),
+        ("minigrid", "image", [210, 160, 3], ""),
+        ("auto", "image", [7, 7, 3], ""),
+        ("auto", "vector", [4], ""),
+        ("minigrid", "vector", [4], "--agent minigrid plays images"),
+        ("mlp", "image", [7, 7, 3], "--agent mlp plays vectors"),
+    ],
+)
+def test_a_network_that_cannot_play_the_observations_is_said(agent, kind, shape, told):
+    declared = literals_of(DEFAULT_ALGO_REGISTRY["ppo"].source)
+    facts = {"E-v0": {"observation": {"kind": kind, "shape": shape, "text": "Box"}}}
+    found = "\n".join(map(str, _agent_problems({"agent": agent}, declared, facts)))
+    assert told in found
+    assert bool(told) == bool(found)
 
 
 # -- checkpoints

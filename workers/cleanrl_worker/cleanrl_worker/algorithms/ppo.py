@@ -143,6 +143,12 @@ RESUME_NEEDS = ("env_id", "env_kwargs", "num_envs")
 SHAPES = {"agent.actor.0.weight": ("64", "obs_size"), "agent.actor.4.weight": ("actions", "64")}
 """Shapes of the checkpoint's arrays, where it has arrays of these names"""
 
+AGENTS = {"separate": "vector", "mlp": "vector", "minigrid": "image"}
+"""The observations that each --agent plays; `auto` finds the right one"""
+
+LARGEST_IMAGE = 32
+"""Cells of a grid world's side; larger images are pictures, for which this file has no network of its own accord"""
+
 
 # ---------------------------------------------------------------- network
 
