@@ -18,7 +18,8 @@ _MIN_CHARACTERS = 4
 _SECRET_KEY = re.compile(
     r"(^|[_-])(api[_-]?key|secret|token|password|passwd|credential|private[_-]?key|auth)s?($|[_-])", re.IGNORECASE
 )
-_URL_CREDENTIALS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^/\s:@]+:[^/\s@]+@", re.IGNORECASE)
+# The scheme is bounded: without that, a long line of letters costs the square of its length.
+_URL_CREDENTIALS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,20}://)[^/\s:@]+:[^/\s@]+@", re.IGNORECASE)
 _TOKEN_COUNT = re.compile(r"(^|[_-])(max|min|num|n|total|new|prompt|completion)[_-]([a-z]+[_-])?tokens$", re.IGNORECASE)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _BEARER = re.compile(r"(bearer\s+)[A-Za-z0-9._~+/=-]{16,}", re.IGNORECASE)
@@ -82,7 +83,8 @@ def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
     for secret in secrets:
         if len(secret) >= _MIN_CHARACTERS:
             text = text.replace(secret, REDACTED)
-    text = _URL_CREDENTIALS.sub(rf"\g<scheme>{REDACTED}@", text)
+    if "://" in text:
+        text = _URL_CREDENTIALS.sub(rf"\g<scheme>{REDACTED}@", text)
     return _BEARER.sub(rf"\1{REDACTED}", text)
 
 
