@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from gym_gui.services.trainer.errors import RegistryUnwritable
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
-from gym_gui.services.trainer.records import Headline, RunRecord, StoryEvent
+from gym_gui.services.trainer.records import Headline, NewRun, RunRecord, StoryEvent
 from gym_gui.services.trainer.registry import RunRegistry
 
 logger = logging.getLogger(__name__)
@@ -66,6 +66,27 @@ class Journal:
     @property
     def registry(self) -> RunRegistry:
         return self._registry
+
+    async def submit(self, new: NewRun, *, idempotency_key: str = "") -> tuple[RunRecord, bool]:
+        """Store a run that was asked for; True: it was known already."""
+        record, known, events = await self.read(self._submit, new, idempotency_key)
+        if not known:
+            self.publish(record, events)
+        return record, known
+
+    def _submit(self, new: NewRun, idempotency_key: str) -> tuple[RunRecord, bool, list[StoryEvent]]:
+        record, known = self._registry.submit(new, idempotency_key=idempotency_key)
+        return record, known, [] if known else self._registry.story(record.run_id)
+
+    async def restore(self, record: RunRecord, story: Sequence[StoryEvent]) -> RunRecord:
+        """Store a finished run from elsewhere; watchers hear of its whole story, which has new numbers."""
+        record, events = await self.read(self._restore, record, story)
+        self.publish(record, events)
+        return record
+
+    def _restore(self, record: RunRecord, story: Sequence[StoryEvent]) -> tuple[RunRecord, list[StoryEvent]]:
+        restored = self._registry.restore(record, story)
+        return restored, self._registry.story(restored.run_id)
 
     async def apply(
         self,

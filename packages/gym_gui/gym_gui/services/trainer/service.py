@@ -176,6 +176,10 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         journal = self._trainer.journal
         if run_id:
             await self._trainer.get(run_id)  # nothing would ever be told of a run that is not there
+        if request.since_seq > (last := await journal.read(journal.registry.last_seq)):
+            raise NotPossibleNow(
+                f"event {request.since_seq} has not happened, the last event here is {last}; list the runs again"
+            )
         watcher = journal.watch(run_id)  # before the replay, so that nothing falls between the two
         seen = request.since_seq
         try:

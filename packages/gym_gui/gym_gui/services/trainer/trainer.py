@@ -29,12 +29,13 @@ from gym_gui.services.trainer.dispatcher import TrainerDispatcher
 from gym_gui.services.trainer.errors import InvalidConfig, NotAllowed, NotPossibleNow, RegistryUnwritable, RunNotFound
 from gym_gui.services.trainer.fsm import RunOutcome, RunStatus
 from gym_gui.services.trainer.journal import Journal
-from gym_gui.services.trainer.launch import with_checkpoint
+from gym_gui.services.trainer.launch import NOT_TRAINING, with_checkpoint
 from gym_gui.services.trainer.records import Headline, NewRun, Parent, RunRecord
 from gym_gui.services.trainer.run_files import delete_run_files
 from gym_gui.services.trainer.run_supervisor import RunSupervisor
 from gym_gui.services.trainer.secrets import SecretStore, split_secrets
 from gym_gui.services.trainer.tokens import digest, new_token
+from gym_gui.services.trainer.validation.custom_scripts import script_folders, script_problems
 from gym_gui.services.trainer.validation.train_config import (
     RunIdentity,
     expand,
@@ -77,9 +78,13 @@ class Trainer:
         return await self._accept(config, idempotency_key)
 
     def _validated(self, config_json: str) -> TrainRunConfig:
-        return validate_train_run_config(
+        config = validate_train_run_config(
             config_json, workers=self.catalog.get, worker_names=self.catalog.names(), scripts=self.catalog.script
         )
+        folders = script_folders(self.home, self.settings.custom_scripts)
+        if problems := script_problems(identity_of(config).extras, folders):
+            raise InvalidConfig(problems)
+        return config
 
     async def _accept(
         self, config: TrainRunConfig, idempotency_key: str, parent: Parent | None = None
@@ -87,15 +92,13 @@ class Trainer:
         run_id = new_run_id()
         new = await asyncio.to_thread(self._store_config, config, run_id, parent)
         try:
-            record, known = await self.journal.read(self.journal.registry.submit, new, idempotency_key=idempotency_key)
+            record, known = await self.journal.submit(new, idempotency_key=idempotency_key)
         except RegistryUnwritable:
             await asyncio.to_thread(self._forget_config, run_id)
             raise
         if known:  # two clients with the same key at the same time: the other one was first
             await asyncio.to_thread(self._forget_config, run_id)
             return record, True
-        events = await self.journal.read(self.journal.registry.story, run_id)
-        self.journal.publish(record, events)
         if (reason := self.dispatcher.impossible(record)) is not None:
             return await self.dispatcher.refuse_impossible(record, reason), False
         self.dispatcher.enqueue(record)
@@ -209,6 +212,10 @@ class Trainer:
 
     def _checkpoint_of(self, record: RunRecord, wanted: str) -> CheckpointEntry:
         folder = self.home.run_folder(record.run_id)
+        if (mode := record.extras.get("mode")) in NOT_TRAINING:
+            raise NotPossibleNow(
+                f"run {record.run_id} cannot be continued: its mode was {mode}, which trains nothing to go on from"
+            )
         if record.extras.get("script_path") and not record.capabilities.get("supports_checkpointing", False):
             raise NotPossibleNow(
                 f"run {record.run_id} cannot be resumed: it trained with the script {record.extras['script_path']}, "
@@ -308,7 +315,7 @@ class Trainer:
         try:
             # Nobody here knows this id: files of that name are what an interrupted import left.
             await asyncio.to_thread(imported.commit, replace=True)
-            record = await self.journal.read(self.journal.registry.restore, imported.record, imported.story)
+            record = await self.journal.restore(imported.record, imported.story)
         except BaseException:
             await asyncio.to_thread(imported.abandon)
             raise
