@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
@@ -272,13 +273,18 @@ class WorkerSession:
         except OSError as error:
             problems.append(error)
         for problem in problems:
-            print(f"the run's ending could not be written: {problem}", file=sys.stderr)  # noqa: T201 - all that is left
+            self.complain(f"the run's ending could not be written: {problem}")
         if self._link is not None:
             self._link.wait_until_heard(self._last_seq, timeout_s=_LAST_HEARTBEAT_S)
 
     @property
     def _last_seq(self) -> int:
         return self._spool.seq if self._spool is not None else 0
+
+    def complain(self, text: str) -> None:
+        """Write to stderr, without this run's secrets; where there is no room for words the run's end matters more."""
+        with suppress(OSError, ValueError):
+            print(self.redact(text), file=sys.stderr, flush=True)  # noqa: T201 - all that is left
 
     def redact(self, text: str) -> str:
         """The text without this run's secrets, for whatever the worker prints or stores itself."""

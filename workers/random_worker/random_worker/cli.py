@@ -161,7 +161,7 @@ def run(config: WorkerConfig, world: World, state: dict[str, Any], target: str |
             payload = {"step": job.step, **world.state()}
             session.finish(outcome, payload=payload, exit_code=EXIT_CODES[outcome], manifest=job.manifest)
         except Exception as error:  # noqa: BLE001 - the process boundary: it becomes the run's honest ending
-            print(session.redact(traceback.format_exc()), file=sys.stderr)
+            session.complain(traceback.format_exc())
             outcome, reason = ExitOutcome.FAILED, f"{type(error).__name__}: {error}"
             payload = {"error_type": type(error).__name__, "step": job.step}
             session.finish(outcome, reason=reason, payload=payload, exit_code=1, manifest=job.manifest)
