@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from gym_gui.services.trainer.errors import RegistryUnwritable
 from gym_gui.services.trainer.process_tree import process_state
-from gym_gui.testing import RunningDaemon
+from gym_gui.testing import RunningDaemon, processes_of
 from mosaic_wire.checkpoints import last_good_checkpoint
 from mosaic_wire.paths import Home
 from mosaic_wire.testing import wait_until
@@ -61,9 +61,10 @@ def unmount(folder: Path) -> None:
 
 
 @pytest.fixture
-def daemon(disk: SmallDisk, make_daemon) -> RunningDaemon:
-    """A daemon on the small disk."""
-    return make_daemon()
+def daemon(disk: SmallDisk, make_daemon) -> Iterator[RunningDaemon]:
+    """A daemon on the small disk; it needs some room to end its runs."""
+    yield make_daemon()
+    disk.make_room()
 
 
 def test_a_submission_that_finds_no_room_is_refused_and_leaves_nothing(daemon: RunningDaemon, disk: SmallDisk) -> None:
@@ -87,13 +88,7 @@ def test_a_state_change_that_finds_no_room_is_made_up_for_later(daemon: RunningD
     disk.fill()
     os.kill(pid, signal.SIGKILL)
     assert wait_until(lambda: "is full" in daemon.client.health().trouble, timeout_s=60)
-    # Either it could still tell its end, or the daemon has noticed it (not even a zombie is left) without room.
-    assert wait_until(
-        lambda: (
-            process_state(other_pid) is None or any(event.event.ends_the_run for event in daemon.lifecycle(completes))
-        ),
-        timeout_s=60,
-    )
+    wait_for_the_end_without_room(daemon, completes, other_pid)
     assert {daemon.client.get(run_id).outcome for run_id in (killed, completes)} == {""}
     disk.make_room()
     ended = daemon.wait_for(killed)
@@ -103,6 +98,16 @@ def test_a_state_change_that_finds_no_room_is_made_up_for_later(daemon: RunningD
     assert other.outcome == "completed" or tells_of_the_disk(other.reason), other.reason
     assert wait_until(lambda: daemon.client.health().trouble == "")
     assert daemon.wait_for(daemon.submit(timesteps=3).run_id).outcome == "completed"
+
+
+def wait_for_the_end_without_room(daemon: RunningDaemon, run_id: str, pid: int) -> None:
+    """Either the worker could still tell its end, or the daemon has noticed it: not even a zombie is left."""
+
+    def has_ended() -> bool:
+        told = any(event.event.ends_the_run for event in daemon.lifecycle(run_id))
+        return process_state(pid) is None or (told and not processes_of(run_id))
+
+    assert wait_until(has_ended, timeout_s=60)
 
 
 def tells_of_the_disk(reason: str) -> bool:
@@ -124,7 +129,7 @@ def test_a_run_that_fills_the_disk_fails_for_that_reason_and_its_checkpoint_is_i
         pid = daemon.client.get(first).pid
         disk.fill()
         flood = first
-    assert wait_until(lambda: process_state(pid) is None, timeout_s=60)
+    wait_for_the_end_without_room(daemon, flood, pid)
     good = last_good_checkpoint(folder)
     assert good is not None
     disk.make_room()
