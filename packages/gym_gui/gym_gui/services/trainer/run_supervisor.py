@@ -430,7 +430,13 @@ class RunSupervisor:
         await self._journal.flush_headlines()
         if ending.event is RunEvent.RELEASED:
             self.record = await self._journal.apply(
-                run_id, RunEvent.RELEASED, reason=ending.reason, released=True, pause_requested="", **process_gone
+                run_id,
+                RunEvent.RELEASED,
+                reason=ending.reason,
+                released=True,
+                pause_requested="",
+                gpu_ids=(),
+                **process_gone,
             )
             return Finished(self.record, ending)
         if ending.event is RunEvent.FAULTED:
