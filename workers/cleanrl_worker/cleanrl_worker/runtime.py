@@ -7,11 +7,13 @@ import logging
 import os
 import sys
 import time
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mosaic_wire import env
+from mosaic_wire.capabilities import WorkerCapabilities
 from mosaic_wire.exit_record import ExitOutcome
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder, find_home
@@ -22,7 +24,7 @@ from cleanrl_worker.config import CleanRLWorkerConfig, flags_of
 from cleanrl_worker.description import MODULE
 from cleanrl_worker.modes import interactive, policy_eval
 from cleanrl_worker.modes import training as training_mode
-from cleanrl_worker.modes.table import EVALUATE, INTERACTIVE, RESUME
+from cleanrl_worker.modes.table import EVALUATE, INTERACTIVE, RESUME, TRAINING
 from cleanrl_worker.no_progress import ProgressWatch
 from cleanrl_worker.preflight import Preflight
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, AlgorithmEntry, resolve
@@ -74,6 +76,10 @@ class CleanRLWorkerRuntime(WorkerRun):
         self._found, self._terminal = found or Preflight(), terminal
         self._entry: AlgorithmEntry = resolve(config.algo)
         self._stop_deadline: float | None = None
+
+    def capabilities(self) -> WorkerCapabilities:
+        """Only training leaves a checkpoint that its resources could be released with."""
+        return replace(super().capabilities(), supports_checkpointing=self._config.mode in TRAINING)
 
     # -- what will run
 

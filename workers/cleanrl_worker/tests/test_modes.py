@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 from cleanrl_worker import cli
-from cleanrl_worker.modes.custom_script import read_facts
 from cleanrl_worker.modes.table import MODES, mode_of
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import Home
+from mosaic_wire.script_header import read_script_header
 from mosaic_wire.testing import WorkerProcess, wait_until
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -202,12 +202,12 @@ def script_run(tmp_path: Path, script: Path, **options) -> WorkerProcess:
 
 
 def test_the_header_says_what_a_script_is():
-    assert read_facts(HEADER) == {
+    assert read_script_header(HEADER) == {
         "description": "two phases, one after the other", "env_family": "classic", "phases": "warm-up, main",
         "total_timesteps": 1000,
     }  # fmt: skip
-    assert read_facts("#\n" * 30 + HEADER) == {}
-    assert read_facts("# @total_timesteps: many") == {}
+    assert read_script_header("#\n" * 30 + HEADER) == {}
+    assert read_script_header("# @total_timesteps: many") == {}
 
 
 def test_a_custom_script_runs_in_the_run_folder_with_its_variables(tmp_path, scripts):

@@ -14,6 +14,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "train": ("train", "Train an algorithm and follow it."),
         "submit": ("submit", "Queue a run from a config file."),
         "clone": ("clone", "Queue a run once more, as it was."),
+        "eval": ("evaluate", "Play a trained policy and see how well it does."),
+        "script": ("custom_script", "Run a script of one's own as a run."),
     },
     "Look": {
         "runs": ("runs", "List runs."),
@@ -42,6 +44,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "daemon": ("daemon", "Start, stop and inspect the trainer daemon."),
         "workers": ("workers", "List installed workers."),
         "algos": ("workers", "List algorithms."),
+        "extras": ("extras", "List, install and check requirement sets."),
         "smoke": ("smoke", "Prove that an algorithm runs here; leaves smoke.json."),
         "doctor": ("doctor", "Check this machine and say what to do."),
         "completion": ("about", "Print the shell's completion script."),

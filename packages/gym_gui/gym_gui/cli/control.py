@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gym_gui.cli.context import Cli, find_runs, one_run, pass_cli, say, some_runs
+from gym_gui.cli.context import Cli, complete_run, find_runs, one_run, pass_cli, say, some_runs
 from gym_gui.cli.run_view import short_id, state_of, title_of
 from gym_gui.cli.values import Steps
 from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
@@ -45,12 +45,31 @@ def pause_command(cli: Cli, /, runs: tuple[str, ...], release: bool) -> int:
 
 
 @click.command()
-@some_runs
-@click.option("--checkpoint", default="", metavar="PATH", help="Of a finished run: start from this checkpoint.")
+@click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=complete_run)
+@click.option(
+    "--checkpoint", default="", metavar="PATH",
+    help="Of a finished run: start from this checkpoint. Without RUN: a checkpoint folder or a .cleanrl_model file.",
+)  # fmt: skip
+@click.option("--timesteps", type=Steps(), help="Without RUN: train this many steps.")
+@click.option("--algo", metavar="ALGO", help="Without RUN: the algorithm, for a file that does not say it.")
+@click.option("--env-id", metavar="ENV", help="Without RUN: the environment, for a file that does not say it.")
 @click.option("-f", "--follow", "wants_follow", is_flag=True, help="Follow them until they end.")
 @pass_cli
-def resume_command(cli: Cli, /, runs: tuple[str, ...], checkpoint: str, wants_follow: bool) -> int:
-    """Let runs go on. A finished run is continued by a new one."""
+def resume_command(
+    cli: Cli, /, runs: tuple[str, ...], checkpoint: str, timesteps: int | None, algo: str | None, env_id: str | None,
+    wants_follow: bool,
+) -> int:  # fmt: skip
+    """Let runs go on. A finished run is continued by a new one; so is a checkpoint of anybody's."""
+    if not runs:
+        from gym_gui.cli.resume_checkpoint import resume_checkpoint
+
+        if not checkpoint:
+            raise click.UsageError("which run? Or a checkpoint: mosaic resume --checkpoint PATH")
+        return resume_checkpoint(cli, checkpoint, timesteps=timesteps, algo=algo, env_id=env_id, follow=wants_follow)
+    if timesteps or algo or env_id:
+        raise click.UsageError(
+            "--timesteps, --algo and --env-id go with --checkpoint alone; `mosaic extend` trains longer"
+        )
     with cli.client() as client:
         resumed, code = for_each(
             find_runs(client, runs), lambda run: client.resume(run.run_id, checkpoint=checkpoint), "resume"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from gym_gui.cli.formats import short_count
@@ -100,6 +101,8 @@ def algo_of(run: pb.Run) -> str:
     extras = parsed(run.extras_json)
     if not isinstance(extras, dict) or not extras.get("script_path"):
         return run.algo
+    if extras.get("mode") == "custom_script":
+        return PurePath(str(extras["script_path"])).name
     return f"{run.algo} (upstream)" if extras.get("source") == "upstream" else f"{run.algo}.py"
 
 

@@ -10,6 +10,7 @@ Flat keys, all optional:
 from __future__ import annotations
 
 import ipaddress
+import os
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -60,6 +61,8 @@ class Settings:
     """http(s) address that gets a POST when a run ends"""
     watch_interval_s: float = 0.5
     """how often watchers hear of headlines at most"""
+    custom_scripts: tuple[Path, ...] = ()
+    """folders that custom scripts may be run from, besides `trainer/custom_scripts` of the home"""
     cleanrl_home: Path | None = None
     """a CleanRL checkout, for `mosaic train --source upstream`; CLEANRL_HOME wins over it"""
 
@@ -199,6 +202,15 @@ def _folder(value: Any) -> Path | None:
     return path
 
 
+def _folders(value: Any) -> tuple[Path, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"expected a list of folders, got {value!r}")
+    folders = [_folder(entry) for entry in value]
+    if any(folder is None or os.pathsep in str(folder) for folder in folders):
+        raise ValueError(f"expected paths of folders without {os.pathsep!r} in them, got {value!r}")
+    return tuple(folder for folder in folders if folder is not None)
+
+
 def _command(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
         raise ValueError(f"expected a list: the program and each argument as its own string, got {value!r}")
@@ -243,5 +255,6 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "on_end_command": _command,
     "on_end_webhook": _webhook,
     "watch_interval_s": _number(0.01, 3600),
+    "custom_scripts": _folders,
     "cleanrl_home": _folder,
 }

@@ -187,11 +187,14 @@ def evaluate_run(
         run.begin(0, settings.episodes * settings.repeat, args)
         facts = {"env_id": args.env_id, "algo": algo, "policy": str(source), "seed": args.seed, **trained.facts}
 
+        returns: list[float] = []
+
         def note_episode(count: int, episode: Episode) -> None:
             figures = {"episode_return": episode.episode_return, "episode_length": float(episode.length)}
             figures["discounted_return"] = episode.discounted_return
             run.writer.add_scalars({f"eval/{name}": value for name, value in figures.items()}, count)
-            run.report(count, episode.episode_return)
+            returns.append(episode.episode_return)
+            run.report(count, sum(returns) / count)
 
         def note_batch(report: EvaluationReport) -> None:
             summary_file.parent.mkdir(parents=True, exist_ok=True)

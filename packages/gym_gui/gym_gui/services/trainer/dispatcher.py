@@ -30,7 +30,7 @@ from gym_gui.services.trainer.finalise import finalise_manifest
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.hooks import tell_the_end
 from gym_gui.services.trainer.journal import Journal
-from gym_gui.services.trainer.launch import build_launch, with_checkpoint
+from gym_gui.services.trainer.launch import build_launch, is_training, with_checkpoint
 from gym_gui.services.trainer.masking import SecretMask
 from gym_gui.services.trainer.preparing import INSTALL_MISSING, prepare
 from gym_gui.services.trainer.process_tree import ProcessIdentity
@@ -267,6 +267,7 @@ class TrainerDispatcher:
             secrets=to_environment(secrets),
             base_env=os.environ,
             max_processes=self._settings.max_processes,
+            script_folders=self._settings.custom_scripts,
         )
         handle = await self._executor.submit(launch)
         return await self._dispatched(run_id, handle, secrets)
@@ -316,7 +317,7 @@ class TrainerDispatcher:
         logs.mkdir(parents=True, exist_ok=True)
         logs.chmod(0o700)
         worker_config = self._worker_part(record.run_id)
-        if record.attempt > 1 and spec.capabilities.supports_checkpointing:
+        if record.attempt > 1 and spec.capabilities.supports_checkpointing and is_training(worker_config):
             checkpoint = last_good_checkpoint(folder)
             if checkpoint is not None:
                 worker_config = with_checkpoint(worker_config, folder.root / checkpoint.path)

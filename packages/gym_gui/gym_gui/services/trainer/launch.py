@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,7 @@ def build_launch(
     secrets: Mapping[str, str],
     base_env: Mapping[str, str],
     max_processes: int = 4096,
+    script_folders: Sequence[Path] = (),
 ) -> Launch:
     """Say how to start this attempt. `secrets` are environment variables; what we set ourselves always wins."""
     run_id = record.run_id
@@ -81,6 +83,7 @@ def build_launch(
         env.MOSAIC_RUN_MARK: mark,
         env.MOSAIC_CONFIG_FILE: str(config),
         env.MOSAIC_CHECKPOINT_DIR: str(folder.checkpoints),
+        env.MOSAIC_CUSTOM_SCRIPTS_DIR: os.pathsep.join(map(str, script_folders)),
         env.MOSAIC_GRPC_TARGET: grpc_target,
         env.MOSAIC_GRACE_S: f"{grace_s:g}",
         # Empty, not absent: without a reservation a worker must see no GPU at all.
@@ -101,8 +104,19 @@ def build_launch(
     )
 
 
+NOT_TRAINING = ("policy_eval", "interactive", "custom_script")
+"""Modes that leave nothing to go on from; such a run is begun anew"""
+
+
+def is_training(worker_config: Mapping[str, Any]) -> bool:
+    """Whether this config trains, so that a checkpoint in its folder is one to go on from."""
+    extras = worker_config.get("extras")
+    return not isinstance(extras, Mapping) or extras.get("mode") not in NOT_TRAINING
+
+
 def with_checkpoint(worker_config: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
     """Copy a worker's config so that it goes on from this checkpoint."""
     extras = worker_config.get("extras")
     resumed = {"mode": "resume_training", "checkpoint_path": str(checkpoint.absolute())}
-    return {**worker_config, "extras": {**(extras if isinstance(extras, Mapping) else {}), **resumed}}
+    kept = {name: value for name, value in extras.items() if name != "policy_path"} if extras else {}
+    return {**worker_config, "extras": {**kept, **resumed}}

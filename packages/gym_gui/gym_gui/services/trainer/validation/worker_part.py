@@ -28,6 +28,7 @@ FOLDER_KEYS = ("tensorboard_dir", "checkpoint_dir")
 """Extras that name a folder the run writes: relative to the run folder, and inside it."""
 
 _MAX_NAME_CHARACTERS = 256
+_MODES_OF_EVERYONE = ("train", "resume_training")
 
 
 def _flag(value: Any) -> str | None:
@@ -69,9 +70,10 @@ RESERVED_EXTRAS: Mapping[str, Callable[[Any], str | None]] = {
     "fastlane_enabled": _flag, "mode": _text, "policy_path": _text, "checkpoint_path": _text, "checkpoint_dir": _text,
     "checkpoint_freq": _count, "curriculum_schedule": _anything, "eval_capture_video": _flag, "eval_episodes": _count,
     "eval_gamma": _amount, "eval_max_episode_steps": _count, "eval_max_episode_seconds": _amount,
-    "eval_batch_size": _count, "eval_repeat": _anything, "requirements": _names, "source": _text, "script_path": _text,
-    "minimal_telemetry": _flag, "optuna_db": _text, "agent": _anything, "env_kwargs": _object,
-    "script_sha256": _text, "no_progress": _text, "no_progress_s": _amount, "install_missing": _flag,
+    "eval_batch_size": _count, "eval_repeat": _anything, "eval_deterministic": _flag, "requirements": _names,
+    "source": _text, "script_path": _text, "minimal_telemetry": _flag, "optuna_db": _text, "agent": _anything,
+    "env_kwargs": _object, "script_sha256": _text, "no_progress": _text, "no_progress_s": _amount,
+    "install_missing": _flag,
 }  # fmt: skip
 """Extras that are not turned into flags (`compat.md`), and what each must be; every other key is a parameter."""
 
@@ -217,11 +219,28 @@ def _wrong_folders(extras: Mapping[str, Any]) -> list[Problem]:
     ]
 
 
+def _wrong_mode(algorithm: AlgorithmSpec | None, extras: Mapping[str, Any]) -> list[Problem]:
+    mode, problems = extras.get("mode"), []
+    if isinstance(mode, str) and mode and algorithm is not None and not algorithm.open_flags:
+        known = tuple(dict.fromkeys((*algorithm.modes, *_MODES_OF_EVERYONE)))
+        if mode not in known:
+            told = f"{mode!r} is not one of {', '.join(known)}"
+            problems.append(Problem(f"{PATH}.extras.mode", told, nearest(mode, known)))
+    paths = [extras.get("checkpoint_path"), extras.get("policy_path")]
+    if all(paths) and paths[0] != paths[1]:
+        told = "says something else than checkpoint_path; give one of them"
+        problems.append(Problem(f"{PATH}.extras.policy_path", told))
+    return problems
+
+
 def _wrong_choice(spec: WorkerSpec, config: Mapping[str, Any], extras: Mapping[str, Any]) -> list[Problem]:
+    if extras.get("mode") == "custom_script":
+        return []  # the script decides what is trained where; algo and env_id are labels
     algo, env_id = config["algo"], config["env_id"]
     algorithm = spec.algorithm(algo)
     problems = check_algorithm_choice(spec, algo, env_id, {}, path=PATH)
     about_the_choice = len(problems)
+    problems += _wrong_mode(algorithm, extras)
     given = extras.get("algo_params") or {}
     for place, parameters in (
         (f"{PATH}.extras", parameters_of(extras, algorithm)),
