@@ -11,7 +11,9 @@ import hmac
 import logging
 import shutil
 import signal
+import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +48,7 @@ _LEFTOVER_GRACE_S = 2.0
 _LIMIT_POLL_S = 2.0
 """How often memory and process counts are measured where the kernel does not enforce them"""
 _NO_PROGRESS_S = 300.0
+_EVENTS_A_LOOK = 100
 _FULL_BYTES = 1 << 20
 """With less room than this a disk is full"""
 _QUIET_BEATS = 3
@@ -81,6 +84,7 @@ class RunSupervisor:
         self._monotonic = monotonic
         self._folder = home.run_folder(record.run_id)
         self._reader = LifecycleReader(self._folder.lifecycle, after_seq=record.lifecycle_seq)
+        self._unapplied: deque[RunLifecycleEvent] = deque()
         self._logs = home.run_logs(record.run_id)
         self._followers = [
             LogFollower(self._logs / f"{name}.log", record.run_id, clean=self._mask.text)
@@ -267,7 +271,8 @@ class RunSupervisor:
     async def _look(self) -> None:
         """Read what the worker wrote and check every limit."""
         async with self._lock:
-            await self._read_lifecycle()
+            # Not all of a flood at once: a cancel, a limit or the end of the worker must not wait for it.
+            await self._read_lifecycle(at_most=_EVENTS_A_LOOK)
         await asyncio.to_thread(self._tend_logs)
         await self._update_flags()
         self._fault = self._fault or await self._broken_limit()
@@ -315,16 +320,18 @@ class RunSupervisor:
                 if cap_size(path, cap):
                     logger.warning("run %s: %s outgrew %d MB and was cut", self.record.run_id, path.name, cap >> 20)
 
-    async def _read_lifecycle(self) -> None:
+    async def _read_lifecycle(self, *, at_most: int = sys.maxsize) -> None:
         """Apply new lifecycle events; each is stored together with its number, so none counts twice."""
         try:
-            events = await asyncio.to_thread(self._reader.read)
+            self._unapplied.extend(await asyncio.to_thread(self._reader.read))
         except OSError as error:
             self._fault = self._fault or f"its lifecycle file cannot be read: {error}"
-            return
-        for event in events:
+        for _ in range(min(at_most, len(self._unapplied))):
+            event = self._unapplied.popleft()
             if event.run_id == self.record.run_id and event.attempt == self.record.attempt:
                 await self._take(event)
+        if self._unapplied:
+            self._poked.set()
 
     def _hear_last_words(self, event: RunLifecycleEvent) -> None:
         self._last_words = event.event
