@@ -37,10 +37,7 @@ def script_command(cli: Cli, /, file: str, **options: Any) -> int:
         facts = read_script_header(path.read_text(encoding="utf-8", errors="replace"))
     except OSError as error:
         raise click.UsageError(f"cannot read {path}: {error.strerror}") from error
-    spec = next(
-        (worker.spec for worker in installed_workers(cli) if worker.spec is not None and worker.name == PREFERRED_WORKER),
-        None,
-    )  # fmt: skip
+    spec = next((w.spec for w in installed_workers(cli) if w.spec is not None and w.name == PREFERRED_WORKER), None)
     if spec is None:
         raise click.UsageError(f"scripts are run by the worker {PREFERRED_WORKER!r}, which is not installed")
     worker_config = {

@@ -83,12 +83,13 @@ def build_launch(
         env.MOSAIC_RUN_MARK: mark,
         env.MOSAIC_CONFIG_FILE: str(config),
         env.MOSAIC_CHECKPOINT_DIR: str(folder.checkpoints),
-        env.MOSAIC_CUSTOM_SCRIPTS_DIR: os.pathsep.join(map(str, script_folders)),
         env.MOSAIC_GRPC_TARGET: grpc_target,
         env.MOSAIC_GRACE_S: f"{grace_s:g}",
         # Empty, not absent: without a reservation a worker must see no GPU at all.
         env.CUDA_VISIBLE_DEVICES: ",".join(gpu_ids),
     }
+    if script_folders:
+        environment[env.MOSAIC_CUSTOM_SCRIPTS_DIR] = os.pathsep.join(map(str, script_folders))
     return Launch(
         run_id=run_id,
         attempt=attempt,

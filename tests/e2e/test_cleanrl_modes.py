@@ -1,0 +1,265 @@
+"""Everything a run of the CleanRL worker may be asked for, through a real daemon; each ends as it should."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gym_gui.services.trainer.errors import InvalidConfig, NotPossibleNow
+from gym_gui.testing import RunningDaemon, processes_of
+from mosaic_wire.checkpoints import verify_checkpoint
+from mosaic_wire.paths import Home
+from mosaic_wire.testing import wait_until
+
+PATIENCE_S = 120
+ENDLESS = 10**9
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """One daemon for all of them: each run is one more of its home."""
+    folder = tmp_path_factory.mktemp("modes")
+    (folder / "scripts").mkdir()
+    settings = {
+        "heartbeat_s": 0.2, "grace_s": 10, "min_free_disk_mb": 0, "custom_scripts": [str(folder / "scripts")]
+    }  # fmt: skip
+    with RunningDaemon(Home(folder / "home"), folder / "config", settings=settings) as daemon:
+        yield daemon
+
+
+def config(total: int = 1024, env_id: str = "CartPole-v1", algo: str = "ppo", **extras: Any) -> dict[str, Any]:
+    parameters = {"num_steps": 32, **extras.pop("algo_params", {})} if algo == "ppo" else {}
+    worker_config = {
+        "algo": algo, "env_id": env_id, "seed": 1, "total_timesteps": total,
+        "extras": {"algo_params": parameters, **extras},
+    }  # fmt: skip
+    return {
+        "resources": {"cpus": {"requested": 0}},
+        "metadata": {"worker": {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": worker_config}},
+    }
+
+
+def ends(daemon: RunningDaemon, run_id: str, outcome: str = "completed") -> Any:
+    """Wait for the end; the registry, the manifest, exit.json and the process table must tell the same story."""
+    run = daemon.wait_for(run_id, timeout_s=PATIENCE_S)
+    assert run.outcome == outcome, f"{run.reason}\n{daemon.output(run_id, 'stderr')[-2000:]}"
+    manifest = daemon.manifest(run_id)
+    assert (manifest.run_id, manifest.outcome) == (run_id, outcome)
+    assert manifest.finalised_by in ("worker", "daemon")
+    for entry in manifest.checkpoints:
+        assert verify_checkpoint(daemon.home.run_folder(run_id).root / entry.path, entry.sha256) is None
+    assert wait_until(lambda: not processes_of(run_id))
+    return run
+
+
+def training_pid(run_id: str) -> int:
+    for pid in processes_of(run_id):
+        if b"cleanrl_worker.launcher" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+    raise AssertionError("there is no training process")
+
+
+def mosaic(daemon: RunningDaemon, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gym_gui", *words], env=daemon.variables, capture_output=True, text=True,
+        timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+
+
+def payloads(daemon: RunningDaemon, run_id: str, kind: str) -> list[dict[str, Any]]:
+    return [json.loads(event.payload_json) for event in daemon.client.story(run_id) if event.kind == kind]
+
+
+@pytest.fixture(scope="module")
+def trained(daemon: RunningDaemon) -> str:
+    """A run that has trained 1,024 steps."""
+    run = daemon.client.submit(config(algo_params={"eval_episodes": 4})).run
+    ends(daemon, run.run_id)
+    return run.run_id
+
+
+def test_a_training_completes_with_everything_its_manifest_names(daemon, trained):
+    manifest = daemon.manifest(trained)
+    folder = daemon.home.run_folder(trained)
+    assert [entry.step for entry in manifest.checkpoints] == [1024]
+    assert (folder.root / manifest.policy).is_file()
+    assert any((folder.root / manifest.tensorboard_dir).glob("events.out.tfevents.*"))
+    assert manifest.evaluation["episodes"] == 4
+
+
+def test_a_training_is_paused_goes_on_and_is_cancelled(daemon):
+    run_id = daemon.client.submit(config(ENDLESS)).run.run_id
+    daemon.wait_for_run(run_id, lambda run: run.step > 0, timeout_s=PATIENCE_S)
+    daemon.client.pause(run_id)
+    paused = daemon.wait_for(run_id, "PAUSE", timeout_s=PATIENCE_S)
+    saved = daemon.manifest(run_id).checkpoints[-1].step  # a pause writes a checkpoint first
+    assert saved >= paused.step > 0
+    daemon.client.resume(run_id)
+    daemon.wait_for(run_id, "EXEC", timeout_s=PATIENCE_S)
+    daemon.wait_for_run(run_id, lambda run: run.step > saved, timeout_s=PATIENCE_S)
+    daemon.client.cancel(run_id)
+    ends(daemon, run_id, "cancelled")
+    assert daemon.manifest(run_id).checkpoints[-1].step > saved  # the last one, within the grace
+    assert daemon.manifest(run_id).finalised_by == "worker"
+
+
+def test_a_killed_trainer_fails_its_run_which_goes_on_from_the_checkpoint(daemon):
+    run_id = daemon.client.submit(config(ENDLESS, algo_params={"checkpoint_freq": 256})).run.run_id
+    saved = lambda: daemon.manifest(run_id).checkpoints  # noqa: E731
+    daemon.wait_for_run(run_id, lambda run: run.step > 0 and saved(), timeout_s=PATIENCE_S)
+    os.kill(training_pid(run_id), signal.SIGKILL)
+    run = ends(daemon, run_id, "failed")
+    assert "SIGKILL" in run.reason
+    last = saved()[-1]
+    child = daemon.client.resume(run_id, additional_timesteps=0, checkpoint=last.path)
+    daemon.wait_for_run(child.run_id, lambda run: run.step > last.step, timeout_s=PATIENCE_S)
+    (loaded,) = payloads(daemon, child.run_id, "checkpoint_loaded")
+    assert (loaded["step"], loaded["environments"]) == (last.step, "exact")
+    assert (child.parent.run_id, child.parent.step) == (run_id, last.step)
+    daemon.client.cancel(child.run_id)
+    ends(daemon, child.run_id, "cancelled")
+    assert daemon.manifest(child.run_id).parent["run_id"] == run_id
+
+
+def test_a_run_is_evaluated_from_the_command_line(daemon, trained):
+    done = mosaic(daemon, "eval", trained[-8:], "--episodes", "4")
+    assert done.returncode == 0, done.stderr
+    run = next(run for run in daemon.client.list().runs if run.name.startswith("eval of"))
+    ends(daemon, run.run_id)
+    manifest = daemon.manifest(run.run_id)
+    assert manifest.evaluation["mean_return"] == daemon.manifest(trained).evaluation["mean_return"]
+    assert manifest.parent["run_id"] == trained
+    assert not manifest.checkpoints
+    summary = json.loads((daemon.home.evaluation_folder(run.run_id) / "eval_summary.json").read_text())
+    assert (summary["episodes"], summary["avg_return"]) == (4, manifest.evaluation["mean_return"])
+    assert "mean return" in done.stdout
+    with pytest.raises(NotPossibleNow, match="its mode was policy_eval"):
+        daemon.client.resume(run.run_id, additional_timesteps=100)
+
+
+def test_weights_alone_go_on_as_a_new_run_that_says_so(daemon, trained):
+    model = daemon.home.run_folder(trained).root / "ppo.cleanrl_model"
+    done = mosaic(daemon, "resume", "--checkpoint", str(model), "--timesteps", "512")
+    assert done.returncode == 0, done.stderr
+    run_id = done.stdout.strip()
+    ends(daemon, run_id)
+    (loaded,) = payloads(daemon, run_id, "checkpoint_loaded")
+    assert loaded["weights_only"] is True
+    assert daemon.manifest(run_id).extra["loaded_from"]["weights_only"] is True
+
+
+class Client:
+    """Somebody at the other end of an interactive run."""
+
+    def __init__(self, path: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(PATIENCE_S)
+        assert wait_until(lambda: self._connects(path), timeout_s=PATIENCE_S)
+        self._lines = self._socket.makefile("rw")
+
+    def _connects(self, path: str) -> bool:
+        try:
+            self._socket.connect(path)
+        except OSError:
+            return False
+        return True
+
+    def hear(self) -> dict[str, Any]:
+        return json.loads(self._lines.readline())
+
+    def ask(self, **command: Any) -> dict[str, Any]:
+        self._lines.write(json.dumps(command) + "\n")
+        self._lines.flush()
+        return self.hear()
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
+
+def test_an_interactive_run_is_played_to_its_end(daemon, trained):
+    run_id = daemon.client.submit(config(1, mode="interactive", checkpoint_path=trained)).run.run_id
+    daemon.wait_for(run_id, "EXEC", timeout_s=PATIENCE_S)
+    place = payloads(daemon, run_id, "started")[0]["interactive"]["socket"]
+    client = Client(place)
+    try:
+        assert client.hear()["policy"] is True  # init
+        assert client.ask(cmd="reset", seed=3)["type"] == "ready"
+        assert client.ask(cmd="step")["action_source"] == "policy"
+        assert client.ask(cmd="step", action=1)["action"] == 1
+        assert client.ask(cmd="jump")["type"] == "error"
+        assert client.ask(cmd="stop")["type"] == "stopped"
+    finally:
+        client.close()
+    run = ends(daemon, run_id)
+    assert json.loads(run.result_json)["steps"] == 2
+    assert not Path(place).exists()
+
+
+def test_a_curriculum_tells_its_stages_and_goes_on_in_the_right_one(daemon):
+    schedule = [{"env_id": "CartPole-v0", "steps": 256}, {"env_id": "CartPole-v1", "condition": "steps>=100000000"}]
+    wanted = config(ENDLESS, curriculum_schedule=schedule, algo_params={"checkpoint_freq": 512})
+    run_id = daemon.client.submit(wanted).run.run_id
+    daemon.wait_for_run(run_id, lambda run: run.step > 512, timeout_s=PATIENCE_S)
+    daemon.client.pause(run_id, release=True)
+    daemon.wait_for_run(run_id, lambda run: run.status == "PAUSE" and "released" in run.flags, timeout_s=PATIENCE_S)
+    step = daemon.manifest(run_id).checkpoints[-1].step
+    daemon.client.resume(run_id)
+    daemon.wait_for_run(run_id, lambda run: run.status == "EXEC" and run.step > step, timeout_s=PATIENCE_S)
+    daemon.client.cancel(run_id)
+    ends(daemon, run_id, "cancelled")
+    (change,) = payloads(daemon, run_id, "stage_changed")  # once, not again after the pause
+    assert (change["stage"], change["env_id"], change["step"]) == (1, "CartPole-v1", 256)
+    assert payloads(daemon, run_id, "checkpoint_loaded")[0]["environments"] == "exact"
+
+
+def test_a_custom_script_runs_from_its_folder_and_nowhere_else(daemon, tmp_path):
+    folder = daemon.config_home.parent / "scripts"
+    (folder / "phases.sh").write_text("# @env_family: classic\n# @total_timesteps: 64\npwd; echo $MOSAIC_RUN_ID\n")
+    done = mosaic(daemon, "script", str(folder / "phases.sh"), "--detach")
+    assert done.returncode == 0, done.stderr
+    run_id = done.stdout.strip()
+    run = ends(daemon, run_id)
+    assert (run.env_id, run.total) == ("classic", 64)
+    out = (daemon.home.run_folder(run_id).logs / "stdout.log").read_text().splitlines()
+    assert out == [str(daemon.home.run_folder(run_id).root), run_id]
+    assert daemon.manifest(run_id).extra["script"]["sha256"]
+
+    (folder / "stubborn.sh").write_text("sleep 600 & sleep 600 & echo here; wait; wait\n")
+    run_id = mosaic(daemon, "script", str(folder / "stubborn.sh"), "--detach").stdout.strip()
+    log = daemon.home.run_folder(run_id).logs / "stdout.log"
+    assert wait_until(lambda: log.exists() and "here" in log.read_text(), timeout_s=PATIENCE_S)
+    daemon.client.pause(run_id)  # by signal: a script has no safe points
+    assert "paused_by_signal" in daemon.wait_for(run_id, "PAUSE").flags
+    daemon.client.resume(run_id)
+    daemon.wait_for(run_id, "EXEC")
+    daemon.client.cancel(run_id)
+    ends(daemon, run_id, "cancelled")
+
+    elsewhere = tmp_path / "elsewhere.sh"
+    elsewhere.write_text("echo hello\n")
+    refused = mosaic(daemon, "script", str(elsewhere))
+    assert refused.returncode == 2
+    assert "lies in none of the folders" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("extras", "message"),
+    [
+        ({"mode": "policy_evl"}, "Did you mean 'policy_eval'"),
+        ({"mode": "policy_eval", "policy_path": "/a", "checkpoint_path": "/b"}, "says something else"),
+        ({"mode": "custom_script"}, "which script"),
+        ({"eval_deterministic": "yes"}, "expected true or false"),
+    ],
+)
+def test_a_mode_that_cannot_be_is_refused_before_it_is_queued(daemon, extras, message):
+    with pytest.raises(InvalidConfig, match=message):
+        daemon.client.submit(config(1024, **extras))
