@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -116,8 +117,10 @@ def test_a_script_is_asked_about_once_per_content(home, tmp_path):
     with pytest.raises(SpecError, match=r"^that is broken$"):
         catalog.script("mine", str(script))
     assert calls.read_text() == "xx"
-    with pytest.raises(SpecError, match="cannot be read"):
-        catalog.script("mine", str(tmp_path / "nothing.py"))
+    os.mkfifo(tmp_path / "pipe.py")
+    for name in ("nothing.py", "pipe.py"):
+        with pytest.raises(SpecError, match="cannot be read"):
+            catalog.script("mine", str(tmp_path / name))
 
 
 # -- the client

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import sys
 import threading
 import time
@@ -77,7 +78,10 @@ class WorkerCatalog:
     def get(self, name: str) -> WorkerSpec:
         """A worker's description; raise UnknownWorker, or SpecError with its problem. Other workers are not asked."""
         sources = self._look()
-        source = next((source for source in sources if source.name == name and not source.is_second), None)
+        source = _first_of(sources, name)
+        if source is None:  # it may have been installed a moment ago
+            sources = self._look(anew=True)
+            source = _first_of(sources, name)
         if source is None:
             raise UnknownWorker(name, nearest(name, [source.name for source in sources]))
         entry = self._entry(source)
@@ -90,6 +94,8 @@ class WorkerCatalog:
         spec = self.get(name)
         if not spec.runs_scripts:
             raise SpecError(f"worker {name!r} runs no scripts")
+        if not os.path.isfile(path):  # a pipe would be waited on for ever
+            raise SpecError(f"the script {path} cannot be read: there is no such file")
         try:
             with open(path, "rb") as stream:
                 content = stream.read(_MAX_SCRIPT_BYTES)
@@ -120,10 +126,10 @@ class WorkerCatalog:
     def _cache(self) -> Path:
         return self._home.cache / "describe"
 
-    def _look(self) -> tuple[Source, ...]:
+    def _look(self, *, anew: bool = False) -> tuple[Source, ...]:
         with self._lock:
             now = time.monotonic()
-            if self._looked_at is None or now - self._looked_at > _LOOK_AGAIN_S:
+            if anew or self._looked_at is None or now - self._looked_at > _LOOK_AGAIN_S:
                 self._sources = find_sources(self._home, self._python)
                 self._looked_at = now
                 current = {source.fingerprint for source in self._sources}
@@ -199,6 +205,10 @@ class WorkerCatalog:
 
     def _cache_file(self, source: Source) -> Path:
         return self._cache / f"{source.name}.json"
+
+
+def _first_of(sources: Sequence[Source], name: str) -> Source | None:
+    return next((source for source in sources if source.name == name and not source.is_second), None)
 
 
 def usable(entries: Sequence[CatalogEntry]) -> list[WorkerSpec]:
