@@ -37,6 +37,12 @@ ENDINGS = {
         RunEvent.FAULTED,
         "ValueError: NaN loss",
     ),
+    "refused its config": (
+        EndingFacts(HSHK, 2, complaint="env_id: unknown environment 'Pongg'"),
+        RunEvent.FAULTED,
+        "refused its config: env_id: unknown environment",
+    ),
+    "bad input without a word": (EndingFacts(HSHK, 2), RunEvent.FAULTED, "code 2"),
     "killed": (EndingFacts(EXEC, -9), RunEvent.FAULTED, "SIGKILL"),
     "crashed": (EndingFacts(EXEC, -11), RunEvent.FAULTED, "SIGSEGV"),
     "gone without a trace": (EndingFacts(EXEC, None), RunEvent.FAULTED, "left no exit.json"),

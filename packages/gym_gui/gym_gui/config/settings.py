@@ -59,8 +59,6 @@ class Settings:
     """program and arguments to start when a run ends; never a shell line"""
     on_end_webhook: str = ""
     """http(s) address that gets a POST when a run ends"""
-    watch_interval_s: float = 0.5
-    """how often watchers hear of headlines at most"""
     custom_scripts: tuple[Path, ...] = ()
     """folders that custom scripts may be run from, besides `trainer/custom_scripts` of the home"""
     cleanrl_home: Path | None = None
@@ -254,7 +252,6 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "tls_key": _file,
     "on_end_command": _command,
     "on_end_webhook": _webhook,
-    "watch_interval_s": _number(0.01, 3600),
     "custom_scripts": _folders,
     "cleanrl_home": _folder,
 }

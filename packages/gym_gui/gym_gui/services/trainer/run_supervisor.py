@@ -32,7 +32,7 @@ from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.journal import Journal, with_headline
 from gym_gui.services.trainer.masking import SecretMask
 from gym_gui.services.trainer.records import Headline, RunRecord, StoryEvent
-from gym_gui.services.trainer.supervision import Ending, EndingFacts, conclude, paused_before
+from gym_gui.services.trainer.supervision import BAD_INPUT, Ending, EndingFacts, conclude, paused_before
 from gym_gui.services.trainer.tokens import digest
 from gym_gui.services.trainer.worker_logs import LogFollower, cap_size, tail_text
 
@@ -49,6 +49,7 @@ _LIMIT_POLL_S = 2.0
 """How often memory and process counts are measured where the kernel does not enforce them"""
 _NO_PROGRESS_S = 300.0
 _EVENTS_A_LOOK = 100
+_COMPLAINT_CHARACTERS = 1500
 _FULL_BYTES = 1 << 20
 """With less room than this a disk is full"""
 _QUIET_BEATS = 3
@@ -412,12 +413,18 @@ class RunSupervisor:
                     cancel_requested=self.record.cancel_requested,
                     release_requested=self.record.pause_requested == "release",
                     fault=self._fault or (limit or ""),
+                    complaint=self._complaint() if code == BAD_INPUT else "",
                 )
             )
             if ending.event is RunEvent.FAULTED and self._disk_was_full and "No space left" not in ending.reason:
                 # A worker that found no room could not write why it failed either.
                 ending = Ending(ending.event, f"{ending.reason}; the disk is full ({self._home.root})")
             return await self._store(ending)
+
+    def _complaint(self) -> str:
+        """What a worker that refused its config said about it."""
+        text = self._mask.text(tail_text(self._logs / "stderr.log", lines=20)).strip()
+        return text if len(text) <= _COMPLAINT_CHARACTERS else f"… {text[-_COMPLAINT_CHARACTERS:]}"
 
     def _is_the_disk_full(self) -> bool:
         try:

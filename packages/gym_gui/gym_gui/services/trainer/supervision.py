@@ -12,6 +12,9 @@ from mosaic_wire.lifecycle import LifecycleKind
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.records import StoryEvent
 
+BAD_INPUT = 2
+"""Exit code of a worker that cannot use its config"""
+
 
 @dataclass(frozen=True)
 class Ending:
@@ -38,6 +41,8 @@ class EndingFacts:
     release_requested: bool = False
     fault: str = ""
     """Why the daemon itself ended it (silence, wall-clock, memory); empty: it did not"""
+    complaint: str = ""
+    """What it wrote to stderr, if it refused its config"""
 
 
 def conclude(facts: EndingFacts) -> Ending:
@@ -67,6 +72,8 @@ def conclude(facts: EndingFacts) -> Ending:
         return Ending(RunEvent.FAULTED, "it exited with code 0 without reporting run_completed")
     if facts.last_words is LifecycleKind.RUN_CANCELLED:
         return Ending(RunEvent.FAULTED, "it was ended by a signal that did not come from MOSAIC (SIGTERM)")
+    if code == BAD_INPUT and facts.complaint:
+        return Ending(RunEvent.FAULTED, f"it refused its config: {facts.complaint}")
     return Ending(RunEvent.FAULTED, f"its process {describe_exit(code)}")
 
 
