@@ -114,22 +114,6 @@ def test_a_curriculum_is_trained_resumed_and_evaluated(tmp_path):
     assert events_of(third, "run_completed")[0]["evaluation"] == manifest.evaluation
 
 
-def test_weights_alone_are_said_to_be_just_that(tmp_path):
-    from cleanrl_worker.algorithms.ppo import Agent
-
-    model = tmp_path / "mine.cleanrl_model"
-    torch.save(Agent(4, 2).state_dict(), model)
-    extras = {"mode": "resume_training", "checkpoint_path": str(model)}
-    with start(tmp_path, extras, env_id="CartPole-v1") as worker:
-        assert worker.wait(PATIENCE_S) == 0, worker.stderr()
-    (loaded,) = events_of(worker, "checkpoint_loaded")
-    assert (loaded["weights_only"], loaded["step"]) == (True, 0)
-    manifest = AnalyticsManifest.read(worker.folder.manifest)
-    assert manifest.extra["loaded_from"]["weights_only"] is True
-    assert manifest.parent is None
-    assert "WANDB_RESUME" not in os.environ
-
-
 def test_a_model_that_does_not_fit_is_bad_input_with_the_reason(tmp_path):
     from cleanrl_worker.algorithms.ppo import Agent
 
