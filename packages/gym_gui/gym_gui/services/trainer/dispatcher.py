@@ -8,39 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import secrets as random_tokens
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from mosaic_wire.checkpoints import last_good_checkpoint
 from mosaic_wire.errors import WireError
-from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.paths import Home
-from mosaic_wire.worker_spec import WorkerSpec
 
 from gym_gui.config.settings import Settings
 from gym_gui.services.trainer.capacity import CapacityGuard
 from gym_gui.services.trainer.catalog import WorkerCatalog
-from gym_gui.services.trainer.errors import InvalidTransition, NotPossibleNow, SpawnFailed, TrainerError
+from gym_gui.services.trainer.errors import InvalidTransition, NotPossibleNow, TrainerError
 from gym_gui.services.trainer.executors.base import Executor, WorkerHandle
 from gym_gui.services.trainer.executors.gone import GoneWorker
 from gym_gui.services.trainer.finalise import finalise_manifest
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.hooks import tell_the_end
 from gym_gui.services.trainer.journal import Journal
-from gym_gui.services.trainer.launch import build_launch, is_training, with_checkpoint
+from gym_gui.services.trainer.launching import RunLauncher
 from gym_gui.services.trainer.masking import SecretMask
-from gym_gui.services.trainer.preparing import INSTALL_MISSING, prepare
+from gym_gui.services.trainer.preparing import INSTALL_MISSING
 from gym_gui.services.trainer.process_tree import ProcessIdentity
 from gym_gui.services.trainer.records import RunRecord
 from gym_gui.services.trainer.resources import Reservation, ResourceLedger, ResourceRequest
 from gym_gui.services.trainer.run_files import size_of_run
 from gym_gui.services.trainer.run_queue import RunQueue
 from gym_gui.services.trainer.run_supervisor import Finished, RunSupervisor, output_tails
-from gym_gui.services.trainer.secrets import SecretStore, referred_secrets, to_environment
-from gym_gui.services.trainer.tokens import digest, new_token
+from gym_gui.services.trainer.secrets import SecretStore
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +64,15 @@ class TrainerDispatcher:
         self._home, self._journal, self._settings = home, journal, settings
         self._catalog, self._executor, self._ledger, self._guard = catalog, executor, ledger, guard
         self._secret_store = secret_store
-        self._grpc_target = grpc_target
+        self._launcher = RunLauncher(
+            home,
+            journal=journal,
+            catalog=catalog,
+            executor=executor,
+            secret_store=secret_store,
+            settings=settings,
+            grpc_target=grpc_target,
+        )
         self.queue = RunQueue()
         self.supervisors: dict[str, RunSupervisor] = {}
         self._launching: dict[str, asyncio.Event] = {}
@@ -126,10 +129,13 @@ class TrainerDispatcher:
         """Why a queued run has not started yet, for people."""
         return self._preparing.get(run_id) or self.queue.reason(run_id)
 
+    def _tell_preparing(self, run_id: str, message: str) -> None:
+        self._preparing[run_id] = f"preparing environment: {message}"
+
     async def _prepare_and_enqueue(self, record: RunRecord) -> None:
         run_id = record.run_id
         try:
-            problem = await self._prepare(record)
+            problem = await self._launcher.prepare(record, self._tell_preparing)
         except (TrainerError, WireError, OSError) as error:
             problem = str(error)
         finally:
@@ -142,31 +148,6 @@ class TrainerDispatcher:
             return
         self._prepared.add(run_id)
         self.enqueue(await self._journal.record(run_id, "prepared"))
-
-    async def _prepare(self, record: RunRecord) -> str:
-        """Let the worker install what the run lacks; return what went wrong, or nothing."""
-        run_id = record.run_id
-        spec = await asyncio.to_thread(self._catalog.get, record.worker_type)
-        if not spec.prepares:
-            return ""
-        await asyncio.to_thread(self._prepare_folders, record, spec)
-        await self._journal.record(run_id, "preparing", reason="installing what this run lacks")
-        told = ""
-
-        async def report(phase: str, message: str) -> None:
-            nonlocal told
-            self._preparing[run_id] = f"preparing environment: {message}"
-            if phase != told:
-                told = phase
-                await self._journal.record(run_id, "preparing", reason=message)
-
-        launch = build_launch(
-            spec, record, self._home, gpu_ids=(), run_token="", mark="", attempt=record.attempt, grpc_target="",
-            grace_s=self._settings.grace_s, secrets={}, base_env=os.environ,
-        )  # fmt: skip
-        argv = (*spec.argv, "--config", str(self._home.worker_config_file(run_id)), "--run-id", run_id, "--prepare")
-        log = self._home.run_logs(run_id) / "prepare.log"
-        return await prepare(argv, launch.env, self._home.run_folder(run_id).root, log, report)
 
     def reprioritise(self, record: RunRecord) -> None:
         self.queue.add(record)
@@ -228,7 +209,8 @@ class TrainerDispatcher:
     async def _launch_and_supervise(self, record: RunRecord, reservation: Reservation) -> None:
         run_id = record.run_id
         try:
-            supervisor = await self._launch(record, reservation)
+            launched = await self._launcher.launch(record, reservation.gpu_ids)
+            supervisor = None if launched is None else await self._dispatched(run_id, *launched)
         except (TrainerError, WireError, OSError) as error:
             logger.error("run %s could not be started: %s", run_id, error)
             self._ledger.release(run_id)
@@ -242,35 +224,6 @@ class TrainerDispatcher:
             await self._end_cancelled(run_id)
             return
         await self._supervise(supervisor)
-
-    async def _launch(self, record: RunRecord, reservation: Reservation) -> RunSupervisor | None:
-        run_id, attempt = record.run_id, record.attempt
-        spec = await asyncio.to_thread(self._catalog.get, record.worker_type)
-        secrets = await asyncio.to_thread(self._secrets_of, run_id)
-        token, mark = new_token(), f"{run_id}.{attempt}.{random_tokens.token_hex(4)}"
-        await asyncio.to_thread(self._prepare_folders, record, spec)
-        fresh = await self._journal.record(
-            run_id, "", claimed=True, mark=mark, run_token_sha256=digest(token), gpu_ids=reservation.gpu_ids
-        )
-        if fresh.cancel_requested:
-            return None
-        launch = build_launch(
-            spec,
-            fresh,
-            self._home,
-            gpu_ids=reservation.gpu_ids,
-            run_token=token,
-            mark=mark,
-            attempt=attempt,
-            grpc_target=self._grpc_target,
-            grace_s=self._settings.grace_s,
-            secrets=to_environment(secrets),
-            base_env=os.environ,
-            max_processes=self._settings.max_processes,
-            script_folders=self._settings.custom_scripts,
-        )
-        handle = await self._executor.submit(launch)
-        return await self._dispatched(run_id, handle, secrets)
 
     async def _dispatched(self, run_id: str, handle: WorkerHandle, secrets: Mapping[str, str]) -> RunSupervisor:
         identity = handle.identity
@@ -308,38 +261,6 @@ class TrainerDispatcher:
         if (event := self._launching.get(run_id)) is not None:
             await event.wait()
         return self.supervisors.get(run_id)
-
-    def _prepare_folders(self, record: RunRecord, spec: WorkerSpec) -> None:
-        """Make the run's folders and write the worker's part of the config, with the checkpoint to go on from."""
-        folder = self._home.run_folder(record.run_id)
-        folder.root.mkdir(parents=True, exist_ok=True)
-        logs = self._home.run_logs(record.run_id)
-        logs.mkdir(parents=True, exist_ok=True)
-        logs.chmod(0o700)
-        worker_config = self._worker_part(record.run_id)
-        if record.attempt > 1 and spec.capabilities.supports_checkpointing and is_training(worker_config):
-            checkpoint = last_good_checkpoint(folder)
-            if checkpoint is not None:
-                worker_config = with_checkpoint(worker_config, folder.root / checkpoint.path)
-        write_json_atomically(self._home.worker_config_file(record.run_id), worker_config, sealed=True)
-
-    def _secrets_of(self, run_id: str) -> dict[str, str]:
-        """What the run's config refers to; a run without secrets does not care whether the store can be read."""
-        wanted = referred_secrets(self._worker_part(run_id))
-        kept = self._secret_store.get(run_id) if wanted else {}
-        if missing := ", ".join(sorted(wanted - kept.keys())):
-            raise SpawnFailed(f"its secrets ({missing}) are not kept here; submit the run again with them")
-        return kept
-
-    def _worker_part(self, run_id: str) -> dict[str, Any]:
-        path = self._home.config_file(run_id)
-        try:
-            config = read_json_object(path)["metadata"]["worker"]["config"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise SpawnFailed(f"its config {path} cannot be used: {error}; submit the run again") from error
-        if not isinstance(config, dict):
-            raise SpawnFailed(f"its config {path} holds no worker config; submit the run again")
-        return config
 
     # ------------------------------------------------------------------ supervising
 
