@@ -78,6 +78,8 @@ def _last_env(schedule: Any) -> str:
 
 def of_path(path: Path) -> Chosen:
     """A checkpoint folder or a file with weights, by what lies in it and around it."""
+    if not path.exists():
+        raise click.UsageError(f"there is no {path}")
     if path.is_file() and path.name != STATE_FILE:
         return _of_file(path)
     folder = path.parent if path.is_file() else path
@@ -98,8 +100,6 @@ def of_path(path: Path) -> Chosen:
 
 def _of_file(path: Path) -> Chosen:
     """Weights alone say nothing about themselves; the run they lie in may."""
-    if not path.is_file():
-        raise click.UsageError(f"there is no {path}")
     manifest = None
     if is_run_id(path.parent.name):
         try:
