@@ -137,11 +137,11 @@ def read_script(path: Path) -> Script:
 
 
 def _content_of(path: Path) -> bytes:
+    if not path.is_file():  # nor a pipe, which would be waited on for ever
+        raise BadInput(f"there is no script {path}")
     try:
         with path.open("rb") as stream:
             content = stream.read(MAX_SCRIPT_BYTES + 1)
-    except FileNotFoundError:
-        raise BadInput(f"there is no script {path}") from None
     except OSError as error:
         raise BadInput(f"the script {path} cannot be read: {error.strerror or error}") from error
     if len(content) > MAX_SCRIPT_BYTES:

@@ -35,7 +35,7 @@ from cleanrl_worker.scripts.running import launch_words
 from cleanrl_worker.sitecustomize import HookSettings
 from cleanrl_worker.telemetry import LifecycleEmitter
 from cleanrl_worker.training_process import TrainingProcess, signal_name
-from cleanrl_worker.wandb_settings import WandbSettings, wandb_settings
+from cleanrl_worker.wandb_settings import OFFLINE, WandbSettings, wandb_settings
 from cleanrl_worker.worker_run import (
     EXIT_BAD_INPUT,
     EXIT_CANCELLED,
@@ -90,7 +90,8 @@ class ScriptRuntime(WorkerRun):
         script, folder = self._choice.script, self._folder
         settings = HookSettings(
             run_dir=str(folder.root), tensorboard_dir=str(self._config.tensorboard_folder(folder)),
-            wandb_mode=self._wandb.mode, wandb_name=str(self._config.extras.get("wandb_run_name") or ""),
+            wandb_mode=OFFLINE if self._wandb.mode == OFFLINE else "",
+            wandb_name=str(self._config.extras.get("wandb_run_name") or ""),
         )  # fmt: skip
         checkout = self._choice.checkout
         words = launch_words(
@@ -223,6 +224,8 @@ class ScriptRuntime(WorkerRun):
         watch = ProgressWatch(self._config.extras)
         while training.returncode is None:
             messages = training.messages(POLL_S)
+            if training.at_end:
+                training.wait(POLL_S)  # the script closed its end of the pipe, or is about to be gone
             if follower.has_news():
                 messages.append(self._progress(follower.newest))
             for message in messages:

@@ -34,6 +34,7 @@ TINY: Mapping[str, Any] = {
 HORIZON = 256
 _NEEDS_STEPS = frozenset({"num_steps"})
 _POLL_S = 3.0
+_MOST_CHARACTERS = 240
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -158,8 +159,13 @@ def page(results: Mapping[str, Any]) -> str:
     ]
     if others:
         lines += ["", "## Those that cannot", "", "| script | ended | reason |", "| --- | --- | --- |"]
-        lines += [f"| `{row['script']}` | {row['outcome']} | {row['reason'].replace('|', '/')} |" for row in others]
+        lines += [f"| `{row['script']}` | {row['outcome']} | {_shortened(row['reason'])} |" for row in others]
     return "\n".join([*lines, ""])
+
+
+def _shortened(reason: str) -> str:
+    text = reason.replace("|", "/")
+    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS].rsplit(" ", 1)[0] + " …"
 
 
 if __name__ == "__main__":
