@@ -41,6 +41,7 @@ from cleanrl_worker.worker_run import (
     SHARE_OF_GRACE,
     Ending,
     WorkerRun,
+    drawing_variables,
     grace_s,
 )
 
@@ -132,6 +133,7 @@ class CleanRLWorkerRuntime(WorkerRun):
             env.TRACK_TENSORBOARD: "1",
             env.TRACK_WANDB: "0",
             **({env.WANDB_RESUME: "allow"} if config.mode == RESUME else {}),
+            **drawing_variables(),
             "PYTHONUNBUFFERED": "1",
             # More threads than the algorithm asked for only fight each other.
             **dict.fromkeys(env.THREAD_COUNTS, threads),

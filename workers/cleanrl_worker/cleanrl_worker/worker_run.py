@@ -113,6 +113,14 @@ class WorkerRun(ABC):
         return ending.exit_code
 
 
+def drawing_variables() -> dict[str, str]:
+    """Without a screen pictures are drawn in memory, where the user has not said otherwise."""
+    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        return {}
+    wanted = (("SDL_VIDEODRIVER", "dummy"), ("MUJOCO_GL", "egl"))
+    return {name: os.environ.get(name, value) for name, value in wanted}
+
+
 def grace_s() -> float:
     """How long after SIGTERM this worker has until the daemon kills it."""
     try:

@@ -45,6 +45,7 @@ from cleanrl_worker.worker_run import (
     SHARE_OF_GRACE,
     Ending,
     WorkerRun,
+    drawing_variables,
     grace_s,
 )
 
@@ -119,13 +120,7 @@ class ScriptRuntime(WorkerRun):
             env.TRACK_WANDB: "1" if self._is_tracked else "0",
             **self._wandb.variables,
         }
-        if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
-            # Without a screen: pictures are drawn in memory, where the user has not said otherwise.
-            own |= {
-                name: os.environ.get(name, value)
-                for name, value in (("SDL_VIDEODRIVER", "dummy"), ("MUJOCO_GL", "egl"))
-            }
-        return own
+        return {**own, **drawing_variables()}
 
     @property
     def _is_tracked(self) -> bool:
