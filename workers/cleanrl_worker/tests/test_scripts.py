@@ -13,6 +13,7 @@ import pytest
 from cleanrl_worker import cli
 from cleanrl_worker.scripts.checking import why_no_upload
 from cleanrl_worker.scripts.provenance import repository_state
+from mosaic_wire.files import read_json_object
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import Home
 from mosaic_wire.testing import WorkerProcess, wait_until
@@ -325,3 +326,11 @@ def test_the_manifest_knows_commit_and_uncommitted_changes(tmp_path):
     assert dirty["commit"] == clean["commit"]
     assert dirty["changes"] == [" M a.py", "?? b.py"]
     assert "+x = 2" in dirty["diff"]
+
+
+def test_the_page_on_cleanrls_scripts_is_made_from_its_results():
+    from cleanrl_worker.tools.upstream_report import PAGE, RESULTS, page
+
+    assert PAGE.read_text() == page(read_json_object(RESULTS)), (
+        "run: python -m cleanrl_worker.tools.upstream_report write"
+    )
