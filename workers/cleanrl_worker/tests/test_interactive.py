@@ -138,6 +138,14 @@ def test_continuous_actions():
     }  # fmt: skip
 
 
+def test_an_environment_that_raises_tells_the_other_end_first(talk, monkeypatch):
+    talk({"cmd": "reset", "seed": 1})
+    monkeypatch.setattr(type(talk.env.unwrapped), "step", lambda self, action: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        talk({"cmd": "step", "action": 1})
+    assert "the environment failed: ZeroDivisionError" in talk.said[0]["message"]
+
+
 def test_other_spaces():
     several = gym.spaces.MultiDiscrete([2, 3])
     assert to_action(several, [1, 2]).tolist() == [1, 2]

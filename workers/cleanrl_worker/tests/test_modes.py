@@ -208,6 +208,7 @@ def test_a_custom_script_runs_in_the_run_folder_with_its_variables(tmp_path, scr
     manifest = AnalyticsManifest.read(worker.folder.manifest)
     told = manifest.extra["script"]
     assert (manifest.outcome, told["path"], told["phases"]) == ("completed", str(script), "warm-up, main")
+    assert manifest.tensorboard_dir is None  # it wrote no events
     assert told["sha256"] == hashlib.sha256(script.read_bytes()).hexdigest()
     assert (worker.folder.root / told["copy"]).read_bytes() == script.read_bytes()
     assert events_of(worker, "run_started")[0]["sha256"] == told["sha256"]

@@ -114,7 +114,11 @@ class InteractiveSession:
             over = "the episode is over" if self._episode >= 0 else "no episode has begun"
             raise BadCommand(f'{over}; send {{"cmd": "reset"}} first')
         action, source = self._action(command)
-        self._obs, reward, terminated, truncated, _ = self._env.step(action)
+        try:
+            self._obs, reward, terminated, truncated, _ = self._env.step(action)
+        except Exception as error:  # whatever it raises, the other end hears of it before the run fails
+            self._send({"type": "error", "message": f"the environment failed: {type(error).__name__}: {error}"})
+            raise
         self._episode_reward += float(reward)
         self._send({
             "type": "step", "step_index": self._step_index, "episode_index": self._episode, "action": _plain(action),

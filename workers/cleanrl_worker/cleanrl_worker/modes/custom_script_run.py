@@ -147,9 +147,10 @@ class CustomScriptRun(WorkerRun):
 
     def _list_artefacts(self, emitter: LifecycleEmitter) -> None:
         left = artefacts_of(self._folder, self._folder.tensorboard)
-        emitter.manifest = replace(
-            emitter.manifest, policy=left.policy, videos=left.videos, tensorboard_dir=left.tensorboard_dir
-        )
+        # Workers that the script started have event files of their own.
+        places = (left.tensorboard_dir, "phases")
+        events = next((place for place in places if (self._folder.root / place).is_dir()), None)
+        emitter.manifest = replace(emitter.manifest, policy=left.policy, videos=left.videos, tensorboard_dir=events)
 
     def _ending(self, session: WorkerSession, emitter: LifecycleEmitter, code: int, tail: list[str]) -> Ending:
         facts: dict[str, Any] = {
