@@ -90,15 +90,16 @@ def until_it_ends(daemon: RunningDaemon, run_id: str, *, release: bool = False) 
 
 
 def check_life_with_a_crash_at_every_commit(
-    daemon: RunningDaemon, life: Life, moment: str, *, outcome: str, attempts: set[int]
+    daemon: RunningDaemon, life: Life, *moments: str, outcome: str, attempts: set[int]
 ) -> None:
     daemon.start()  # the schema is there, a worker is described: only the run's own commits are counted
     daemon.client.workers()
     for last in count(1):
         daemon.stop()
-        daemon.script = DOOMED.format(moment=moment, last=last)
+        when = moments[last % len(moments)]
+        daemon.script = DOOMED.format(moment=when, last=last)
         daemon.start()
-        key, crashed = f"{life.__name__}-{moment}-{last}", False
+        key, crashed = f"{life.__name__}-{when}-{last}", False
         known = len(daemon.client.list().runs)
         try:
             life(daemon, key)
@@ -108,7 +109,7 @@ def check_life_with_a_crash_at_every_commit(
             daemon.script = ""
             daemon.start()
         run = life(daemon, key)
-        where = f"crash {moment} commit {last}: {daemon.story_kinds(run.run_id)}"
+        where = f"crash {when} commit {last}: {daemon.story_kinds(run.run_id)}"
         assert len(daemon.client.list().runs) == known + 1, where
         assert run.outcome == outcome, where
         started = [event.attempt for event in daemon.lifecycle(run.run_id) if event.event is LifecycleKind.RUN_STARTED]
@@ -126,10 +127,10 @@ def check_life_with_a_crash_at_every_commit(
             return
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_life_with_a_crash_at_every_commit(make_daemon, moment: str) -> None:
+def test_a_life_with_a_crash_at_every_commit(make_daemon) -> None:
+    # Before the odd and after the even ones: the second says that it is about to be started, the third that it was.
     check_life_with_a_crash_at_every_commit(
-        make_daemon(start=False), a_plain_life, moment, outcome="completed", attempts={1}
+        make_daemon(start=False), a_plain_life, "after", "before", outcome="completed", attempts={1}
     )
 
 
@@ -143,9 +144,13 @@ def test_a_run_refused_as_impossible_is_failed_whatever_commit_the_daemon_dies_a
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize(
-    ("life", "attempts"), [(a_retried_life, {1, 2}), (a_released_life, {1, 2})], ids=["retried", "released"]
+    ("life", "attempts"),
+    [(a_plain_life, {1}), (a_retried_life, {1, 2}), (a_released_life, {1, 2})],
+    ids=["plain", "retried", "released"],
 )
-def test_a_longer_life_with_a_crash_at_every_commit(make_daemon, moment: str, life: Life, attempts: set[int]) -> None:
+def test_a_life_with_a_crash_before_and_after_every_commit(
+    make_daemon, moment: str, life: Life, attempts: set[int]
+) -> None:
     check_life_with_a_crash_at_every_commit(
         make_daemon(start=False), life, moment, outcome="completed", attempts=attempts
     )
