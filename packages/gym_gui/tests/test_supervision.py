@@ -32,6 +32,11 @@ ENDINGS = {
     "exit 0 without a word": (EndingFacts(EXEC, 0), RunEvent.FAULTED, "without reporting run_completed"),
     "exit 0 before registering": (EndingFacts(HSHK, 0), RunEvent.FAULTED, "without reporting run_completed"),
     "completed without having started": (EndingFacts(RDY, 0, COMPLETED), RunEvent.FAULTED, "before run_started"),
+    "completed while it was stopped and cancelled": (
+        EndingFacts(PAUSE, 0, COMPLETED, cancel_requested=True),
+        RunEvent.CANCELLED,
+        "on request",
+    ),
     "its own failure": (
         EndingFacts(EXEC, 1, FAILED, failure="ValueError: NaN loss"),
         RunEvent.FAULTED,
@@ -84,3 +89,8 @@ def test_every_ending_is_a_row_of_the_transition_table(case):
 )
 def test_an_exit_code_is_told_in_words(code, words):
     assert words in describe_exit(code)
+
+
+def test_a_run_that_completes_a_moment_after_its_fault_keeps_the_reason_of_the_fault() -> None:
+    ending = conclude(EndingFacts(RunStatus.FAULT, 0, COMPLETED, fault="out of wall-clock time"))
+    assert (ending.event, ending.reason) == (RunEvent.FAULTED, "out of wall-clock time")

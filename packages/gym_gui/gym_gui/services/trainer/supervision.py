@@ -54,14 +54,15 @@ def conclude(facts: EndingFacts) -> Ending:
     code, record = facts.exit_code, facts.exit_record
     if code is None and record is not None:
         code = record.exit_code
-    if facts.last_words is LifecycleKind.RUN_COMPLETED and code == 0:
-        if facts.status is RunStatus.EXEC:
-            return Ending(RunEvent.COMPLETED, "completed")
-        return Ending(RunEvent.FAULTED, f"it reported run_completed in state {facts.status}, before run_started")
+    is_done = facts.last_words is LifecycleKind.RUN_COMPLETED and code == 0
+    if is_done and facts.status is RunStatus.EXEC:
+        return Ending(RunEvent.COMPLETED, "completed")
     if facts.cancel_requested:
         return Ending(RunEvent.CANCELLED, "cancelled on request")
     if facts.fault:
         return Ending(RunEvent.FAULTED, facts.fault)
+    if is_done:
+        return Ending(RunEvent.FAULTED, f"it reported run_completed in state {facts.status}, before run_started")
     if facts.release_requested and facts.status is RunStatus.PAUSE:
         if record is not None and record.outcome is ExitOutcome.RELEASED:
             return Ending(RunEvent.RELEASED, "checkpointed; CPUs and GPUs are free again")
