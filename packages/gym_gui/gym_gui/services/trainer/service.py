@@ -216,8 +216,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
 
     @_translated
     async def StreamRunLogs(self, request: pb.StreamRunLogsRequest, _context: Any) -> AsyncIterator[pb.LogChunk]:
-        record = await self._trainer.get(check_run_id(request.run_id))
-        path = self._log_path(request.run_id, request.stream or "stdout")
+        path = self._log_path(check_run_id(request.run_id), request.stream or "stdout")
         offset = 0
         if request.tail_bytes < 0:
             raise NotPossibleNow(f"cannot show the last {request.tail_bytes} bytes; give a number from 0")
@@ -225,6 +224,8 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             offset = max(0, _size_of(path) - request.tail_bytes)
         watcher = self._trainer.journal.watch(request.run_id)
         try:
+            # Looked at when its changes are watched already: the end must not fall between the two.
+            record = await self._trainer.get(request.run_id)
             while True:
                 over = record.status is RunStatus.TERM
                 while data := await asyncio.to_thread(_read_at, path, offset):
