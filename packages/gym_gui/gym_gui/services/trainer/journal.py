@@ -160,13 +160,15 @@ class Journal:
         self._headlines[run_id] = headline
 
     async def flush_headlines(self) -> None:
-        """Write what was kept. Figures are not worth a retry: the next heartbeat brings newer ones."""
+        """Write what was kept; what the disk does not take now is written with the next ones."""
         if not self._headlines:
             return
         pending, self._headlines = self._headlines, {}
         try:
             await self.read(self._registry.update_headlines, pending)
         except RegistryUnwritable as error:
+            # Kept for the next time: a run's last figures have no newer ones to follow.
+            self._headlines = {**pending, **self._headlines}
             logger.warning("headline figures were not stored: %s", error)
 
     def close(self) -> None:
