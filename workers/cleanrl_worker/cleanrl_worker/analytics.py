@@ -39,7 +39,7 @@ def build_manifest(
         algo=config.algo,
         env_id=config.env_id,
         seed=config.seed,
-        tensorboard_dir=_relative(config.tensorboard_folder(folder), folder),
+        tensorboard_dir=_relative(config.tensorboard_folder(folder), folder) if config.writes_events else None,
         checkpoints=earlier.checkpoints if earlier is not None else (),
         notes=str(config.extras.get("notes") or ""),
         requirements=tuple(requirements),

@@ -27,6 +27,7 @@ from cleanrl_worker.config import CleanRLWorkerConfig, read_flags
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.modes.table import CUSTOM_SCRIPT, INTERACTIVE
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, resolve
+from cleanrl_worker.switches import HELP, from_artifacts, take_switches
 
 if TYPE_CHECKING:
     from cleanrl_worker.modes.custom_script_run import CustomScriptRun
@@ -54,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cleanrl-worker", description="Run one CleanRL algorithm as a MOSAIC worker.", allow_abbrev=False,
-        epilog="Any flag of the algorithm may follow, e.g. --learning-rate 1e-3 --no-anneal-lr.",
+        epilog=f"switches, which win over the file:\n{HELP}\n\n"
+        "Any flag of the algorithm may follow, e.g. --learning-rate 1e-3 --no-anneal-lr.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add_worker_arguments(parser)
     parser.add_argument("--extras", metavar="JSON", help="an object that is merged over the file's extras")
@@ -216,6 +219,9 @@ def _load(
     config = CleanRLWorkerConfig.load(arguments.config, overrides, make_run_id=new_run_id)
     script = _script_of(config)
     algorithm = script.script.algorithm() if script is not None else _algorithm(config.algo)
+    switched = from_artifacts(config.raw, config.extras)
+    rest, switched = take_switches(rest, switched, algorithm, is_script=script is not None)
+    config = replace(config, extras=switched)
     if not rest or algorithm is None:  # without an algorithm nobody knows its flags
         return config, script, []
     values, problems = read_flags(rest, algorithm)

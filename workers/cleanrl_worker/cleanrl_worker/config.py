@@ -19,6 +19,8 @@ from cleanrl_worker.modes import interactive, policy_eval, training
 from cleanrl_worker.modes.checkpoints import find_checkpoint
 from cleanrl_worker.modes.table import EVALUATE, INTERACTIVE, RESUME, TRAINING, mode_of, mode_problems
 from cleanrl_worker.no_progress import policy_problems
+from cleanrl_worker.switches import writes_events
+from cleanrl_worker.wandb_settings import is_tracked
 
 _SHARED_EXTRAS = ("eval_episodes", "checkpoint_freq", "agent")
 """Extras about the worker that are also fields of our algorithms"""
@@ -39,6 +41,9 @@ class CleanRLWorkerConfig(WorkerConfig):
         for name in ("cuda", "use_cuda", "gpu"):
             if isinstance(self.extras.get(name), bool):
                 values.setdefault("cuda", self.extras[name])
+        values.pop("track", None)
+        if self.is_tracked:
+            values["track"] = True
         values |= {"env_id": self.env_id, "total_timesteps": self.total_timesteps}
         if self.mode not in TRAINING:  # how long and how often is for training to know
             for name in ("total_timesteps", "eval_episodes", "checkpoint_freq"):
@@ -65,6 +70,16 @@ class CleanRLWorkerConfig(WorkerConfig):
             return source.path if source is not None else None
         return None
 
+    @property
+    def is_tracked(self) -> bool:
+        """Does the run log to Weights & Biases?"""
+        return is_tracked(self.extras)
+
+    @property
+    def writes_events(self) -> bool:
+        """Are there TensorBoard's event files?"""
+        return writes_events(self.extras)
+
     def tensorboard_folder(self, folder: RunFolder) -> Path:
         """Where event files go: `extras.tensorboard_dir` below the run folder."""
         chosen = self.extras.get("tensorboard_dir")
@@ -84,8 +99,8 @@ class CleanRLWorkerConfig(WorkerConfig):
             found += interactive.problems(self.extras, algo=self.algo)
         if self.extras.get("source") not in (None, "", "mosaic"):
             found.append(Problem("extras.source", "only MOSAIC's own algorithms can run yet; leave it out"))
-        if self.extras.get("track_wandb"):
-            found.append(Problem("extras.track_wandb", "logging to Weights & Biases is not there yet; set it to false"))
+        if not isinstance(self.extras.get("track_wandb", False), bool):
+            found.append(Problem("extras.track_wandb", "must be true or false"))
         found += policy_problems(self.extras)
         if not self.tensorboard_folder(folder).resolve().is_relative_to(folder.root.resolve()):
             found.append(Problem("extras.tensorboard_dir", f"must lie in the run folder {folder.root}"))

@@ -94,9 +94,17 @@ def _work(algo: str, module: ModuleType, args: Any, arguments: argparse.Namespac
         run_algorithm(algo, args, module.train, folder, channel, tensorboard=tensorboard, resume=arguments.resume_from)
 
 
+def _end(code: int) -> None:
+    if "cleanrl_worker.training.tracking" in sys.modules:  # not for scripts: they have W&B to themselves
+        from cleanrl_worker.training.tracking import leave
+
+        leave(code)
+    sys.exit(code)
+
+
 def _leave(number: int, frame: FrameType | None) -> None:
     sys.exit(EXIT_STOPPED)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _end(main())

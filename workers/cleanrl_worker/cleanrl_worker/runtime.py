@@ -32,6 +32,7 @@ from cleanrl_worker.requirement_sets import hold, interpreter_for
 from cleanrl_worker.requirement_sets.errors import RequirementSetError
 from cleanrl_worker.telemetry import LifecycleEmitter
 from cleanrl_worker.training_process import TrainingProcess, signal_name
+from cleanrl_worker.wandb_settings import WandbSettings, wandb_settings
 from cleanrl_worker.worker_run import (
     EXIT_BAD_INPUT,
     EXIT_CANCELLED,
@@ -115,6 +116,22 @@ class CleanRLWorkerRuntime(WorkerRun):
         return self._values.get(name, known.default if known is not None else None)
 
     @cached_property
+    def _wandb(self) -> WandbSettings | None:
+        """How the run talks to W&B; None when it does not."""
+        if not self._config.is_tracked:
+            return None
+        is_resumed = self._config.mode == RESUME or os.environ.get(env.MOSAIC_RUN_ATTEMPT, "1") not in ("", "1")
+        return wandb_settings(
+            self._config.run_id, self._folder.root, self._config.extras, os.environ, is_resumed=is_resumed,
+            project=self._wandb_name("wandb_project_name", env.WANDB_PROJECT),
+            entity=self._wandb_name("wandb_entity", env.WANDB_ENTITY),
+        )  # fmt: skip
+
+    def _wandb_name(self, field: str, variable: str) -> str:
+        """What the config says, else the variable, else the algorithm's default."""
+        return str(self._values.get(field) or os.environ.get(variable) or self._value(field) or "")
+
+    @cached_property
     def variables(self) -> dict[str, str]:
         """What the training process finds in its environment, besides the worker's own."""
         config, folder = self._config, self._folder
@@ -130,9 +147,10 @@ class CleanRLWorkerRuntime(WorkerRun):
             env.CLEANRL_AGENT_ID: str(config.extras.get("agent_id") or ""),
             env.CLEANRL_SEED: str(self._value("seed")),
             env.CLEANRL_NUM_ENVS: str(self._value("num_envs")),
-            env.TRACK_TENSORBOARD: "1",
-            env.TRACK_WANDB: "0",
+            env.TRACK_TENSORBOARD: "1" if config.writes_events else "0",
+            env.TRACK_WANDB: "1" if config.is_tracked else "0",
             **({env.WANDB_RESUME: "allow"} if config.mode == RESUME else {}),
+            **(self._wandb.variables if self._wandb is not None else {}),
             **drawing_variables(),
             "PYTHONUNBUFFERED": "1",
             # More threads than the algorithm asked for only fight each other.
@@ -141,6 +159,7 @@ class CleanRLWorkerRuntime(WorkerRun):
 
     def summary(self) -> dict[str, Any]:
         """What a dry run shows."""
+        config, wandb = self._config, self._wandb
         return {
             "run_id": self._config.run_id,
             "mode": self._config.mode,
@@ -152,7 +171,8 @@ class CleanRLWorkerRuntime(WorkerRun):
             "argv": self.command,
             "environment": self.variables,
             "run_dir": str(self._folder.root),
-            "tensorboard_dir": str(self._config.tensorboard_folder(self._folder)),
+            "tensorboard_dir": str(config.tensorboard_folder(self._folder)) if config.writes_events else None,
+            "wandb": f"{wandb.mode}: {wandb.reason}".removesuffix(": ") if wandb is not None else "off",
             "checkpoint_dir": str(self._folder.checkpoints),
             "resume_from": str(self._config.resume_from) if self._config.resume_from is not None else None,
         }
@@ -160,9 +180,18 @@ class CleanRLWorkerRuntime(WorkerRun):
     # -- running it
 
     def first_manifest(self, session: WorkerSession) -> AnalyticsManifest:
-        return build_manifest(
+        manifest = build_manifest(
             self._config, self._folder, argv=self.command, requirements=self._found.sets or ("base",),
             versions=self._found.versions, threads=int(self.variables[env.THREAD_COUNTS[0]]), attempt=session.attempt,
+        )  # fmt: skip
+        if self._wandb is None:
+            return manifest
+        project = self._wandb_name("wandb_project_name", env.WANDB_PROJECT) or None
+        entity = self._wandb_name("wandb_entity", env.WANDB_ENTITY) or None
+        return replace(
+            manifest, wandb_run_id=self._config.run_id, wandb_project=project, wandb_entity=entity,
+            wandb_run_path=f"{entity}/{project}/{self._config.run_id}" if entity and project else None,
+            extra={**manifest.extra, "wandb_mode": self._wandb.mode},
         )  # fmt: skip
 
     def started_facts(self) -> dict[str, Any]:
@@ -189,7 +218,8 @@ class CleanRLWorkerRuntime(WorkerRun):
         return interpreter_for(find_home(), self._found.sets) if self._found.sets else self._found.python
 
     def _follow(self, session: WorkerSession, emitter: LifecycleEmitter, keep_open: tuple[int, ...]) -> Ending:
-        environ = {**os.environ, **self.variables}
+        inherited = self._wandb.apply_to(os.environ) if self._wandb is not None else os.environ
+        environ = {**inherited, **self.variables}
         training = TrainingProcess(
             self.command, environ, cwd=self._folder.root, logs=self._folder.logs, keep_open=keep_open
         )

@@ -40,21 +40,17 @@ class LifecycleEmitter:
                 self._write_heartbeat_line()
             case "checkpoint_saved":
                 self._add_checkpoint(facts)
-            case "policy":
-                self._change_manifest(policy=facts["path"])
             case "checkpoint_loaded":
                 self._change_manifest(extra={**self.manifest.extra, "loaded_from": facts})
                 self._session.emit(LifecycleKind.CHECKPOINT_LOADED, facts)
             case "paused" | "resumed" | "stage_changed" as kind:
                 self._session.emit(LifecycleKind(kind), facts)
-            case "video":
-                self._change_manifest(videos=(*self.manifest.videos, facts["path"]))
             case "ended":
                 self.ending = facts
                 if facts.get("evaluation"):
                     self._change_manifest(evaluation=facts["evaluation"])
-            case "versions":  # of an interpreter that is not this one
-                self._change_manifest(versions={**self.manifest.versions, **facts["versions"]})
+            case "policy" | "video" | "versions" | "wandb" as kind:
+                self._note_in_manifest(kind, facts)
             case "failed":
                 self.failure = facts
             case "alive":
@@ -81,6 +77,23 @@ class LifecycleEmitter:
         others = [known for known in self.manifest.checkpoints if known.path != entry.path]
         self._change_manifest(checkpoints=tuple(sorted([*others, entry], key=lambda known: known.step)))
         self._session.emit(LifecycleKind.CHECKPOINT_SAVED, entry.to_json())
+
+    def _note_in_manifest(self, kind: str, facts: Mapping[str, Any]) -> None:
+        match kind:
+            case "policy":
+                self._change_manifest(policy=facts["path"])
+            case "video":
+                self._change_manifest(videos=(*self.manifest.videos, facts["path"]))
+            case "versions":  # of an interpreter that is not this one
+                self._change_manifest(versions={**self.manifest.versions, **facts["versions"]})
+            case "wandb":
+                self._learn_of_wandb(facts)
+
+    def _learn_of_wandb(self, facts: Mapping[str, Any]) -> None:
+        told = {f"wandb_{name}": facts[name] for name in ("url", "problem") if name in facts}
+        path = facts.get("run_path") or self.manifest.wandb_run_path
+        entity = path.split("/")[0] if path and path.count("/") == 2 else self.manifest.wandb_entity
+        self._change_manifest(wandb_run_path=path, wandb_entity=entity, extra={**self.manifest.extra, **told})
 
     def _change_manifest(self, **changes: Any) -> None:
         self.manifest = replace(self.manifest, **changes)

@@ -30,6 +30,15 @@ _PROXIES = {
 """The variable W&B reads: the form's field, then the variables that may hold it, the first that does wins"""
 
 
+def is_tracked(extras: Mapping[str, Any]) -> bool:
+    """Does this run log to W&B? `extras.track_wandb` says so, or the algorithm's flag `track`; only who trains does."""
+    if extras.get("mode") in ("policy_eval", "interactive"):
+        return False
+    parameters = extras.get("algo_params")
+    places = (extras, parameters if isinstance(parameters, Mapping) else {})
+    return any(str(place.get(name)).lower() == "true" for place in places for name in ("track_wandb", "track"))
+
+
 @dataclass(frozen=True)
 class WandbSettings:
     """What the training process gets, and what people are told."""

@@ -429,13 +429,8 @@ def _check_it_fits(args: Args, earlier: dict[str, Any]) -> None:
 def check(args: Args) -> None:
     """Refuse values that no run can be made of."""
     check_args(args, RULES)
-    problems = []
-    if args.track:
-        problems.append("--track: logging to Weights & Biases is not there yet; leave it out")
     if args.capture_video:
-        problems.append("--capture-video: recording videos is not there yet; leave it out")
-    if problems:
-        raise BadInput("; ".join(problems))
+        raise BadInput("--capture-video: recording videos is not there yet; leave it out")
 
 
 def train(args: Args, run: RunContext) -> Evaluation | None:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from mosaic_wire.errors import ConfigProblems
 
 from cleanrl_worker.requirement_sets.pins import BASE, LISTS, check_known, parse_sets
+from cleanrl_worker.wandb_settings import is_tracked
 from cleanrl_worker.wrappers.schedule import needs_syllabus, parse_schedule
 
 
@@ -128,7 +129,7 @@ def _from_extras(extras: Mapping[str, Any]) -> set[str]:
     parameters = extras.get("algo_params")
     both = {**(parameters if isinstance(parameters, Mapping) else {}), **extras}
     found = set()
-    if _is_on(both.get("track_wandb")) or _is_on(both.get("track")):
+    if is_tracked(extras):
         found.add("wandb")
     if any(_is_on(both.get(name)) for name in ("capture_video", "capture-video", "eval_capture_video")):
         found.add("video")

@@ -2,7 +2,7 @@
 
 worker → training   {"command": "pause" | "resume" | "release" | "stop"}
 training → worker   {"kind": "progress" | "checkpoint_saved" | "checkpoint_loaded" | "paused" | "resumed"
-                             | "policy" | "alive" | "stage_changed" | "video" | "ended" | "failed", …}
+                             | "policy" | "alive" | "stage_changed" | "video" | "wandb" | "ended" | "failed", …}
 """
 
 from __future__ import annotations

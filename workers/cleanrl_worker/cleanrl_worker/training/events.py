@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,13 +25,22 @@ _DT_STRING = 7
 
 
 class EventWriter:
-    """Writes one event file.
+    """Writes one event file; without a folder none. `mirror` is told every scalar as well.
 
     Where an earlier attempt left event files, readers drop what those say after step `resume_at` (-1: everything).
     """
 
-    def __init__(self, folder: Path, *, resume_at: int = -1) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        folder: Path | None,
+        *,
+        resume_at: int = -1,
+        mirror: Callable[[Mapping[str, float], int], None] | None = None,
+    ) -> None:
+        self._folder, self._mirror = folder, mirror
+        self._writer: EventFileWriter | None = None
+        if folder is None:
+            return
         with self._said_of_the_disk():
             folder.mkdir(parents=True, exist_ok=True)
             goes_on = any(folder.glob("events.out.tfevents.*"))
@@ -41,6 +50,8 @@ class EventWriter:
             self._add(Event(wall_time=time.time(), step=resume_at + 1, session_log=start))
 
     def _add(self, event: Event) -> None:
+        if self._writer is None:
+            return
         with self._said_of_the_disk():  # what the writing thread met comes up here, at the next event
             self._writer.add_event(event)
 
@@ -58,8 +69,12 @@ class EventWriter:
     def add_scalars(self, values: Mapping[str, float], step: int) -> None:
         """Write values of one step in one event: a record's checksum is computed in Python, byte by byte."""
         # NaN and infinities have no place on a chart; the algorithm reports them.
-        finite = [Summary.Value(tag=tag, simple_value=x) for tag, x in values.items() if math.isfinite(x)]
-        self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=finite)))
+        finite = {tag: x for tag, x in values.items() if math.isfinite(x)}
+        if self._mirror is not None:
+            self._mirror(finite, step)
+        if self._writer is not None:
+            summary = Summary(value=[Summary.Value(tag=tag, simple_value=x) for tag, x in finite.items()])
+            self._add(Event(wall_time=time.time(), step=step, summary=summary))
 
     def add_text(self, tag: str, text: str, step: int = 0) -> None:
         metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
@@ -69,9 +84,11 @@ class EventWriter:
         self._add(Event(wall_time=time.time(), step=step, summary=summary))
 
     def flush(self) -> None:
-        with self._said_of_the_disk():
-            self._writer.flush()
+        if self._writer is not None:
+            with self._said_of_the_disk():
+                self._writer.flush()
 
     def close(self) -> None:
-        with self._said_of_the_disk():
-            self._writer.close()
+        if self._writer is not None:
+            with self._said_of_the_disk():
+                self._writer.close()

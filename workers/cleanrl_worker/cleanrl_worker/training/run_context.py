@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from mosaic_wire import env
 from mosaic_wire.files import write_bytes_atomically
 from mosaic_wire.manifest import CheckpointEntry
 from mosaic_wire.paths import RunFolder
@@ -23,6 +25,7 @@ from cleanrl_worker.training.envs import VectorEnvs, make_envs
 from cleanrl_worker.training.events import EventWriter
 from cleanrl_worker.training.foreign_model import ForeignModel, read_foreign_model
 from cleanrl_worker.training.state import TrainingState
+from cleanrl_worker.training.tracking import FINISH_S, HURRIED_FINISH_S, WandbTracker
 from cleanrl_worker.wrappers.schedule import Schedule
 
 _REPORT_EVERY_S = 0.5
@@ -50,6 +53,7 @@ class RunContext:
         tensorboard: Path | None = None,
         resume: Path | None = None,
         curriculum: Schedule | None = None,
+        track: bool = False,
     ) -> None:
         self.algo = algo
         self.folder = RunFolder(folder)
@@ -63,9 +67,12 @@ class RunContext:
             self.checkpoint = load_state(resume, algo)
         self._resumed_from = resume
         self.curriculum = curriculum
+        self._tracker = WandbTracker() if track else None
+        writes_events = os.environ.get(env.TRACK_TENSORBOARD) != "0"
         self.writer = EventWriter(
-            tensorboard or self.folder.tensorboard,
+            (tensorboard or self.folder.tensorboard) if writes_events else None,
             resume_at=self.checkpoint.step if self.checkpoint is not None else -1,
+            mirror=self._tracker.log if self._tracker is not None else None,
         )
         self.stopped: Stop | None = None
         self._asked_to_stop = False
@@ -112,6 +119,8 @@ class RunContext:
         if self.checkpoint is None:
             rows = "\n".join(f"|{name}|{value}|" for name, value in asdict(args).items())
             self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
+        if self._tracker is not None:
+            self._tracker.start(args)
         self._tell_progress()
 
     def loaded(self, environments: str) -> None:
@@ -145,6 +154,11 @@ class RunContext:
         sps = self.steps_per_second(self._step) if self._step > self._first_step else None
         message = {"step": self._step, "total": self._total, "episodic_return": self._episodic_return, "sps": sps}
         self._channel.tell("progress", message, must_arrive=False)
+        self._tell_tracking()
+
+    def _tell_tracking(self) -> None:
+        if self._tracker is not None and (facts := self._tracker.news()):
+            self._channel.tell("wandb", facts)
 
     # -- control
 
@@ -229,8 +243,16 @@ class RunContext:
             raise TrainingStopped(f"the policy {name} could not be written: {error.strerror or error}") from error
         self._channel.tell("policy", {"path": name})
 
+    def finish_tracking(self, *, failed: bool) -> None:
+        """Let W&B have the rest, within bounds; harmless when nothing is tracked or it is done already."""
+        if self._tracker is not None:
+            in_a_hurry = failed or self.stopped is not None
+            self._tracker.finish(HURRIED_FINISH_S if in_a_hurry else FINISH_S, exit_code=int(failed))
+            self._tell_tracking()
+
     def end(self, result: Mapping[str, Any]) -> None:
-        """Say how it ended; the last message of a training process."""
+        """Say how it ended; the training process has nothing to do after this but to let W&B finish."""
         self.writer.close()
         self._tell_progress()
         self._channel.tell("ended", {"outcome": str(self.stopped or "completed"), "step": self._step, **result})
+        self.finish_tracking(failed=False)

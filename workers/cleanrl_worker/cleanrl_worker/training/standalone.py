@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import signal
 import sys
 import time
@@ -18,6 +20,8 @@ from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.training.channel import Channel, ConsoleChannel
 from cleanrl_worker.training.evaluation import Evaluation
 from cleanrl_worker.training.run_context import RunContext, Stop
+from cleanrl_worker.training.tracking import leave
+from cleanrl_worker.wandb_settings import wandb_settings
 from cleanrl_worker.wrappers.schedule import Schedule
 
 Train = Callable[[Any, RunContext], Evaluation | None]
@@ -29,13 +33,27 @@ def run_alone(algo: str, args_type: type[Any], train: Train, argv: list[str] | N
     name = args.env_id.replace("/", "_").replace(":", "_")
     folder = Path("runs") / f"{name}__{args.exp_name}__{args.seed}__{int(time.time())}"
     folder.mkdir(parents=True, exist_ok=True)
+    if args.track:
+        _prepare_tracking(args, folder)
     try:
         stopped = run_algorithm(algo, args, train, folder, ConsoleChannel(), tensorboard=folder)
     except (BadInput, TrainingStopped) as error:
         sys.stderr.write(f"{error}\n")
-        sys.exit(2 if isinstance(error, BadInput) else 1)
+        leave(2 if isinstance(error, BadInput) else 1)
     sys.stdout.write(f"everything is in {folder}\n")
-    sys.exit(130 if stopped else 0)
+    leave(130 if stopped else 0)
+
+
+def _prepare_tracking(args: Any, folder: Path) -> None:
+    """What the worker does for its runs: W&B's variables, and a refusal where the package is missing."""
+    found = importlib.util.find_spec("wandb")
+    if found is None or found.origin is None:  # a folder of that name with W&B's files in it is no package
+        sys.stderr.write(f"--track needs the package wandb, which {sys.executable} does not have\n")
+        sys.exit(2)
+    settings = wandb_settings(folder.name, folder.absolute(), {}, os.environ)
+    os.environ.update(settings.variables)
+    if settings.reason:
+        sys.stdout.write(f"W&B is {settings.mode}: {settings.reason}\n")
 
 
 def run_algorithm(
@@ -51,7 +69,9 @@ def run_algorithm(
 ) -> Stop | None:
     """Train in this process; SIGTERM and Ctrl-C end it at the next safe point, with a checkpoint."""
     torch.set_num_threads(max(1, args.torch_threads))
-    run = RunContext(algo, folder, channel, tensorboard=tensorboard, resume=resume, curriculum=curriculum)
+    run = RunContext(
+        algo, folder, channel, tensorboard=tensorboard, resume=resume, curriculum=curriculum, track=args.track
+    )
     with stopped_by_signals(run):
         evaluation = train(args, run)
         run.end({"evaluation": evaluation.to_json()} if evaluation is not None else {})
@@ -74,5 +94,6 @@ def stopped_by_signals(run: RunContext) -> Iterator[None]:
             run.writer.close()
         raise
     finally:
+        run.finish_tracking(failed=True)  # where training has come to its end, this is done already
         for number, handler in earlier.items():
             signal.signal(number, handler)

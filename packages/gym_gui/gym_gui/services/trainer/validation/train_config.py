@@ -215,6 +215,10 @@ def _canonical(
     flat["extras"] = {key: value for key, value in extras.items() if not is_hint(key, value, algorithm)}
     if document["artifacts"]["wandb"]["enabled"]:
         flat["extras"]["track_wandb"] = True  # the worker sees its own part only
+    if not document["artifacts"]["tensorboard"]["enabled"]:
+        flat["extras"]["tensorboard_dir"] = ""  # which means that there are no event files
+    elif flat["extras"].get("tensorboard_dir", "tensorboard") in (None, ""):
+        del flat["extras"]["tensorboard_dir"]
     if script is not None:
         flat["extras"]["script_sha256"] = script.sha256  # what was looked at is what shall run
     flat.setdefault("run_id", RUN_ID)
