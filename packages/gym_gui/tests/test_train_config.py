@@ -170,6 +170,7 @@ def test_missing_artifacts_are_derived_from_the_extras(extras, tensorboard, wand
     left = config.metadata.worker.config["extras"]
     assert "tensorboard" not in left
     assert left.get("track_wandb", False) is wandb  # the worker sees only its own part
+    assert (left.get("tensorboard_dir", "tensorboard") != "") is tensorboard
 
 
 def test_given_artifacts_reach_the_worker():
@@ -178,6 +179,15 @@ def test_given_artifacts_reach_the_worker():
     )
     assert config.artifacts.tensorboard.enabled
     assert config.metadata.worker.config["extras"]["track_wandb"] is True
+
+
+@pytest.mark.parametrize("said", ["", "tb", ...])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_switch_for_event_files_reaches_the_worker(said, enabled):
+    artifacts = {"tensorboard": {"enabled": enabled}}
+    config = validated(example(artifacts=artifacts, metadata__worker__config__extras__tensorboard_dir=said))
+    left = config.metadata.worker.config["extras"].get("tensorboard_dir", "its own")
+    assert left == ("" if not enabled else "tb" if said == "tb" else "its own")
 
 
 def test_a_run_without_a_name_gets_one_with_the_time():

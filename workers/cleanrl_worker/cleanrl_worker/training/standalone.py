@@ -33,9 +33,9 @@ def run_alone(algo: str, args_type: type[Any], train: Train, argv: list[str] | N
     name = args.env_id.replace("/", "_").replace(":", "_")
     folder = Path("runs") / f"{name}__{args.exp_name}__{args.seed}__{int(time.time())}"
     folder.mkdir(parents=True, exist_ok=True)
-    if args.track:
-        _prepare_tracking(args, folder)
     try:
+        if args.track:
+            _prepare_tracking(folder)
         stopped = run_algorithm(algo, args, train, folder, ConsoleChannel(), tensorboard=folder)
     except (BadInput, TrainingStopped) as error:
         sys.stderr.write(f"{error}\n")
@@ -44,12 +44,11 @@ def run_alone(algo: str, args_type: type[Any], train: Train, argv: list[str] | N
     leave(130 if stopped else 0)
 
 
-def _prepare_tracking(args: Any, folder: Path) -> None:
+def _prepare_tracking(folder: Path) -> None:
     """What the worker does for its runs: W&B's variables, and a refusal where the package is missing."""
     found = importlib.util.find_spec("wandb")
     if found is None or found.origin is None:  # a folder of that name with W&B's files in it is no package
-        sys.stderr.write(f"--track needs the package wandb, which {sys.executable} does not have\n")
-        sys.exit(2)
+        raise BadInput(f"--track needs the package wandb, which {sys.executable} does not have")
     settings = wandb_settings(folder.name, folder.absolute(), {}, os.environ)
     os.environ.update(settings.variables)
     if settings.reason:
