@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -76,6 +76,7 @@ class TrainerDispatcher:
         self.queue = RunQueue()
         self.supervisors: dict[str, RunSupervisor] = {}
         self._launching: dict[str, asyncio.Event] = {}
+        self._being_launched: dict[str, RunRecord] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._preparing: dict[str, str] = {}
         self._prepared: set[str] = set()
@@ -155,7 +156,12 @@ class TrainerDispatcher:
 
     async def _serve_queue(self) -> None:
         while True:
-            short = await self._start_what_fits()
+            try:
+                short = await self._start_what_fits()
+            except Exception:
+                # The boundary of the queue: whatever goes wrong once, the runs in it must not wait forever.
+                logger.exception("the queue could not be served, trying on")
+                short = True
             # A shortage of memory or disk ends without telling us; anything else does.
             try:
                 async with asyncio.timeout(_CAPACITY_RECHECK_S if short else None):
@@ -168,12 +174,9 @@ class TrainerDispatcher:
         """Start queued runs, highest priority first, first come first served; True: the machine itself is short."""
         short = False
         for record in self.queue.candidates(self._ledger):
-            shortage = await asyncio.to_thread(
-                self._guard.shortage,
-                request_of(record),
-                self._estimate_mb(record),
-                promised_memory_mb=self._promised_memory_mb(),
-            )
+            started = [each.record for each in self.supervisors.values() if each.record.status is RunStatus.HSHK]
+            starting = [*self._being_launched.values(), *started]
+            shortage = await asyncio.to_thread(self._shortage, record, starting)
             if record.run_id not in self.queue:
                 continue  # cancelled while the machine was looked at
             if shortage is not None:
@@ -185,7 +188,7 @@ class TrainerDispatcher:
                 self.queue.blocked(record, reservation)
                 continue
             self.queue.remove(record.run_id)
-            self._launching[record.run_id] = asyncio.Event()
+            self._launching[record.run_id], self._being_launched[record.run_id] = asyncio.Event(), record
             self._spawn(self._launch_and_supervise(record, reservation), f"run {record.run_id}")
         return short
 
@@ -195,10 +198,11 @@ class TrainerDispatcher:
         except (TrainerError, WireError):
             return 0
 
-    def _promised_memory_mb(self) -> int:
-        """What runs that were just started will take and do not show yet."""
-        starting = [each.record for each in self.supervisors.values() if each.record.status is RunStatus.HSHK]
-        return sum(record.memory_mb or self._estimate_mb(record) for record in starting)
+    def _shortage(self, record: RunRecord, starting: Sequence[RunRecord]) -> str | None:
+        """What the machine has too little of for this run. In a thread: a worker may have to be asked what it needs."""
+        # What runs that were just started will take and do not show yet.
+        promised_mb = sum(each.memory_mb or self._estimate_mb(each) for each in starting)
+        return self._guard.shortage(request_of(record), self._estimate_mb(record), promised_memory_mb=promised_mb)
 
     def impossible(self, record: RunRecord) -> str | None:
         """Why this machine can never run it, or None."""
@@ -253,6 +257,7 @@ class TrainerDispatcher:
         return supervisor
 
     def _launched(self, run_id: str) -> None:
+        self._being_launched.pop(run_id, None)
         if (event := self._launching.pop(run_id, None)) is not None:
             event.set()
 
