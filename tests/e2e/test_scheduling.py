@@ -209,3 +209,31 @@ def test_memory_promised_to_runs_is_not_promised_twice(make_daemon) -> None:
     daemon.wait_for_run(second, lambda run: run.queue_reason.startswith("waiting for 700 MB of memory (300 of 1000"))
     daemon.client.cancel(first)
     assert daemon.wait_for(second).outcome == "completed"
+
+
+SMALL_MEMORY = """
+import functools, logging, sys
+from gym_gui.config.settings import load_settings
+from gym_gui.services.trainer import daemon
+from gym_gui.services.trainer.resources import Inventory
+from mosaic_wire.paths import find_home
+
+class Probe:
+    def free_memory_mb(self): return 1000
+    def free_disk_mb(self, folder): return 1_000_000
+
+daemon.CapacityGuard = functools.partial(daemon.CapacityGuard, probe=Probe())
+logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+sys.exit(daemon.run_daemon(find_home(), load_settings(), inventory=Inventory(64, 100_000)))
+"""
+
+
+def test_a_burst_of_runs_does_not_get_the_same_free_memory_over_and_over(make_daemon) -> None:
+    # 1000 MB stay free all the time, as they do until workers that were just started touch what they need.
+    daemon = make_daemon(script=SMALL_MEMORY, min_free_memory_mb=100)
+    runs = [daemon.submit(**ENDLESS, never_register=True, resources=asking(1, memory_mb=400)).run_id for _ in range(5)]
+    daemon.wait_for(runs[1], "HSHK")
+    daemon.wait_for_run(runs[2], lambda run: run.queue_reason.startswith("waiting for memory"))
+    assert [daemon.client.get(run_id).status for run_id in runs] == ["HSHK", "HSHK", "INIT", "INIT", "INIT"]
+    daemon.client.cancel(runs[0])
+    assert daemon.wait_for(runs[2], "HSHK")
