@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from mosaic_wire.paths import Home
 from gym_gui.config.settings import Settings
 from gym_gui.services.trainer.capacity import CapacityGuard
 from gym_gui.services.trainer.catalog import WorkerCatalog
-from gym_gui.services.trainer.errors import InvalidTransition, NotPossibleNow, TrainerError
+from gym_gui.services.trainer.errors import InvalidTransition, NotPossibleNow, RunNotFound, TrainerError
 from gym_gui.services.trainer.executors.base import Executor, WorkerHandle
 from gym_gui.services.trainer.executors.gone import GoneWorker
 from gym_gui.services.trainer.finalise import finalise_manifest
@@ -77,6 +78,8 @@ class TrainerDispatcher:
         self.supervisors: dict[str, RunSupervisor] = {}
         self._launching: dict[str, asyncio.Event] = {}
         self._being_launched: dict[str, RunRecord] = {}
+        self._not_taken_up: set[str] = set()
+        """Runs of an earlier daemon that may have a process nobody watches yet"""
         self._tasks: set[asyncio.Task[None]] = set()
         self._preparing: dict[str, str] = {}
         self._prepared: set[str] = set()
@@ -93,8 +96,10 @@ class TrainerDispatcher:
                 await self._recover(record)
             except Exception as error:
                 # The boundary of a run: an odd one must not keep the daemon from serving the others.
-                logger.exception("run %s could not be taken up", record.run_id)
+                logger.exception("run %s could not be taken up, trying on", record.run_id)
+                self._not_taken_up.add(record.run_id)
                 await self._journal.record(record.run_id, "recovery_failed", reason=str(error))
+                self._spawn(self._recover_later(record.run_id), f"recovery {record.run_id}")
         self._spawn(self._serve_queue(), "queue")
 
     async def stop(self) -> None:
@@ -358,10 +363,12 @@ class TrainerDispatcher:
         """Housekeeping after the terminal record: size on disk, the operator's hook."""
         await self._journal.flush_headlines()
         size = await asyncio.to_thread(size_of_run, self._home, record.run_id)
-        record = await self._journal.record(record.run_id, "", size_bytes=size)
+        with suppress(RunNotFound):  # deleted the moment it was over
+            record = await self._journal.record(record.run_id, "", size_bytes=size)
         problem = await tell_the_end(record, self._settings)
         if problem:
-            await self._journal.record(record.run_id, "hook_failed", reason=problem)
+            with suppress(RunNotFound):
+                await self._journal.record(record.run_id, "hook_failed", reason=problem)
 
     def plan_headline_flush(self) -> None:
         """Write headline figures soon, and only once for many heartbeats."""
@@ -379,7 +386,7 @@ class TrainerDispatcher:
     async def cancel_queued(self, run_id: str) -> RunRecord:
         """Cancel a run that has no process (queued, released, or waiting for its retry)."""
         record = await self._journal.record(run_id, "cancel_requested", cancel_requested=True)
-        if run_id in self._launching:  # its launch notices the request
+        if run_id in self._launching or run_id in self._not_taken_up:  # its launch, or recovery, notices the request
             return record
         if (supervisor := self.supervisors.get(run_id)) is not None:  # it was launched meanwhile
             return await supervisor.cancel()
@@ -427,6 +434,17 @@ class TrainerDispatcher:
         return await self._journal.read(self._journal.registry.get, record.run_id)
 
     # ------------------------------------------------------------------ after a restart
+
+    async def _recover_later(self, run_id: str) -> None:
+        while True:
+            await asyncio.sleep(_TRY_AGAIN_S)
+            try:
+                await self._recover(await self._journal.read(self._journal.registry.get, run_id))
+            except Exception:
+                logger.debug("run %s still cannot be taken up", run_id, exc_info=True)  # told once, at the start
+            else:
+                self._not_taken_up.discard(run_id)
+                return
 
     async def _recover(self, record: RunRecord) -> None:
         if record.status is RunStatus.INIT and not record.claimed:
