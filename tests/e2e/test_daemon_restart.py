@@ -139,3 +139,41 @@ def test_a_cancel_that_was_cut_short_is_finished_by_the_next_daemon(make_daemon)
     assert ended.outcome == "cancelled"
     assert processes_of(run.run_id) == []
     assert daemon.story_kinds(run.run_id).count("cancelled") == 1
+
+
+CLUMSY = """
+import logging, os, pathlib, sys
+from gym_gui.config.settings import load_settings
+from gym_gui.services.trainer import daemon
+from gym_gui.services.trainer.executors.local import LocalExecutor
+from mosaic_wire.paths import find_home
+
+class ClumsyExecutor(LocalExecutor):
+    async def attach(self, *args, **kwargs):
+        if not (find_home().root / "handy").exists():
+            raise OSError("it slipped out of my hands")
+        return await super().attach(*args, **kwargs)
+
+daemon.LocalExecutor = ClumsyExecutor
+logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+sys.exit(daemon.run_daemon(find_home(), load_settings()))
+"""
+
+
+def test_a_run_that_cannot_be_taken_up_at_once_is_neither_lost_nor_cancelled_behind_its_back(
+    daemon: RunningDaemon,
+) -> None:
+    kept, unwanted = (daemon.submit(**ENDLESS).run_id for _ in range(2))
+    pids = {run_id: daemon.wait_for(run_id, "EXEC").pid for run_id in (kept, unwanted)}
+    daemon.kill()
+    daemon.script = CLUMSY
+    daemon.start()
+    assert daemon.wait_for(daemon.submit(timesteps=3).run_id).outcome == "completed"  # the others are served
+    # As long as nobody holds its processes, it is not over.
+    assert daemon.client.cancel(unwanted).status == "EXEC"
+    assert set(processes_of(unwanted)) == {pids[unwanted]}
+    (daemon.home.root / "handy").touch()
+    assert daemon.wait_for(unwanted).outcome == "cancelled"
+    assert processes_of(unwanted) == []
+    before = daemon.client.get(kept).step
+    assert daemon.wait_for_run(kept, lambda run: run.step > before).pid == pids[kept]

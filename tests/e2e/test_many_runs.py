@@ -117,3 +117,19 @@ def test_hundreds_of_runs(make_daemon, home: Home) -> None:
 @pytest.mark.timeout(1200)
 def test_ten_thousand_finished_and_a_thousand_queued_runs(make_daemon, home: Home) -> None:
     check_many(make_daemon, home, finished=10_000, queued=1000)
+
+
+def test_runs_that_are_deleted_the_moment_they_end_leave_no_trouble(daemon: RunningDaemon) -> None:
+    runs = [daemon.submit(timesteps=2).run_id for _ in range(10)]
+    left = set(runs)
+
+    def delete_what_has_ended() -> bool:
+        for run in daemon.client.list(statuses=["TERM"]).runs:
+            daemon.client.delete(run.run_id)
+            left.discard(run.run_id)
+        return not left
+
+    assert wait_until(delete_what_has_ended, timeout_s=60, poll_s=0.001)
+    assert len(daemon.client.list().runs) == 0
+    assert daemon.wait_for(daemon.submit(timesteps=2).run_id).outcome == "completed"
+    assert "Traceback" not in daemon.log()
