@@ -129,12 +129,12 @@ class RunningDaemon:
         self._process.kill()
         self._process.wait()
 
-    def stop(self) -> None:
-        """An orderly end; the runs go on."""
+    def stop(self) -> int:
+        """An orderly end, and its exit code; the runs go on."""
         self._disconnect()
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        self._process.wait(60)
+        return self._process.wait(60)
 
     def wait_for_exit(self, *, timeout_s: float = 60) -> int:
         """The exit code of a daemon that ends by itself."""
