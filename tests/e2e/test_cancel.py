@@ -170,7 +170,8 @@ def test_a_worker_that_ignores_sigterm_is_killed_with_the_children_that_left_its
     check_the_one_end(daemon, run.run_id)
 
 
-def test_a_cancelled_run_writes_its_last_checkpoint_within_the_grace(daemon: RunningDaemon) -> None:
+def test_a_cancelled_run_writes_its_last_checkpoint_within_the_grace(make_daemon) -> None:
+    daemon = make_daemon(grace_s=60)
     run_id = training(daemon)
     daemon.client.cancel(run_id)
     check_the_one_end(daemon, run_id)

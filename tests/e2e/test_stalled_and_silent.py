@@ -56,7 +56,8 @@ def test_a_stalled_worker_is_still_stalled_for_the_next_daemon(daemon: RunningDa
     daemon.wait_for_run(run_id, lambda run: "stalled" not in run.flags)
 
 
-def test_a_stalled_worker_can_be_cancelled(daemon: RunningDaemon) -> None:
+def test_a_stalled_worker_can_be_cancelled(make_daemon) -> None:
+    daemon = make_daemon(grace_s=60)
     run_id = daemon.submit(**ENDLESS).run_id
     os.kill(daemon.wait_for(run_id, "EXEC").pid, signal.SIGSTOP)
     daemon.wait_for_run(run_id, lambda run: "stalled" in run.flags)
