@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-import sysconfig
-import venv
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gym_gui.services.trainer.errors import InvalidConfig
-from gym_gui.testing import RunningDaemon
+from gym_gui.testing import RunningDaemon, make_overlay_with
 from mosaic_wire.paths import Home
 
 PROJECT = """
@@ -107,22 +103,12 @@ if __name__ == "__main__":
 def strangers_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of a fresh environment that sees our packages and has the stranger's worker installed."""
     tmp_path = tmp_path_factory.mktemp("stranger")
-    source, folder = tmp_path / "source", tmp_path / "venv"
+    source = tmp_path / "source"
     (source / "dice_worker").mkdir(parents=True)
     (source / "pyproject.toml").write_text(PROJECT)
     (source / "dice_worker" / "__init__.py").write_text(PACKAGE)
     (source / "dice_worker" / "cli.py").write_text(CLI)
-    venv.create(folder, with_pip=False)
-    python = folder / "bin" / "python"
-    ours = sysconfig.get_path("purelib")
-    # Both lines: the path for packages, the import for our own editable ones.
-    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
-    (site / "_base.pth").write_text(f"{ours}\nimport site; site.addsitedir({ours!r})\n")
-    install = [python, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index", source]
-    quiet = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
-    answer = subprocess.run(install, capture_output=True, text=True, env=quiet, cwd=tmp_path, check=False)
-    assert answer.returncode == 0, answer.stderr
-    return python
+    return make_overlay_with(source, tmp_path / "venv")
 
 
 def dice(**parameters: Any) -> dict[str, Any]:

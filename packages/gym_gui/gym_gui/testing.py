@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import textwrap
+import venv
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -317,3 +319,28 @@ def _toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     return str(value) if isinstance(value, int | float) else f'"{value}"'
+
+
+def make_overlay_with(project: Path, folder: Path) -> Path:
+    """Make a fresh environment that sees this one's packages, install a project into it; return its interpreter."""
+    venv.create(folder, with_pip=False)
+    python = folder / "bin" / "python"
+    ours = sysconfig.get_path("purelib")
+    # Both lines: the path for packages, the import for our own editable ones.
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+    (site / "_base.pth").write_text(f"{ours}\nimport site; site.addsitedir({ours!r})\n")
+    install = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        str(project),
+    ]
+    quiet = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    answer = subprocess.run(install, capture_output=True, text=True, env=quiet, cwd=folder, check=False)
+    assert answer.returncode == 0, answer.stderr
+    return python

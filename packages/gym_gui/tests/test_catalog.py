@@ -6,16 +6,15 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 import textwrap
 import threading
-import venv
 from pathlib import Path
 
 import pytest
 from gym_gui.services.trainer.catalog import WorkerCatalog, usable
 from gym_gui.services.trainer.errors import UnknownWorker
 from gym_gui.services.trainer.validation.train_config import validate_train_run_config
+from gym_gui.testing import make_overlay_with
 from mosaic_wire.errors import SpecError
 
 SPEC = {
@@ -324,18 +323,7 @@ def strangers_environment(tmp_path):
         packages = ["tiny_worker"]
         """)
     )
-    folder = tmp_path / "venv"
-    venv.create(folder, with_pip=False)
-    python = folder / "bin" / "python"
-    ours = sysconfig.get_path("purelib")
-    # Both lines: the path for packages, the import for our own editable ones.
-    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
-    (site / "_base.pth").write_text(f"{ours}\nimport site; site.addsitedir({ours!r})\n")
-    install = [python, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index", source]
-    quiet = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
-    answer = subprocess.run(install, capture_output=True, text=True, env=quiet, cwd=tmp_path, check=False)
-    assert answer.returncode == 0, answer.stderr
-    return python
+    return make_overlay_with(source, tmp_path / "venv")
 
 
 LIST = """

@@ -338,7 +338,7 @@ def test_a_daemon_that_shed_everything_is_found_in_its_control_group(
     executor: LocalExecutor, launch: Callable[..., Launch]
 ) -> None:
     if not executor.has_cgroups:
-        pytest.skip("about control groups")
+        pytest.skip("this executor polls: what the kernel does for a control group does not apply")
     code = (
         "import os\n"
         "if os.fork() == 0:\n"
@@ -685,7 +685,7 @@ def test_a_group_is_there_from_the_first_instant_and_gone_at_the_end(
     executor: LocalExecutor, launch: Callable[..., Launch]
 ) -> None:
     if not executor.has_cgroups:
-        pytest.skip("about control groups")
+        pytest.skip("this executor polls: what the kernel does for a control group does not apply")
 
     async def scenario() -> None:
         mine = Path("/proc/self/cgroup").read_text()
