@@ -222,14 +222,13 @@ class TrainerDispatcher:
             supervisor = None if launched is None else await self._dispatched(run_id, *launched)
         except (TrainerError, WireError, OSError) as error:
             logger.error("run %s could not be started: %s", run_id, error)
-            self._ledger.release(run_id)
+            self._give_back(run_id)
             self._launched(run_id)
             await self._fault_without_process(record, f"it could not be started: {error}")
             return
         if supervisor is None:  # cancelled while it was being prepared
-            self._ledger.release(run_id)
+            self._give_back(run_id)
             self._launched(run_id)
-            self._wake.set()
             await self._end_cancelled(run_id)
             return
         await self._supervise(supervisor)
@@ -256,6 +255,7 @@ class TrainerDispatcher:
             journal=self._journal,
             settings=self._settings,
             secrets=secrets,
+            on_gone=lambda: self._give_back(record.run_id),
         )
         self.supervisors[record.run_id] = supervisor
         self._launched(record.run_id)
@@ -278,9 +278,12 @@ class TrainerDispatcher:
         run_id = supervisor.record.run_id
         finished = await self._watch(supervisor)
         self.supervisors.pop(run_id, None)
+        await self._after(finished)
+
+    def _give_back(self, run_id: str) -> None:
+        """Free the slots of a run whose process tree is gone."""
         self._ledger.release(run_id)
         self._wake.set()
-        await self._after(finished)
 
     async def _watch(self, supervisor: RunSupervisor) -> Finished:
         """Watch a run to its end, whatever happens to the watching (a full disk, an unreadable file, a bug)."""

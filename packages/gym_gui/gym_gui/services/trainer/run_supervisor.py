@@ -76,10 +76,12 @@ class RunSupervisor:
         journal: Journal,
         settings: Settings,
         secrets: Mapping[str, str],
+        on_gone: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.record = record
         self._handle = handle
+        self._on_gone = on_gone
         self._home, self._journal, self._settings = home, journal, settings
         self._mask = SecretMask(secrets.values())
         self._monotonic = monotonic
@@ -311,6 +313,10 @@ class RunSupervisor:
             return f"out of wall-clock time: more than {self.record.max_wallclock_minutes:g} minutes"
         return await asyncio.to_thread(self._handle.limit_hit) or ""
 
+    def clean(self, path: Path) -> None:
+        """Blot the run's secrets out of a log before somebody reads it."""
+        self._mask.follow(path)
+
     def _tend_logs(self) -> None:
         for follower in self._followers:
             follower.follow()
@@ -398,6 +404,7 @@ class RunSupervisor:
         code = await exited
         limit = self._handle.limit_hit()
         self._handle.close()
+        self._on_gone()  # its slots are free for the next run while this one's ending is written down
         async with self._lock:
             await self._read_lifecycle_after_fault()
             exit_record = await asyncio.to_thread(ExitRecord.read, self._folder.exit_record)

@@ -228,7 +228,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             record = await self._trainer.get(request.run_id)
             while True:
                 over = record.status is RunStatus.TERM
-                while data := await asyncio.to_thread(_read_at, path, offset):
+                while data := await asyncio.to_thread(self._read_log, request.run_id, path, offset):
                     yield pb.LogChunk(data=data, offset=offset)
                     offset += len(data)
                 if not request.follow or over:
@@ -242,6 +242,15 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
                         offset = 0  # it outgrew its cap and was cut
         finally:
             self._trainer.journal.unwatch(watcher)
+
+    def _read_log(self, run_id: str, path: Path, offset: int) -> bytes:
+        """Read on in a log; of a live run only what was written before its secrets were blotted out."""
+        supervisor = self._trainer.dispatcher.supervisors.get(run_id)
+        if supervisor is None:
+            return _read_at(path, offset)
+        size = _size_of(path)
+        supervisor.clean(path)
+        return _read_at(path, offset)[: max(0, size - offset)]
 
     def _log_path(self, run_id: str, stream: str) -> Path:
         home = self._trainer.home
