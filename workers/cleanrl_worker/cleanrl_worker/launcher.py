@@ -57,7 +57,7 @@ def main() -> int:
     channel = PipeChannel(int(os.environ[env.CLEANRL_CONTROL_FD]), int(os.environ[env.CLEANRL_PROGRESS_FD]))
     try:
         module = importlib.import_module(entry.module)
-        args = tyro.cli(module.Args, args=arguments.flags)
+        args = tyro.cli(getattr(module, entry.preset), args=arguments.flags)
         _work(entry.name, module, args, arguments, channel)
     except (BadInput, TrainingStopped) as error:
         logger.error("%s", error)

@@ -34,7 +34,6 @@ from cleanrl_worker.requirement_sets import interpreter_for, sets_needed
 from cleanrl_worker.requirement_sets import preflight as preflight_sets
 from cleanrl_worker.requirement_sets.errors import RequirementSetError
 from cleanrl_worker.rules import broken_rules
-from cleanrl_worker.schema import literals_of
 from cleanrl_worker.wrappers.schedule import parse_schedule
 
 NEEDED_PACKAGES = ("torch", "numpy", "gymnasium", "tensorboard", "safetensors", "tyro")
@@ -109,7 +108,7 @@ def _declarations(config: CleanRLWorkerConfig) -> Mapping[str, Any]:
     entry = DEFAULT_ALGO_REGISTRY.get(config.algo)
     if _is_foreign(config):
         return {"MEMORY": UPSTREAM_MEMORY.get(config.algo, {})}
-    return literals_of(entry.source) if entry is not None and entry.module else {}
+    return entry.declarations() if entry is not None else {}
 
 
 def _is_foreign(config: CleanRLWorkerConfig) -> bool:

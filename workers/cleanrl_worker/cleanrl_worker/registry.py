@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mosaic_wire.worker_spec import AlgorithmSpec, nearest
 
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.modes.table import OF_ALGORITHMS
-from cleanrl_worker.schema import fields_of
+from cleanrl_worker.schema import fields_of, literals_of
 
 _ALGORITHMS = Path(__file__).with_name("algorithms")
 _NOT_YET = (
@@ -27,17 +28,31 @@ class AlgorithmEntry:
     observation_spaces: tuple[str, ...]
     requirement_sets: tuple[str, ...] = ("base",)
     module: str = ""
+    preset: str = "Args"
+    """The dataclass of the file that has this name's flags and defaults"""
+    pipeline: str = "plain"
+    """What lies between the environment and the algorithm, see training/pipelines.py"""
 
     @property
     def source(self) -> Path:
         return _ALGORITHMS / f"{self.module.rpartition('.')[2]}.py"
+
+    def declarations(self) -> dict[str, Any]:
+        """`RULES`, `MEMORY` and so on of the file; where it has them for a preset (`ATARI_MEMORY` beside `AtariArgs`),
+        those count.
+        """
+        if not self.module:
+            return {}
+        literals = literals_of(self.source)
+        prefix = self.preset.removesuffix("Args").upper() + "_"
+        return {**literals, **{k.removeprefix(prefix): v for k, v in literals.items() if k.startswith(prefix)}}
 
     def spec(self) -> AlgorithmSpec:
         """What forms, `--help` and validation need to know about it."""
         return AlgorithmSpec(
             name=self.name,
             help=self.help,
-            fields=fields_of(self.source) if self.module else (),
+            fields=fields_of(self.source, self.preset) if self.module else (),
             action_spaces=self.action_spaces,
             observation_spaces=self.observation_spaces,
             requirement_sets=self.requirement_sets,

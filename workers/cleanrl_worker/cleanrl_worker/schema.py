@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,22 +14,55 @@ from mosaic_wire.worker_spec import FieldSpec
 
 from cleanrl_worker.ranges import Range
 
+_PACKAGE = Path(__file__).parent
 _KINDS = ("bool", "int", "float", "str")
 
 
 @cache
 def fields_of(source: Path, class_name: str = "Args") -> tuple[FieldSpec, ...]:
-    """Read the dataclass: annotation → kind, literal → default, the string below → help."""
+    """Read the dataclass: annotation → kind, literal → default, the string below → help.
+
+    Base classes are read, too; what a class says itself comes before what it inherits from another file.
+    """
     tree = ast.parse(source.read_text(encoding="utf-8"), filename=str(source))
-    body = next((node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name), None)
-    if body is None:
+    found = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name), None)
+    if found is None:
         raise SpecError(f"{source} has no class {class_name}")
-    following = [*body[1:], None]
-    return tuple(
+    own = {spec.name: spec for spec in _own_fields(source, found)}
+    near: dict[str, FieldSpec] = {}
+    far: dict[str, FieldSpec] = {}
+    for base in found.bases:
+        home = _home_of(source, tree, base)
+        inherited = {spec.name: spec for spec in fields_of(home, base.id)} if isinstance(base, ast.Name) else {}
+        (near if home == source else far).update(inherited)
+    merged = {**near, **own}
+    for name, spec in {**far, **near}.items():
+        if name in own:  # a preset says only what is different
+            said = own[name]
+            limits = (said.minimum, said.maximum) if said.minimum is not None else (spec.minimum, spec.maximum)
+            merged[name] = replace(said, help=said.help or spec.help, minimum=limits[0], maximum=limits[1])
+    return (*merged.values(), *(spec for name, spec in far.items() if name not in merged))
+
+
+def _own_fields(source: Path, found: ast.ClassDef) -> list[FieldSpec]:
+    following = [*found.body[1:], None]
+    return [
         _field(source, node, after)
-        for node, after in zip(body, following, strict=True)
+        for node, after in zip(found.body, following, strict=True)
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    )
+    ]
+
+
+def _home_of(source: Path, tree: ast.Module, base: ast.expr) -> Path:
+    """The file a base class stands in: this one, or one of the package it is imported from."""
+    if isinstance(base, ast.Name):
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and node.name == base.id:
+                return source
+            imported = isinstance(node, ast.ImportFrom) and any(alias.name == base.id for alias in node.names)
+            if imported and isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cleanrl_worker."):
+                return _PACKAGE.joinpath(*str(node.module).split(".")[1:]).with_suffix(".py")
+    raise SpecError(f"{source}:{base.lineno}: the base class {ast.unparse(base)} cannot be found without running it")
 
 
 def _field(source: Path, node: ast.AnnAssign, after: ast.stmt | None) -> FieldSpec:

@@ -16,10 +16,11 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name not in available:
         sys.exit(f"usage: python -m cleanrl_worker.algorithms NAME [flags]; names: {', '.join(available)}")
-    module = importlib.import_module(DEFAULT_ALGO_REGISTRY[name].module)
+    entry = DEFAULT_ALGO_REGISTRY[name]
+    module = importlib.import_module(entry.module)
     from cleanrl_worker.training.standalone import run_alone
 
-    run_alone(name, module.Args, module.train, sys.argv[2:])
+    run_alone(name, getattr(module, entry.preset), module.train, sys.argv[2:])
 
 
 if __name__ == "__main__":

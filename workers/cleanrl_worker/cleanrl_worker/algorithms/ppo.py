@@ -439,7 +439,7 @@ def train(args: Args, run: RunContext) -> Evaluation | None:
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.deterministic = args.torch_deterministic
     env_kwargs = read_env_kwargs(args.env_kwargs)
-    envs = run.make_envs(args.env_id, args.num_envs, env_kwargs)
+    envs = run.make_envs(args)
     weights = run.weights()
     kind = choose_agent(args.agent, envs.observation_space, in_curriculum=run.curriculum is not None)
     trainer = Trainer(args, envs, device, agent=agent_of(weights) if weights and args.agent == "auto" else kind)

@@ -25,13 +25,22 @@ def check_args(args: Any, rules: Sequence[Rule]) -> None:
 def range_problems(args_type: type[Any], values: Mapping[str, Any]) -> dict[str, str]:
     """Field name → what is wrong with its value."""
     problems = {}
-    for name, hint in typing.get_type_hints(args_type, include_extras=True).items():
+    for name, limits in _ranges(args_type).items():
         value = values[name]
-        for limits in getattr(hint, "__metadata__", ()):
-            if not isinstance(limits, Range) or value is None:
-                continue
+        if value is not None:
             if limits.minimum is not None and value < limits.minimum:
                 problems[name] = f"must be at least {limits.minimum:g}, got {value}"
             elif limits.maximum is not None and value > limits.maximum:
                 problems[name] = f"must be at most {limits.maximum:g}, got {value}"
     return problems
+
+
+def _ranges(args_type: type[Any]) -> dict[str, Range]:
+    """The range of every field that has one; a preset that only changes a default keeps its parent's."""
+    found: dict[str, Range] = {}
+    for parent in reversed(args_type.__mro__[:-1]):
+        for name, hint in typing.get_type_hints(parent, include_extras=True).items():
+            if name in vars(parent).get("__annotations__", {}):
+                limits = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Range)]
+                found |= dict.fromkeys([name], limits[0]) if limits else {}
+    return found

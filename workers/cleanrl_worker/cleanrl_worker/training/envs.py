@@ -36,6 +36,10 @@ class Step(NamedTuple):
     """What followed the action, before any reset"""
     ended: np.ndarray
     """terminated or truncated"""
+    raw_rewards: np.ndarray | None = None
+    """What the environment paid, where `rewards` are clipped or scaled"""
+    over: np.ndarray | None = None
+    """Where the game itself is over, if `ended` can also mean a lost life"""
 
 
 @dataclass(frozen=True)
@@ -294,13 +298,14 @@ class EpisodeTracker:
 
     def add(self, step: Step) -> list[tuple[float, int]]:
         """Count one step; return (return, length) of the episodes that ended with it."""
-        self._returns += step.rewards
+        self._returns += step.rewards if step.raw_rewards is None else step.raw_rewards
         self._lengths += 1
-        if not step.ended.any():
+        over = step.ended if step.over is None else step.over
+        if not over.any():
             return []
-        finished = [(float(self._returns[i]), int(self._lengths[i])) for i in np.flatnonzero(step.ended)]
-        self._returns[step.ended] = 0
-        self._lengths[step.ended] = 0
+        finished = [(float(self._returns[i]), int(self._lengths[i])) for i in np.flatnonzero(over)]
+        self._returns[over] = 0
+        self._lengths[over] = 0
         self._recent.extend(episode_return for episode_return, _ in finished)
         self.episodes += len(finished)
         return finished

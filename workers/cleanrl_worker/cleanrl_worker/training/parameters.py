@@ -31,7 +31,8 @@ class FlatParameters:
             parameter.grad = self.block.grad[offset:end].view_as(parameter)
             self._slices[name] = (offset, parameter.shape)
             offset = end
-        self._host = self.block.data.numpy() if self._on_cpu else self.block.data.cpu().numpy()
+        self._host = self.block.data.cpu().numpy()
+        self._host_gradient = self.block.grad.cpu().numpy()
 
     def zero_gradients(self) -> None:
         assert self.block.grad is not None
@@ -50,26 +51,73 @@ class FlatParameters:
 
     def array(self, name: str) -> np.ndarray:
         """One parameter as numpy sees it."""
+        return self._view(self._host, name)
+
+    def gradient(self, name: str) -> np.ndarray:
+        """Its gradient; what is written there reaches the optimiser on a CPU only."""
+        return self._view(self._host_gradient, name)
+
+    def _view(self, block: np.ndarray, name: str) -> np.ndarray:
         offset, shape = self._slices[name]
-        return self._host[offset : offset + shape.numel()].reshape(shape)
+        return block[offset : offset + shape.numel()].reshape(shape)
 
 
 class NumpyMlp:
-    """The forward pass of an `nn.Sequential` of Linear and Tanh, for inputs too small to be worth a tensor."""
+    """An `nn.Sequential` of Linear layers with Tanh or ReLU between them, for inputs too small to be worth a tensor.
+
+    `trace` and `backward` are the same arithmetic as autograd's, without its overhead; tests compare the two.
+    """
 
     def __init__(self, parameters: FlatParameters, prefix: str, sequential: nn.Sequential) -> None:
         layers = [index for index, layer in enumerate(sequential) if isinstance(layer, nn.Linear)]
-        expected = [nn.Linear, nn.Tanh] * (len(layers) - 1) + [nn.Linear]
-        if [type(layer) for layer in sequential] != expected:
-            raise TypeError("only Linear layers with Tanh between them can be run here")
+        kinds = {type(layer) for layer in sequential if not isinstance(layer, nn.Linear)}
+        alternating = [index % 2 == 0 for index in range(len(sequential))]
+        if (
+            len(sequential) % 2 == 0
+            or len(kinds) > 1
+            or not kinds <= {nn.Tanh, nn.ReLU}
+            or [isinstance(layer, nn.Linear) for layer in sequential] != alternating
+        ):
+            raise TypeError("only Linear layers with Tanh or with ReLU between them can be run here")
+        self._relu = nn.ReLU in kinds
+        names = [f"{prefix}.{index}" if prefix else str(index) for index in layers]
         # Transposed views: numpy hands them to BLAS as they are.
-        self._weights = [parameters.array(f"{prefix}.{index}.weight").T for index in layers]
-        self._biases = [parameters.array(f"{prefix}.{index}.bias") for index in layers]
+        self._weights = [parameters.array(f"{name}.weight").T for name in names]
+        self._biases = [parameters.array(f"{name}.bias") for name in names]
+        self._weight_gradients = [parameters.gradient(f"{name}.weight") for name in names]
+        self._bias_gradients = [parameters.gradient(f"{name}.bias") for name in names]
+        self._inputs: list[np.ndarray] = []
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         hidden = inputs
         for weight, bias in zip(self._weights[:-1], self._biases[:-1], strict=True):
             hidden = hidden @ weight
             hidden += bias
-            np.tanh(hidden, out=hidden)
+            self._activate(hidden)
         return hidden @ self._weights[-1] + self._biases[-1]
+
+    def _activate(self, hidden: np.ndarray) -> None:
+        if self._relu:
+            np.maximum(hidden, 0, out=hidden)
+        else:
+            np.tanh(hidden, out=hidden)
+
+    def trace(self, inputs: np.ndarray) -> np.ndarray:
+        """The same, and remember what `backward` needs."""
+        self._inputs = [inputs]
+        for weight, bias in zip(self._weights[:-1], self._biases[:-1], strict=True):
+            hidden = self._inputs[-1] @ weight
+            hidden += bias
+            self._activate(hidden)
+            self._inputs.append(hidden)
+        return self._inputs[-1] @ self._weights[-1] + self._biases[-1]
+
+    def backward(self, gradient: np.ndarray) -> None:
+        """From the loss's gradient by the last `trace`'s outputs, set the gradients of every parameter."""
+        for index in range(len(self._weights) - 1, -1, -1):
+            inputs = self._inputs[index]
+            np.matmul(gradient.T, inputs, out=self._weight_gradients[index])
+            gradient.sum(axis=0, out=self._bias_gradients[index])
+            if index:
+                gradient = gradient @ self._weights[index].T
+                gradient *= inputs > 0 if self._relu else 1 - inputs * inputs

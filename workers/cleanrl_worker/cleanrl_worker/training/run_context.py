@@ -18,6 +18,7 @@ from mosaic_wire.files import write_bytes_atomically
 from mosaic_wire.manifest import CheckpointEntry
 from mosaic_wire.paths import RunFolder
 
+from cleanrl_worker.env_kwargs import read_env_kwargs
 from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.training.channel import Channel, Command
 from cleanrl_worker.training.checkpoint import load_state, save_state
@@ -85,8 +86,9 @@ class RunContext:
 
     # -- around the loop
 
-    def make_envs(self, env_id: str, num_envs: int, env_kwargs: Mapping[str, Any] | None = None) -> VectorEnvs:
+    def make_envs(self, args: Any) -> VectorEnvs:
         """The environments to train in: copies of one, or those of the curriculum; its stages are told as they come."""
+        env_id, num_envs, env_kwargs = args.env_id, args.num_envs, read_env_kwargs(args.env_kwargs)
         if self.curriculum is None:
             if self.checkpoint is not None and self.checkpoint.environments().values.get("curriculum"):
                 raise BadInput(
@@ -232,9 +234,9 @@ class RunContext:
         message = {"path": entry.path, "step": entry.step, "sha256": entry.sha256, "checkpoint_kind": entry.kind}
         self._channel.tell("checkpoint_saved", message)
 
-    def save_policy(self, state_dict: Mapping[str, torch.Tensor], name: str) -> None:
-        """Write the bare weights for people who load them elsewhere, as CleanRL does."""
-        weights = {key: tensor.detach().cpu().clone() for key, tensor in state_dict.items()}
+    def save_policy(self, model: Any, name: str) -> None:
+        """Write the bare weights for people who load them elsewhere, as CleanRL does: a state dict or several."""
+        weights = _on_the_cpu(model)
         buffer = io.BytesIO()
         torch.save(weights, buffer)
         try:
@@ -256,3 +258,12 @@ class RunContext:
         self._tell_progress()
         self._channel.tell("ended", {"outcome": str(self.stopped or "completed"), "step": self._step, **result})
         self.finish_tracking(failed=False)
+
+
+def _on_the_cpu(model: Any) -> Any:
+    """Tensors of a state dict (or of a tuple of them) in memory of their own: views would drag their block along."""
+    if isinstance(model, tuple):
+        return tuple(_on_the_cpu(part) for part in model)
+    if isinstance(model, Mapping):
+        return {key: _on_the_cpu(value) for key, value in model.items()}
+    return model.detach().cpu().clone() if isinstance(model, torch.Tensor) else model

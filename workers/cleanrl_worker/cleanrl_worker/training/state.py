@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cleanrl_worker.training.envs import EnvState
+from cleanrl_worker.training.replay import ReplayBuffer
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,8 @@ class TrainingState:
     step: int
     arrays: Mapping[str, np.ndarray]
     values: Mapping[str, Any]
+    replay: ReplayBuffer | None = None
+    """Saved as segments beside the checkpoints, each written once"""
 
     def part(self, prefix: str) -> dict[str, np.ndarray]:
         """The arrays of one part, without its prefix."""
