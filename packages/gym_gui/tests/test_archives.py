@@ -40,7 +40,7 @@ def finished_record(run_id: str, **changes: object) -> RunRecord:
         "run_id": run_id, "number": 7, "status": RunStatus.TERM, "outcome": RunOutcome.COMPLETED, "reason": "done",
         "name": "a run", "worker_type": "random", "worker_id": "", "algo": "random", "env_id": "E", "seed": 1,
         "step": 10, "total": 10, "episodic_return": 1.5, "sps": 100.0, "seconds_since_step": None,
-        "result": {"mean": 2}, "priority": 0, "tags": ("a", "b"), "notes": "n", "archived": False, "queue_reason": "",
+        "metrics": {"charts/SPS": 100.0}, "result": {"mean": 2}, "priority": 0, "tags": ("a", "b"), "notes": "n", "archived": False, "queue_reason": "",
         "parent": Parent(new_run_id(), 5, "ab"), "created_at": 1.0, "started_at": 2.0, "finished_at": 3.0, "cpus": 1.0,
         "gpus": 0, "gpus_mandatory": 0, "gpu_ids": ("GPU-1",), "memory_mb": None, "max_wallclock_minutes": None,
         "silence_s": None, "attempt": 1, "retries": 0, "size_bytes": 0, "protocol_version": 1,

@@ -72,6 +72,8 @@ ADD_WHAT_IT_LACKS = (
     "ALTER TABLE runs ADD COLUMN silence_s REAL",
     "ALTER TABLE runs ADD COLUMN notes TEXT NOT NULL DEFAULT ''",
     "UPDATE runs SET notes = 'from before' WHERE status = 'TERM'",
+    # What the real migrations added since.
+    *(statement for migration in registry_schema.MIGRATIONS[1:] for statement in migration),
 )
 
 

@@ -1,7 +1,8 @@
 """Checkpoint folders: written whole or not at all, and believed only when their hashes fit.
 
-`checkpoints/step-<n>/state.json` holds the worker's state and, under `files`, the SHA-256 of every sibling. The run
-manifest holds the SHA-256 of state.json itself. This module knows nothing of tensors.
+`checkpoints/step-<n>/state.json` holds the worker's state and, under `files`, the SHA-256 of every sibling; under
+`shared`, files beside the checkpoints that several of them may refer to (a replay buffer is too large to be written
+again and again). The run manifest holds the SHA-256 of state.json itself. This module knows nothing of tensors.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,29 @@ STATE_FILE = "state.json"
 
 _FOLDER_NAME = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", re.ASCII)
+_SHARED_PATH = re.compile(rf"{_FILE_NAME.pattern}/{_FILE_NAME.pattern}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class SharedFile:
+    """A file that never changes, which checkpoints refer to instead of holding a copy each."""
+
+    path: str
+    """Relative to the folder of the checkpoints: `<folder>/<name>`"""
+    sha256: str
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"path": self.path, "sha256": self.sha256, "bytes": self.bytes}
+
+    @classmethod
+    def from_json(cls, document: Any) -> SharedFile:
+        path, sha256, size = (document.get(key) for key in ("path", "sha256", "bytes"))
+        if not isinstance(path, str) or not isinstance(sha256, str) or type(size) is not int:
+            raise ValueError(f"not a shared file of a checkpoint: {document!r:.200}")
+        if not _SHARED_PATH.fullmatch(path) or _FOLDER_NAME.fullmatch(path.partition("/")[0]):
+            raise ValueError(f"a checkpoint names a file outside its folder: {path[:80]!r}")
+        return cls(path, sha256, size)
 
 
 def write_checkpoint(
@@ -33,16 +58,18 @@ def write_checkpoint(
     files: Mapping[str, bytes] | None = None,
     *,
     kind: str = "periodic",
+    shared: Sequence[SharedFile] = (),
 ) -> CheckpointEntry:
     """Write `checkpoints/step-<n>/` under a temporary name, fsync, rename; return its entry for the manifest.
 
-    `state` is a JSON object without the key `files`; large data go into `files` (name to content). A good checkpoint
-    of the same step is replaced only by a whole one.
+    `state` is a JSON object without the keys `files` and `shared`; large data go into `files` (name to content). The
+    `shared` files are on disk already. A good checkpoint of the same step is replaced only by a whole one.
     """
     if (
         step < 0
-        or "files" in state
+        or {"files", "shared"} & state.keys()
         or any(not _FILE_NAME.fullmatch(name) or name == STATE_FILE for name in files or {})
+        or any(not _SHARED_PATH.fullmatch(file.path) for file in shared)
     ):
         raise ValueError("a checkpoint needs a step from 0, plain file names, and a state without the key 'files'")
     final = run_folder.checkpoints / f"step-{step}"
@@ -54,7 +81,8 @@ def write_checkpoint(
         for name, content in (files or {}).items():
             _write_file(temporary / name, content)
             hashes[name] = hashlib.sha256(content).hexdigest()
-        document = json_bytes({**state, "step": step, "files": hashes}, sealed=True)
+        references = {"shared": [file.to_json() for file in shared]} if shared else {}
+        document = json_bytes({**state, "step": step, "files": hashes, **references}, sealed=True)
         _write_file(temporary / STATE_FILE, document)
         fsync_directory(temporary)
         _put_in_place(temporary, final)
@@ -86,22 +114,62 @@ def _put_in_place(temporary: Path, final: Path) -> None:
 
 def verify_checkpoint(folder: Path, sha256: str) -> str | None:
     """Say what is wrong with a checkpoint folder, or None when every hash fits."""
+    return _damage(folder, sha256, _SharedFiles())
+
+
+def read_checkpoint(folder: Path, sha256: str | None = None, *, hash_shared: bool = True) -> dict[str, Any]:
+    """Return the state document of a checkpoint whose hashes fit; raise DamagedCheckpoint with the reason.
+
+    Without `sha256` (a folder somebody named by hand) the document's own checksum and its siblings' hashes must fit.
+    Without `hash_shared` the shared files need only be there with their size: for those who compute the hashes anyway
+    when they read them, or who want a quick answer.
+    """
+    return _read_verified(folder, sha256, _SharedFiles(hashed=hash_shared))
+
+
+def shared_files(document: Mapping[str, Any]) -> tuple[SharedFile, ...]:
+    """The files beside the checkpoints that a state document refers to; ValueError when it names any other."""
+    listed = document.get("shared", [])
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
+        raise ValueError("the shared files of a checkpoint must be a list of objects")
+    return tuple(SharedFile.from_json(entry) for entry in listed)
+
+
+class _SharedFiles:
+    """Verifies shared files, each once however many checkpoints refer to it."""
+
+    def __init__(self, *, hashed: bool = True) -> None:
+        self._hashed = hashed
+        self._problems: dict[tuple[Path, SharedFile], str] = {}
+
+    def problem(self, checkpoints: Path, file: SharedFile) -> str:
+        """What is wrong with it; empty: nothing."""
+        key = checkpoints, file
+        if key not in self._problems:
+            self._problems[key] = self._find_problem(checkpoints, file)
+        return self._problems[key]
+
+    def _find_problem(self, checkpoints: Path, file: SharedFile) -> str:
+        path = checkpoints / file.path
+        if not path.resolve().is_relative_to(checkpoints.resolve()):
+            return f"{path} lies outside the folder of the checkpoints"
+        size = path.stat().st_size
+        if size != file.bytes:
+            return f"{path} is not the file that was written: it has {size} bytes instead of {file.bytes}"
+        if self._hashed and sha256_of_file(path) != file.sha256:
+            return f"{path} is not the file that was written: its SHA-256 differs"
+        return ""
+
+
+def _damage(folder: Path, sha256: str, shared: _SharedFiles) -> str | None:
     try:
-        _read_verified(folder, sha256)
+        _read_verified(folder, sha256, shared)
     except DamagedCheckpoint as error:
         return str(error)
     return None
 
 
-def read_checkpoint(folder: Path, sha256: str | None = None) -> dict[str, Any]:
-    """Return the state document of a checkpoint whose hashes fit; raise DamagedCheckpoint with the reason.
-
-    Without `sha256` (a folder somebody named by hand) the document's own checksum and its siblings' hashes must fit.
-    """
-    return _read_verified(folder, sha256)
-
-
-def _read_verified(folder: Path, sha256: str | None) -> dict[str, Any]:
+def _read_verified(folder: Path, sha256: str | None, shared: _SharedFiles) -> dict[str, Any]:
     state_file = folder / STATE_FILE
     try:
         if sha256 is not None and sha256_of_file(state_file) != sha256:
@@ -115,6 +183,9 @@ def _read_verified(folder: Path, sha256: str | None) -> dict[str, Any]:
                 raise DamagedCheckpoint(f"{state_file} names a file outside its folder: {name[:80]!r}")
             if sha256_of_file(folder / name) != expected:
                 raise DamagedCheckpoint(f"{folder / name} is not the file that was written: its SHA-256 differs")
+        for file in shared_files(document):
+            if problem := shared.problem(folder.parent, file):
+                raise DamagedCheckpoint(problem)
     except OSError as error:
         raise DamagedCheckpoint(f"{error.filename or folder} cannot be read: {error.strerror or error}") from error
     except DamagedCheckpoint:
@@ -141,11 +212,11 @@ def good_checkpoints(run_folder: RunFolder) -> Iterator[CheckpointEntry]:
         listed = ()
     # A listed folder that differs from its listing stays refused, however well it fits itself.
     unlisted = _unlisted_checkpoints(run_folder, passing_over={Path(entry.path).name for entry in listed})
-    root = run_folder.root.resolve()
+    root, shared = run_folder.root.resolve(), _SharedFiles()
     for entry in sorted((*listed, *unlisted), key=lambda entry: entry.step, reverse=True):
         folder = run_folder.root / entry.path
         inside = folder.resolve().is_relative_to(root)  # not through a link
-        if inside and verify_checkpoint(folder, entry.sha256) is None:
+        if inside and _damage(folder, entry.sha256, shared) is None:
             yield entry
 
 

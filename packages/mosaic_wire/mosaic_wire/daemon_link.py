@@ -181,6 +181,13 @@ class DaemonLink:
             return False
         return True
 
+    def publish_metrics(self, request: messages.PublishRunMetricsRequest) -> messages.PublishRunMetricsResponse | None:
+        """Hand a batch of the metric bridge over; None while the daemon is away or will not have it."""
+        try:
+            return self._stub.PublishRunMetrics(request, metadata=self._metadata, timeout=_CALL_S)
+        except (grpc.RpcError, ValueError):
+            return None
+
     def _listen(self) -> None:
         pause_s = _FIRST_RETRY_S
         request = messages.ControlStreamRequest(run_id=self._run_id)

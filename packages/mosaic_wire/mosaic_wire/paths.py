@@ -39,6 +39,11 @@ class RunFolder:
         return self.root / "tensorboard"
 
     @property
+    def metrics(self) -> Path:
+        """What the daemon makes of the event files; it can be made again."""
+        return self.root / "metrics"
+
+    @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
 

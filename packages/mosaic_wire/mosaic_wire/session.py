@@ -39,6 +39,7 @@ from mosaic_wire.paths import RunFolder
 from mosaic_wire.redaction import is_secret_key, redact_document, redact_text, secret_values, spellings_of
 
 if TYPE_CHECKING:  # a worker without a daemon does not pay for grpc
+    from mosaic_wire.bridge import MetricBridge
     from mosaic_wire.daemon_link import DaemonLink
 
 
@@ -113,6 +114,7 @@ class WorkerSession:
         self._spool: LifecycleSpool | None = None
         self._lock = threading.Lock()
         self._link: DaemonLink | None = None
+        self._bridge: MetricBridge | None = None
         # SimpleQueue, because a signal handler may put into it at any moment.
         self._commands: queue.SimpleQueue[CommandKind | None] = queue.SimpleQueue()
         self._earlier_handlers: dict[int, Any] = {}
@@ -193,6 +195,14 @@ class WorkerSession:
 
     # -- while it runs
 
+    def follow_metrics(self, events: Path) -> None:
+        """Tell the daemon every scalar that appears in the event files of this folder, until the session ends."""
+        if self._link is not None and self._bridge is None:
+            from mosaic_wire.bridge import MetricBridge
+
+            self._bridge = MetricBridge(self.run_id, events, self._link)
+            self._bridge.start()
+
     def emit(self, kind: LifecycleKind, payload: Mapping[str, Any] | None = None) -> RunLifecycleEvent:
         """Append an event to the lifecycle file, print it, and poke the daemon. Secrets are removed first."""
         if self._spool is None:
@@ -250,6 +260,8 @@ class WorkerSession:
         A COMPLETED or RELEASED run whose event cannot be written raises OSError: the caller then finishes as FAILED.
         The other endings do as much as they can and say on stderr what they could not.
         """
+        if self._bridge is not None:
+            self._bridge.stop()
         reason = redact_text(reason, self._secrets)
         facts = dict(payload or {})
         if outcome is ExitOutcome.RELEASED:
@@ -292,6 +304,8 @@ class WorkerSession:
 
     def close(self) -> None:
         """Stop the threads, close channel and file, give the signals back. Harmless when called twice."""
+        if self._bridge is not None:
+            self._bridge.stop(timeout_s=0)
         if self._link is not None:
             self._link.close()
         with self._lock:

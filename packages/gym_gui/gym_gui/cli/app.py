@@ -21,6 +21,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "runs": ("runs", "List runs."),
         "show": ("show", "Everything about a run."),
         "watch": ("watch", "Follow runs live."),
+        "metrics": ("metrics", "The curves of a run: a table, or their points."),
         "logs": ("logs", "Print what a run wrote."),
         "story": ("story", "What happened to a run, step by step."),
     },

@@ -13,6 +13,7 @@ from gym_gui.cli.follow import RunFollower
 from gym_gui.cli.run_view import (
     COLOURS,
     elapsed_s,
+    figures_of,
     fraction,
     progress_of,
     remaining_s,
@@ -110,6 +111,8 @@ def picture(runs: Sequence[pb.Run], console: Console, trouble: str = "") -> Rend
     shown = sorted(runs, key=lambda run: (run.status == "TERM", run.number))[:height]
     shown.sort(key=lambda run: run.number)
     parts: list[Any] = [_table(shown, console.width)]
+    if len(runs) == 1 and (figures := figures_of(runs[0])):
+        parts.append(Text(figures, style="dim", overflow="ellipsis", no_wrap=True))
     remarks = [run for run in shown if run.status != "TERM" and remark_on(run)]
     for run in remarks[:3]:
         label = f"{short_id(run.run_id)} " if len(runs) > 1 else ""

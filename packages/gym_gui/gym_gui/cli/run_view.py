@@ -39,6 +39,7 @@ COLOURS = {
     "pausing": "magenta",
     "released": "magenta",
 }
+_SHOWN_ELSEWHERE = frozenset({"charts/SPS", "charts/episodic_return", "charts/episodic_length"})
 SYMBOLS = {"completed": "✓", "failed": "✗", "cancelled": "–"}
 
 
@@ -94,6 +95,16 @@ def remaining_s(run: pb.Run) -> float | None:
     return (run.total - run.step) / run.sps
 
 
+def figures_of(run: pb.Run) -> str:
+    """The last values of its curves in one line: `entropy 0.52 · value_loss 3.1`; without those shown elsewhere."""
+    shown = {
+        tag.rpartition("/")[2]: value
+        for tag, value in sorted(run.metrics.items())
+        if "/" in tag and tag not in _SHOWN_ELSEWHERE
+    }
+    return " · ".join(f"{name} {value:.3g}" for name, value in shown.items())
+
+
 def algo_of(run: pb.Run) -> str:
     """`ppo`; `my_ppo.py` for a script of the user's, `dqn (upstream)` for one of CleanRL's own."""
     if '"script_path"' not in run.extras_json:  # most runs, and listings are long
@@ -133,6 +144,8 @@ def run_document(run: pb.Run) -> dict[str, Any]:
         "return": _finite(run.episodic_return) if run.HasField("episodic_return") else None,
         "sps": _finite(run.sps) if run.HasField("sps") else None,
         "seconds_since_step": _finite(run.seconds_since_step) if run.HasField("seconds_since_step") else None,
+        "eta_s": _finite(run.eta_s) if run.HasField("eta_s") else None,
+        "metrics": dict(run.metrics),
         "result": parsed(run.result_json),
         "priority": run.priority,
         "tags": list(run.tags),

@@ -18,6 +18,7 @@ from gym_gui.cli.run_view import (
     COLOURS,
     elapsed_s,
     evaluation_of,
+    figures_of,
     parsed,
     progress_of,
     remaining_s,
@@ -72,6 +73,7 @@ def _pairs(run: pb.Run) -> Iterator[tuple[str, str]]:
     yield "reason", run.reason if run.reason != run.outcome else ""
     yield "waits for", run.queue_reason
     yield "progress", _progress(run)
+    yield "curves", figures_of(run)
     yield "evaluation", evaluation_in_words(evaluation_of(run))
     yield "result", _compact(parsed(run.result_json), leave_out=("evaluation",))
     yield "submitted", formats.moment(run.created_at)

@@ -230,6 +230,26 @@ Global___ParentRun: _TypeAlias = ParentRun  # noqa: Y015
 class Run(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class MetricsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     RUN_ID_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
@@ -247,6 +267,8 @@ class Run(_message.Message):
     SPS_FIELD_NUMBER: _builtins.int
     SECONDS_SINCE_STEP_FIELD_NUMBER: _builtins.int
     RESULT_JSON_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    ETA_S_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
@@ -294,6 +316,8 @@ class Run(_message.Message):
     seconds_since_step: _builtins.float
     result_json: _builtins.str
     """payload of run_completed"""
+    eta_s: _builtins.float
+    """at the present rate; only while it runs"""
     priority: _builtins.int
     notes: _builtins.str
     archived: _builtins.bool
@@ -326,10 +350,14 @@ class Run(_message.Message):
     event_seq: _builtins.int
     """the newest story event of this run"""
     @_builtins.property
+    def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """last values of important curves, and mean_return_100"""
+
+    @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def flags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """stalled, no_progress, paused_by_signal, released, cancelling, pausing"""
+        """stalled, no_progress, paused_by_signal, released, cancelling, pausing, throttled"""
 
     @_builtins.property
     def parent(self) -> Global___ParentRun: ...
@@ -355,6 +383,8 @@ class Run(_message.Message):
         sps: _builtins.float | None = ...,
         seconds_since_step: _builtins.float | None = ...,
         result_json: _builtins.str = ...,
+        metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        eta_s: _builtins.float | None = ...,
         priority: _builtins.int = ...,
         tags: _abc.Iterable[_builtins.str] | None = ...,
         notes: _builtins.str = ...,
@@ -381,12 +411,14 @@ class Run(_message.Message):
         extras_json: _builtins.str = ...,
         event_seq: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_episodic_return", b"_episodic_return", "_seconds_since_step", b"_seconds_since_step", "_seed", b"_seed", "_sps", b"_sps", "episodic_return", b"episodic_return", "parent", b"parent", "seconds_since_step", b"seconds_since_step", "seed", b"seed", "sps", b"sps"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_episodic_return", b"_episodic_return", "_eta_s", b"_eta_s", "_seconds_since_step", b"_seconds_since_step", "_seed", b"_seed", "_sps", b"_sps", "episodic_return", b"episodic_return", "eta_s", b"eta_s", "parent", b"parent", "seconds_since_step", b"seconds_since_step", "seed", b"seed", "sps", b"sps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episodic_return", b"_episodic_return", "_seconds_since_step", b"_seconds_since_step", "_seed", b"_seed", "_sps", b"_sps", "algo", b"algo", "archived", b"archived", "attempt", b"attempt", "capabilities_json", b"capabilities_json", "cpus", b"cpus", "created_at", b"created_at", "env_id", b"env_id", "episodic_return", b"episodic_return", "event_seq", b"event_seq", "extras_json", b"extras_json", "finished_at", b"finished_at", "flags", b"flags", "gpu_ids", b"gpu_ids", "gpus", b"gpus", "logs_dir", b"logs_dir", "max_wallclock_minutes", b"max_wallclock_minutes", "memory_mb", b"memory_mb", "name", b"name", "notes", b"notes", "number", b"number", "outcome", b"outcome", "parent", b"parent", "pid", b"pid", "priority", b"priority", "protocol_version", b"protocol_version", "queue_reason", b"queue_reason", "reason", b"reason", "result_json", b"result_json", "retries", b"retries", "run_dir", b"run_dir", "run_id", b"run_id", "seconds_since_step", b"seconds_since_step", "seed", b"seed", "size_bytes", b"size_bytes", "sps", b"sps", "started_at", b"started_at", "status", b"status", "step", b"step", "tags", b"tags", "total", b"total", "worker_id", b"worker_id", "worker_type", b"worker_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episodic_return", b"_episodic_return", "_eta_s", b"_eta_s", "_seconds_since_step", b"_seconds_since_step", "_seed", b"_seed", "_sps", b"_sps", "algo", b"algo", "archived", b"archived", "attempt", b"attempt", "capabilities_json", b"capabilities_json", "cpus", b"cpus", "created_at", b"created_at", "env_id", b"env_id", "episodic_return", b"episodic_return", "eta_s", b"eta_s", "event_seq", b"event_seq", "extras_json", b"extras_json", "finished_at", b"finished_at", "flags", b"flags", "gpu_ids", b"gpu_ids", "gpus", b"gpus", "logs_dir", b"logs_dir", "max_wallclock_minutes", b"max_wallclock_minutes", "memory_mb", b"memory_mb", "metrics", b"metrics", "name", b"name", "notes", b"notes", "number", b"number", "outcome", b"outcome", "parent", b"parent", "pid", b"pid", "priority", b"priority", "protocol_version", b"protocol_version", "queue_reason", b"queue_reason", "reason", b"reason", "result_json", b"result_json", "retries", b"retries", "run_dir", b"run_dir", "run_id", b"run_id", "seconds_since_step", b"seconds_since_step", "seed", b"seed", "size_bytes", b"size_bytes", "sps", b"sps", "started_at", b"started_at", "status", b"status", "step", b"step", "tags", b"tags", "total", b"total", "worker_id", b"worker_id", "worker_type", b"worker_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__episodic_return: _TypeAlias = _typing.Literal["episodic_return"]  # noqa: Y015
     _WhichOneofArgType__episodic_return: _TypeAlias = _typing.Literal["_episodic_return", b"_episodic_return"]  # noqa: Y015
+    _WhichOneofReturnType__eta_s: _TypeAlias = _typing.Literal["eta_s"]  # noqa: Y015
+    _WhichOneofArgType__eta_s: _TypeAlias = _typing.Literal["_eta_s", b"_eta_s"]  # noqa: Y015
     _WhichOneofReturnType__seconds_since_step: _TypeAlias = _typing.Literal["seconds_since_step"]  # noqa: Y015
     _WhichOneofArgType__seconds_since_step: _TypeAlias = _typing.Literal["_seconds_since_step", b"_seconds_since_step"]  # noqa: Y015
     _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
@@ -395,6 +427,8 @@ class Run(_message.Message):
     _WhichOneofArgType__sps: _TypeAlias = _typing.Literal["_sps", b"_sps"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__episodic_return) -> _WhichOneofReturnType__episodic_return | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__eta_s) -> _WhichOneofReturnType__eta_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seconds_since_step) -> _WhichOneofReturnType__seconds_since_step | None: ...
     @_typing.overload
@@ -672,6 +706,155 @@ class LogChunk(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogChunk: _TypeAlias = LogChunk  # noqa: Y015
+
+@_typing.final
+class ListRunMetricsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TAGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetricTag]: ...
+    def __init__(
+        self,
+        *,
+        tags: _abc.Iterable[Global___MetricTag] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tags", b"tags"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRunMetricsResponse: _TypeAlias = ListRunMetricsResponse  # noqa: Y015
+
+@_typing.final
+class MetricTag(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TAG_FIELD_NUMBER: _builtins.int
+    POINTS_FIELD_NUMBER: _builtins.int
+    LAST_STEP_FIELD_NUMBER: _builtins.int
+    LAST_VALUE_FIELD_NUMBER: _builtins.int
+    tag: _builtins.str
+    points: _builtins.int
+    last_step: _builtins.int
+    last_value: _builtins.float
+    def __init__(
+        self,
+        *,
+        tag: _builtins.str = ...,
+        points: _builtins.int = ...,
+        last_step: _builtins.int = ...,
+        last_value: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_step", b"last_step", "last_value", b"last_value", "points", b"points", "tag", b"tag"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MetricTag: _TypeAlias = MetricTag  # noqa: Y015
+
+@_typing.final
+class StreamRunMetricsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    SINCE_STEP_FIELD_NUMBER: _builtins.int
+    UNTIL_STEP_FIELD_NUMBER: _builtins.int
+    MAX_POINTS_FIELD_NUMBER: _builtins.int
+    FOLLOW_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    since_step: _builtins.int
+    """a stretch of steps, both ends included"""
+    until_step: _builtins.int
+    max_points: _builtins.int
+    """per curve; more are thinned so that the extremes stay. 0: 2,000, -1: every one"""
+    follow: _builtins.bool
+    """until the run ends"""
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """or patterns (losses/*); empty: all"""
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        tags: _abc.Iterable[_builtins.str] | None = ...,
+        since_step: _builtins.int = ...,
+        until_step: _builtins.int | None = ...,
+        max_points: _builtins.int = ...,
+        follow: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_until_step", b"_until_step", "until_step", b"until_step"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_until_step", b"_until_step", "follow", b"follow", "max_points", b"max_points", "run_id", b"run_id", "since_step", b"since_step", "tags", b"tags", "until_step", b"until_step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__until_step: _TypeAlias = _typing.Literal["until_step"]  # noqa: Y015
+    _WhichOneofArgType__until_step: _TypeAlias = _typing.Literal["_until_step", b"_until_step"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__until_step) -> _WhichOneofReturnType__until_step | None: ...
+
+Global___StreamRunMetricsRequest: _TypeAlias = StreamRunMetricsRequest  # noqa: Y015
+
+@_typing.final
+class RunMetrics(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CURVES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def curves(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetricCurve]: ...
+    def __init__(
+        self,
+        *,
+        curves: _abc.Iterable[Global___MetricCurve] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["curves", b"curves"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunMetrics: _TypeAlias = RunMetrics  # noqa: Y015
+
+@_typing.final
+class MetricCurve(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TAG_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    WALL_TIMES_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    IS_RESET_FIELD_NUMBER: _builtins.int
+    tag: _builtins.str
+    total: _builtins.int
+    """points the whole curve has"""
+    is_reset: _builtins.bool
+    """forget what was sent of it before"""
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def wall_times(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        tag: _builtins.str = ...,
+        steps: _abc.Iterable[_builtins.int] | None = ...,
+        wall_times: _abc.Iterable[_builtins.float] | None = ...,
+        values: _abc.Iterable[_builtins.float] | None = ...,
+        total: _builtins.int = ...,
+        is_reset: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_reset", b"is_reset", "steps", b"steps", "tag", b"tag", "total", b"total", "values", b"values", "wall_times", b"wall_times"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MetricCurve: _TypeAlias = MetricCurve  # noqa: Y015
 
 @_typing.final
 class ArchiveRunRequest(_message.Message):
@@ -1251,3 +1434,129 @@ class ControlCommand(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ControlCommand: _TypeAlias = ControlCommand  # noqa: Y015
+
+@_typing.final
+class PublishRunMetricsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    BEFORE_JSON_FIELD_NUMBER: _builtins.int
+    AFTER_JSON_FIELD_NUMBER: _builtins.int
+    FOLDERS_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    before_json: _builtins.str
+    """position in the event files this begins at; empty: their beginning"""
+    after_json: _builtins.str
+    """and ends at"""
+    @_builtins.property
+    def folders(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetricFolder]: ...
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        before_json: _builtins.str = ...,
+        after_json: _builtins.str = ...,
+        folders: _abc.Iterable[Global___MetricFolder] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_json", b"after_json", "before_json", b"before_json", "folders", b"folders", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishRunMetricsRequest: _TypeAlias = PublishRunMetricsRequest  # noqa: Y015
+
+@_typing.final
+class MetricFolder(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FOLDER_FIELD_NUMBER: _builtins.int
+    IS_RESET_FIELD_NUMBER: _builtins.int
+    DROP_FROM_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    folder: _builtins.str
+    """below the run's event files; empty: that folder itself"""
+    is_reset: _builtins.bool
+    """forget everything of it first"""
+    drop_from: _builtins.int
+    """forget points from this step on first"""
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetricColumn]: ...
+    def __init__(
+        self,
+        *,
+        folder: _builtins.str = ...,
+        is_reset: _builtins.bool = ...,
+        drop_from: _builtins.int | None = ...,
+        columns: _abc.Iterable[Global___MetricColumn] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_drop_from", b"_drop_from", "drop_from", b"drop_from"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_drop_from", b"_drop_from", "columns", b"columns", "drop_from", b"drop_from", "folder", b"folder", "is_reset", b"is_reset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__drop_from: _TypeAlias = _typing.Literal["drop_from"]  # noqa: Y015
+    _WhichOneofArgType__drop_from: _TypeAlias = _typing.Literal["_drop_from", b"_drop_from"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__drop_from) -> _WhichOneofReturnType__drop_from | None: ...
+
+Global___MetricFolder: _TypeAlias = MetricFolder  # noqa: Y015
+
+@_typing.final
+class MetricColumn(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TAG_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    WALL_TIMES_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    tag: _builtins.str
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def wall_times(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        tag: _builtins.str = ...,
+        steps: _abc.Iterable[_builtins.int] | None = ...,
+        wall_times: _abc.Iterable[_builtins.float] | None = ...,
+        values: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["steps", b"steps", "tag", b"tag", "values", b"values", "wall_times", b"wall_times"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MetricColumn: _TypeAlias = MetricColumn  # noqa: Y015
+
+@_typing.final
+class PublishRunMetricsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    POSITION_JSON_FIELD_NUMBER: _builtins.int
+    CREDITS_FIELD_NUMBER: _builtins.int
+    RETRY_AFTER_S_FIELD_NUMBER: _builtins.int
+    accepted: _builtins.bool
+    """false: send again from `position_json` on"""
+    position_json: _builtins.str
+    credits: _builtins.int
+    """points that may be sent next; 0: not before `retry_after_s`"""
+    retry_after_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        accepted: _builtins.bool = ...,
+        position_json: _builtins.str = ...,
+        credits: _builtins.int = ...,
+        retry_after_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "credits", b"credits", "position_json", b"position_json", "retry_after_s", b"retry_after_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishRunMetricsResponse: _TypeAlias = PublishRunMetricsResponse  # noqa: Y015

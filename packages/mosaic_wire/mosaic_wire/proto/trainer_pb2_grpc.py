@@ -84,6 +84,16 @@ class TrainerServiceStub:
                 request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.StreamRunLogsRequest.SerializeToString,
                 response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.LogChunk.FromString,
                 _registered_method=True)
+        self.ListRunMetrics = channel.unary_unary(
+                '/gymgui.trainer.TrainerService/ListRunMetrics',
+                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunRequest.SerializeToString,
+                response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.ListRunMetricsResponse.FromString,
+                _registered_method=True)
+        self.StreamRunMetrics = channel.unary_stream(
+                '/gymgui.trainer.TrainerService/StreamRunMetrics',
+                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.StreamRunMetricsRequest.SerializeToString,
+                response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunMetrics.FromString,
+                _registered_method=True)
         self.ArchiveRun = channel.unary_unary(
                 '/gymgui.trainer.TrainerService/ArchiveRun',
                 request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.ArchiveRunRequest.SerializeToString,
@@ -149,6 +159,11 @@ class TrainerServiceStub:
                 request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.ControlStreamRequest.SerializeToString,
                 response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.ControlCommand.FromString,
                 _registered_method=True)
+        self.PublishRunMetrics = channel.unary_unary(
+                '/gymgui.trainer.TrainerService/PublishRunMetrics',
+                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunMetricsRequest.SerializeToString,
+                response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunMetricsResponse.FromString,
+                _registered_method=True)
 
 
 class TrainerServiceServicer:
@@ -212,6 +227,19 @@ class TrainerServiceServicer:
 
     def StreamRunLogs(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRunMetrics(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StreamRunMetrics(self, request, context):
+        """Curves as they are, then, with `follow`, what is added to them until the run is over.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -297,6 +325,13 @@ class TrainerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PublishRunMetrics(self, request, context):
+        """The event files are the spool: a batch names where it begins and ends in them, so that none counts twice.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TrainerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -349,6 +384,16 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.StreamRunLogs,
                     request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.StreamRunLogsRequest.FromString,
                     response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.LogChunk.SerializeToString,
+            ),
+            'ListRunMetrics': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRunMetrics,
+                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunRequest.FromString,
+                    response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.ListRunMetricsResponse.SerializeToString,
+            ),
+            'StreamRunMetrics': grpc.unary_stream_rpc_method_handler(
+                    servicer.StreamRunMetrics,
+                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.StreamRunMetricsRequest.FromString,
+                    response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunMetrics.SerializeToString,
             ),
             'ArchiveRun': grpc.unary_unary_rpc_method_handler(
                     servicer.ArchiveRun,
@@ -414,6 +459,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.ControlStream,
                     request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.ControlStreamRequest.FromString,
                     response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.ControlCommand.SerializeToString,
+            ),
+            'PublishRunMetrics': grpc.unary_unary_rpc_method_handler(
+                    servicer.PublishRunMetrics,
+                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunMetricsRequest.FromString,
+                    response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunMetricsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -686,6 +736,60 @@ class TrainerService:
             '/gymgui.trainer.TrainerService/StreamRunLogs',
             mosaic__wire_dot_proto_dot_trainer__pb2.StreamRunLogsRequest.SerializeToString,
             mosaic__wire_dot_proto_dot_trainer__pb2.LogChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRunMetrics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gymgui.trainer.TrainerService/ListRunMetrics',
+            mosaic__wire_dot_proto_dot_trainer__pb2.RunRequest.SerializeToString,
+            mosaic__wire_dot_proto_dot_trainer__pb2.ListRunMetricsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamRunMetrics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gymgui.trainer.TrainerService/StreamRunMetrics',
+            mosaic__wire_dot_proto_dot_trainer__pb2.StreamRunMetricsRequest.SerializeToString,
+            mosaic__wire_dot_proto_dot_trainer__pb2.RunMetrics.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1037,6 +1141,33 @@ class TrainerService:
             '/gymgui.trainer.TrainerService/ControlStream',
             mosaic__wire_dot_proto_dot_trainer__pb2.ControlStreamRequest.SerializeToString,
             mosaic__wire_dot_proto_dot_trainer__pb2.ControlCommand.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PublishRunMetrics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gymgui.trainer.TrainerService/PublishRunMetrics',
+            mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunMetricsRequest.SerializeToString,
+            mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunMetricsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,9 @@ class TrainerServiceStub:
     WatchRuns: _grpc.UnaryStreamMultiCallable[_trainer_pb2.WatchRunsRequest, _trainer_pb2.RunUpdate]
     GetStory: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.GetStoryRequest, _trainer_pb2.GetStoryResponse]
     StreamRunLogs: _grpc.UnaryStreamMultiCallable[_trainer_pb2.StreamRunLogsRequest, _trainer_pb2.LogChunk]
+    ListRunMetrics: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.ListRunMetricsResponse]
+    StreamRunMetrics: _grpc.UnaryStreamMultiCallable[_trainer_pb2.StreamRunMetricsRequest, _trainer_pb2.RunMetrics]
+    """Curves as they are, then, with `follow`, what is added to them until the run is over."""
     ArchiveRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ArchiveRunRequest, _trainer_pb2.Run]
     """---- keeping and removing"""
     DeleteRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.DeleteRunResponse]
@@ -67,6 +70,8 @@ class TrainerServiceStub:
     """---- workers"""
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.HeartbeatRequest, _trainer_pb2.HeartbeatResponse]
     ControlStream: _grpc.UnaryStreamMultiCallable[_trainer_pb2.ControlStreamRequest, _trainer_pb2.ControlCommand]
+    PublishRunMetrics: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.PublishRunMetricsRequest, _trainer_pb2.PublishRunMetricsResponse]
+    """The event files are the spool: a batch names where it begins and ends in them, so that none counts twice."""
 
 @_typing.type_check_only
 class TrainerServiceAsyncStub(TrainerServiceStub):
@@ -83,6 +88,9 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
     WatchRuns: _aio.UnaryStreamMultiCallable[_trainer_pb2.WatchRunsRequest, _trainer_pb2.RunUpdate]  # type: ignore[assignment]
     GetStory: _aio.UnaryUnaryMultiCallable[_trainer_pb2.GetStoryRequest, _trainer_pb2.GetStoryResponse]  # type: ignore[assignment]
     StreamRunLogs: _aio.UnaryStreamMultiCallable[_trainer_pb2.StreamRunLogsRequest, _trainer_pb2.LogChunk]  # type: ignore[assignment]
+    ListRunMetrics: _aio.UnaryUnaryMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.ListRunMetricsResponse]  # type: ignore[assignment]
+    StreamRunMetrics: _aio.UnaryStreamMultiCallable[_trainer_pb2.StreamRunMetricsRequest, _trainer_pb2.RunMetrics]  # type: ignore[assignment]
+    """Curves as they are, then, with `follow`, what is added to them until the run is over."""
     ArchiveRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ArchiveRunRequest, _trainer_pb2.Run]  # type: ignore[assignment]
     """---- keeping and removing"""
     DeleteRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.DeleteRunResponse]  # type: ignore[assignment]
@@ -99,6 +107,8 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
     """---- workers"""
     Heartbeat: _aio.UnaryUnaryMultiCallable[_trainer_pb2.HeartbeatRequest, _trainer_pb2.HeartbeatResponse]  # type: ignore[assignment]
     ControlStream: _aio.UnaryStreamMultiCallable[_trainer_pb2.ControlStreamRequest, _trainer_pb2.ControlCommand]  # type: ignore[assignment]
+    PublishRunMetrics: _aio.UnaryUnaryMultiCallable[_trainer_pb2.PublishRunMetricsRequest, _trainer_pb2.PublishRunMetricsResponse]  # type: ignore[assignment]
+    """The event files are the spool: a batch names where it begins and ends in them, so that none counts twice."""
 
 class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -172,6 +182,21 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.StreamRunLogsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_trainer_pb2.LogChunk], _abc.AsyncIterator[_trainer_pb2.LogChunk]]: ...
+
+    @_abc_1.abstractmethod
+    def ListRunMetrics(
+        self,
+        request: _trainer_pb2.RunRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_trainer_pb2.ListRunMetricsResponse, _abc.Awaitable[_trainer_pb2.ListRunMetricsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def StreamRunMetrics(
+        self,
+        request: _trainer_pb2.StreamRunMetricsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_trainer_pb2.RunMetrics], _abc.AsyncIterator[_trainer_pb2.RunMetrics]]:
+        """Curves as they are, then, with `follow`, what is added to them until the run is over."""
 
     @_abc_1.abstractmethod
     def ArchiveRun(
@@ -266,5 +291,13 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.ControlStreamRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_trainer_pb2.ControlCommand], _abc.AsyncIterator[_trainer_pb2.ControlCommand]]: ...
+
+    @_abc_1.abstractmethod
+    def PublishRunMetrics(
+        self,
+        request: _trainer_pb2.PublishRunMetricsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_trainer_pb2.PublishRunMetricsResponse, _abc.Awaitable[_trainer_pb2.PublishRunMetricsResponse]]:
+        """The event files are the spool: a batch names where it begins and ends in them, so that none counts twice."""
 
 def add_TrainerServiceServicer_to_server(servicer: TrainerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

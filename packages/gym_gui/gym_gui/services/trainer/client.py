@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -209,6 +209,31 @@ class TrainerClient:
         """What the worker (stdout, stderr) or its training process (training_stdout, training_stderr) wrote."""
         request = pb.StreamRunLogsRequest(run_id=run_id, stream=stream, follow=follow, tail_bytes=tail_bytes)
         return self._stream(self._stub.StreamRunLogs, request)
+
+    def metric_tags(self, run_id: str) -> Sequence[pb.MetricTag]:
+        """Every curve a run has, with its length and last value."""
+        return self._call(self._stub.ListRunMetrics, pb.RunRequest(run_id=run_id)).tags
+
+    def metrics(
+        self,
+        run_id: str,
+        tags: Sequence[str] = (),
+        *,
+        since_step: int = 0,
+        until_step: int | None = None,
+        max_points: int = 0,
+        follow: bool = False,
+    ) -> RpcStream[pb.RunMetrics]:
+        """Curves of a run (patterns such as losses/* too), thinned to `max_points` each with their extremes kept."""
+        request = pb.StreamRunMetricsRequest(
+            run_id=run_id,
+            tags=tags,
+            since_step=since_step,
+            until_step=until_step,
+            max_points=max_points,
+            follow=follow,
+        )
+        return self._stream(self._stub.StreamRunMetrics, request)
 
     def cancel(self, run_id: str) -> pb.Run:
         """Ask for the end of a run; it is TERM when its whole process tree is gone."""

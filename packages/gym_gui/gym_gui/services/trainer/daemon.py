@@ -36,6 +36,7 @@ from gym_gui.services.trainer.errors import HomeInUse, ListenFailed, RegistryUnw
 from gym_gui.services.trainer.executors.local import LocalExecutor
 from gym_gui.services.trainer.inventory import detect_inventory
 from gym_gui.services.trainer.journal import Journal
+from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.process_tree import ProcessIdentity
 from gym_gui.services.trainer.registry import RunRegistry
 from gym_gui.services.trainer.resources import Inventory, ResourceLedger
@@ -169,7 +170,7 @@ async def _serve_journal(
 ) -> None:
     catalog, secret_store = WorkerCatalog(home), SecretStore(config_home(), home=home)
     ledger = ResourceLedger(inventory)
-    stopping, executor = asyncio.Event(), LocalExecutor()
+    stopping, executor, metrics = asyncio.Event(), LocalExecutor(), MetricHub(home)
     dispatcher = TrainerDispatcher(
         home,
         journal=journal,
@@ -180,11 +181,18 @@ async def _serve_journal(
             home, min_free_disk_mb=settings.min_free_disk_mb, min_free_memory_mb=settings.min_free_memory_mb
         ),
         secret_store=secret_store,
+        metrics=metrics,
         settings=settings,
         grpc_target=f"unix:{home.socket}",
     )
     trainer = Trainer(
-        home, journal=journal, dispatcher=dispatcher, catalog=catalog, secret_store=secret_store, settings=settings
+        home,
+        journal=journal,
+        dispatcher=dispatcher,
+        catalog=catalog,
+        metrics=metrics,
+        secret_store=secret_store,
+        settings=settings,
     )
     service = TrainerService(trainer, ledger, stopping.set)
     server = grpc.aio.server(interceptors=[TokenInterceptor(token)], options=_SERVER_OPTIONS)
@@ -206,6 +214,7 @@ async def _serve_journal(
         home.daemon_record.unlink(missing_ok=True)
         await server.stop(grace=1)
         await dispatcher.stop()
+        await metrics.close()
         executor.close()
 
 

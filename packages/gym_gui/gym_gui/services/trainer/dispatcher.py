@@ -29,6 +29,7 @@ from gym_gui.services.trainer.hooks import tell_the_end
 from gym_gui.services.trainer.journal import Journal
 from gym_gui.services.trainer.launching import RunLauncher
 from gym_gui.services.trainer.masking import SecretMask
+from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.preparing import INSTALL_MISSING
 from gym_gui.services.trainer.process_tree import ProcessIdentity
 from gym_gui.services.trainer.records import RunRecord
@@ -59,10 +60,12 @@ class TrainerDispatcher:
         ledger: ResourceLedger,
         guard: CapacityGuard,
         secret_store: SecretStore,
+        metrics: MetricHub,
         settings: Settings,
         grpc_target: str,
     ) -> None:
         self._home, self._journal, self._settings = home, journal, settings
+        self._metrics = metrics
         self._catalog, self._executor, self._ledger, self._guard = catalog, executor, ledger, guard
         self._secret_store = secret_store
         self._launcher = RunLauncher(
@@ -365,9 +368,10 @@ class TrainerDispatcher:
     async def _ended(self, record: RunRecord) -> None:
         """Housekeeping after the terminal record: size on disk, the operator's hook."""
         await self._journal.flush_headlines()
+        values = await self._metrics.finish(record.run_id)
         size = await asyncio.to_thread(size_of_run, self._home, record.run_id)
         with suppress(RunNotFound):  # deleted the moment it was over
-            record = await self._journal.record(record.run_id, "", size_bytes=size)
+            record = await self._journal.record(record.run_id, "", size_bytes=size, metrics=values or record.metrics)
         problem = await tell_the_end(record, self._settings)
         if problem:
             with suppress(RunNotFound):

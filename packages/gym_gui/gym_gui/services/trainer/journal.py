@@ -27,7 +27,8 @@ _RETRY_S = 1.0
 def with_headline(record: RunRecord, headline: Headline) -> RunRecord:
     """The record with newer figures; a total of 0 means that the worker does not know it."""
     figures = asdict(headline)
-    return replace(record, **{**figures, "total": headline.total or record.total})
+    metrics = record.metrics if headline.metrics is None else dict(headline.metrics)
+    return replace(record, **{**figures, "total": headline.total or record.total, "metrics": metrics})
 
 
 class Watcher:

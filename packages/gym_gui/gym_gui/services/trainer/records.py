@@ -30,6 +30,8 @@ class Headline:
     episodic_return: float | None = None
     sps: float | None = None
     seconds_since_step: float | None = None
+    metrics: Mapping[str, float] | None = None
+    """last values of important curves; None: nothing new, the registry keeps what it had"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ class RunRecord:
     episodic_return: float | None
     sps: float | None
     seconds_since_step: float | None
+    metrics: dict[str, float]
+    """last values of important curves"""
     result: dict[str, Any] | None
     """payload of `run_completed`"""
     priority: int

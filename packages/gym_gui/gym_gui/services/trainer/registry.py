@@ -188,13 +188,21 @@ class RunRegistry:
         if not headlines:
             return
         rows = [
-            (new.step, new.total, new.episodic_return, new.sps, new.seconds_since_step, run_id)
+            (
+                new.step,
+                new.total,
+                new.episodic_return,
+                new.sps,
+                new.seconds_since_step,
+                None if new.metrics is None else encode("metrics", new.metrics),
+                run_id,
+            )
             for run_id, new in headlines.items()
         ]
         with self._database.write(durable=False) as connection:
             connection.executemany(
                 "UPDATE runs SET step = ?, total = coalesce(nullif(?, 0), total), episodic_return = ?, sps = ?,"
-                " seconds_since_step = ? WHERE run_id = ?",
+                " seconds_since_step = ?, metrics = coalesce(?, metrics) WHERE run_id = ?",
                 rows,
             )
 

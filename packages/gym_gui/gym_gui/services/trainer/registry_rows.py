@@ -65,6 +65,7 @@ _ENCODERS: dict[str, Callable[[Any], str | None]] = {
     "tags": _distinct_to_json,
     "gpu_ids": _distinct_to_json,
     "capabilities": to_json,
+    "metrics": to_json,
     "extras": to_json,
     "payload": to_json,
 }
@@ -81,6 +82,7 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "tags": _strings_from_json,
     "gpu_ids": _strings_from_json,
     "capabilities": _object_from_json,
+    "metrics": _object_from_json,
     "extras": _object_from_json,
     "payload": _object_from_json,
     **dict.fromkeys(

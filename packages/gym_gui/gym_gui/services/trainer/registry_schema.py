@@ -131,4 +131,6 @@ _VERSION_1: Migration = (
     "CREATE TABLE filters (name TEXT PRIMARY KEY, query TEXT NOT NULL) STRICT, WITHOUT ROWID",
 )
 
-MIGRATIONS: tuple[Migration, ...] = (_VERSION_1,)
+_VERSION_2: Migration = ("ALTER TABLE runs ADD COLUMN metrics TEXT NOT NULL DEFAULT '{}'",)
+
+MIGRATIONS: tuple[Migration, ...] = (_VERSION_1, _VERSION_2)

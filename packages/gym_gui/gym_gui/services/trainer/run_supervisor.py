@@ -15,7 +15,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from gym_gui.services.trainer.finalise import finalise_manifest
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.journal import Journal, with_headline
 from gym_gui.services.trainer.masking import SecretMask
+from gym_gui.services.trainer.metrics.store import MEAN_RETURN, SPS_TAG
 from gym_gui.services.trainer.records import Headline, RunRecord, StoryEvent
 from gym_gui.services.trainer.supervision import BAD_INPUT, Ending, EndingFacts, conclude, paused_before
 from gym_gui.services.trainer.tokens import digest
@@ -136,6 +137,18 @@ class RunSupervisor:
         self._poked.set()
         if lifecycle_seq <= self._reader.last_seq:
             self._journal.publish(self.record, [])
+
+    def heard_metrics(self, values: Mapping[str, float], step: int) -> None:
+        """Curves have news: watchers need not wait for the next heartbeat."""
+        record = self.record
+        self.record = replace(
+            record,
+            metrics=dict(values),
+            step=max(record.step, step),
+            episodic_return=values.get(MEAN_RETURN, record.episodic_return),
+            sps=values.get(SPS_TAG, record.sps),
+        )
+        self._journal.publish(self.record, [])
 
     def controls(self) -> asyncio.Queue[pb.ControlCommand.Kind.ValueType]:
         """A fresh queue for the worker's control stream, holding what it has not obeyed yet."""

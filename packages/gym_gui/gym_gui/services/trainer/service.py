@@ -10,6 +10,7 @@ import logging
 import os
 import tempfile
 import time
+from array import array
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ from gym_gui.services.trainer.errors import (
     TrainerError,
 )
 from gym_gui.services.trainer.fsm import RunStatus
+from gym_gui.services.trainer.metrics.series import Points
+from gym_gui.services.trainer.metrics.store import Folder
 from gym_gui.services.trainer.records import Headline, RunQuery, RunRecord, StoryEvent
 from gym_gui.services.trainer.resources import ResourceLedger
 from gym_gui.services.trainer.trainer import Trainer
@@ -46,6 +49,8 @@ logger = logging.getLogger(__name__)
 _CHUNK_BYTES = 256 * 1024
 _MAX_ARCHIVE_BYTES = 64 * 2**30
 _MAX_FILTER_NAME = 100
+_CURVE_POINTS = 2_000
+_LAST_STEP = 2**62
 
 STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (InvalidConfig, grpc.StatusCode.INVALID_ARGUMENT),
@@ -264,6 +269,47 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             raise NotPossibleNow(f"there is no log {stream!r}; a run has {', '.join(places)}")
         return places[stream]
 
+    @_translated
+    async def ListRunMetrics(self, request: pb.RunRequest, _context: Any) -> pb.ListRunMetricsResponse:
+        await self._trainer.get(check_run_id(request.run_id))
+        tags = await self._trainer.metrics.tags(request.run_id)
+        return pb.ListRunMetricsResponse(
+            tags=[
+                pb.MetricTag(tag=tag, points=points, last_step=step, last_value=value)
+                for tag, (points, step, value) in tags.items()
+            ]
+        )
+
+    @_translated
+    async def StreamRunMetrics(
+        self, request: pb.StreamRunMetricsRequest, _context: Any
+    ) -> AsyncIterator[pb.RunMetrics]:
+        run_id = check_run_id(request.run_id)
+        await self._trainer.get(run_id)
+        supervisors = self._trainer.dispatcher.supervisors
+        curves = self._trainer.metrics.stream(
+            run_id,
+            tuple(request.tags),
+            first_step=request.since_step,
+            last_step=request.until_step if request.HasField("until_step") else _LAST_STEP,
+            most=request.max_points or _CURVE_POINTS,
+            follow=lambda: request.follow and run_id in supervisors,
+        )
+        async for news in curves:
+            yield pb.RunMetrics(
+                curves=[
+                    pb.MetricCurve(
+                        tag=curve.tag,
+                        steps=curve.points.steps,
+                        wall_times=curve.points.times,
+                        values=curve.points.values,
+                        total=curve.total,
+                        is_reset=curve.is_reset,
+                    )
+                    for curve in news
+                ]
+            )
+
     # ------------------------------------------------------------------ keeping and removing
 
     @_translated
@@ -414,6 +460,27 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         while True:
             yield pb.ControlCommand(kind=await commands.get())
 
+    @_translated
+    async def PublishRunMetrics(
+        self, request: pb.PublishRunMetricsRequest, context: Any
+    ) -> pb.PublishRunMetricsResponse:
+        token = metadata_value(context.invocation_metadata(), SESSION_TOKEN_KEY)
+        supervisor = await self._trainer.worker_session(check_run_id(request.run_id), token)
+        answer = await self._trainer.metrics.publish(
+            request.run_id,
+            [_metric_folder(folder) for folder in request.folders],
+            _position(request.before_json),
+            _position(request.after_json),
+        )
+        if answer.accepted:
+            supervisor.heard_metrics(self._trainer.metrics.headline(request.run_id) or {}, answer.last_step)
+        return pb.PublishRunMetricsResponse(
+            accepted=answer.accepted,
+            position_json="" if answer.position is None else json.dumps(answer.position),
+            credits=answer.credits,
+            retry_after_s=answer.retry_after_s,
+        )
+
     # ------------------------------------------------------------------ translation
 
     def _run(self, record: RunRecord) -> pb.Run:
@@ -422,13 +489,14 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         if live is not None and live.record.event_seq == record.event_seq:
             record = live.record  # its headline is newer than the stored one
         queue_reason = self._trainer.dispatcher.waiting_reason(record.run_id) if record.status is RunStatus.INIT else ""
+        flags = (*record.flags, *(("throttled",) if self._trainer.metrics.is_throttled(record.run_id) else ()))
         run = pb.Run(
             run_id=record.run_id, number=record.number, status=record.status, outcome=record.outcome or "",
             reason=record.reason, name=record.name, worker_type=record.worker_type, worker_id=record.worker_id,
             algo=record.algo, env_id=record.env_id, seed=record.seed, step=record.step, total=record.total,
             episodic_return=record.episodic_return, sps=record.sps, seconds_since_step=record.seconds_since_step,
             result_json=json.dumps(record.result) if record.result is not None else "", priority=record.priority,
-            tags=record.tags, notes=record.notes, archived=record.archived, flags=record.flags,
+            tags=record.tags, notes=record.notes, archived=record.archived, flags=flags,
             queue_reason=queue_reason, created_at=record.created_at, started_at=record.started_at or 0.0,
             finished_at=record.finished_at or 0.0, cpus=record.cpus, gpus=record.gpus, gpu_ids=record.gpu_ids,
             memory_mb=record.memory_mb or 0, max_wallclock_minutes=record.max_wallclock_minutes or 0.0,
@@ -437,11 +505,35 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             size_bytes=record.size_bytes, protocol_version=record.protocol_version,
             capabilities_json=json.dumps(record.capabilities) if record.capabilities else "",
             extras_json=json.dumps(record.extras) if record.extras else "", event_seq=record.event_seq,
+            metrics=record.metrics, eta_s=_eta_s(record),
         )  # fmt: skip
         if record.parent is not None:
             parent = record.parent
             run.parent.CopyFrom(pb.ParentRun(run_id=parent.run_id, step=parent.step, sha256=parent.sha256))
         return run
+
+
+def _eta_s(record: RunRecord) -> float | None:
+    if record.status is not RunStatus.EXEC or not record.sps or record.total <= record.step:
+        return None
+    return (record.total - record.step) / record.sps
+
+
+def _position(text: str) -> Any:
+    try:
+        return json.loads(text) if text else None
+    except ValueError as error:
+        raise NotPossibleNow(f"this is no position in event files: {text[:80]!r}") from error
+
+
+def _metric_folder(folder: pb.MetricFolder) -> Folder:
+    columns = {}
+    for column in folder.columns:
+        if not len(column.steps) == len(column.wall_times) == len(column.values):
+            raise NotPossibleNow(f"the columns of {column.tag[:80]!r} differ in length")
+        columns[column.tag] = Points(array("q", column.steps), array("d", column.wall_times), array("d", column.values))
+    drop_from = folder.drop_from if folder.HasField("drop_from") else None
+    return Folder(folder.folder, folder.is_reset, drop_from, columns)
 
 
 def _story_event(event: StoryEvent) -> pb.StoryEvent:

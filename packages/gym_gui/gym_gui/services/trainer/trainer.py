@@ -8,6 +8,7 @@ import hmac
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from gym_gui.services.trainer.errors import InvalidConfig, NotAllowed, NotPossib
 from gym_gui.services.trainer.fsm import RunOutcome, RunStatus
 from gym_gui.services.trainer.journal import Journal
 from gym_gui.services.trainer.launch import NOT_TRAINING, with_checkpoint
+from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.records import Headline, NewRun, Parent, RunRecord
 from gym_gui.services.trainer.run_files import delete_run_files
 from gym_gui.services.trainer.run_supervisor import RunSupervisor
@@ -58,10 +60,12 @@ class Trainer:
         journal: Journal,
         dispatcher: TrainerDispatcher,
         catalog: WorkerCatalog,
+        metrics: MetricHub,
         secret_store: SecretStore,
         settings: Settings,
     ) -> None:
         self.home, self.journal, self.dispatcher, self.catalog = home, journal, dispatcher, catalog
+        self.metrics = metrics
         self.settings = settings
         self._secret_store = secret_store
 
@@ -289,6 +293,7 @@ class Trainer:
         """Remove every trace of a finished run; return the bytes that became free."""
         record = await self.get(run_id)
         _require_finished(record, "deleted")
+        await self.metrics.forget(run_id)
         # Files first: a crash in between leaves a record whose deletion can be asked for again.
         freed = await asyncio.to_thread(delete_run_files, self.home, run_id)
         await asyncio.to_thread(self._secret_store.delete, run_id)
@@ -360,7 +365,7 @@ class Trainer:
 
     async def heartbeat(self, run_id: str, session_token: str, headline: Headline, lifecycle_seq: int) -> None:
         supervisor = await self.worker_session(run_id, session_token)
-        supervisor.heartbeat(headline, lifecycle_seq)
+        supervisor.heartbeat(replace(headline, metrics=self.metrics.headline(run_id)), lifecycle_seq)
         self.dispatcher.plan_headline_flush()
 
     async def worker_session(self, run_id: str, session_token: str) -> RunSupervisor:

@@ -1,0 +1,1 @@
+"""The curves of runs: taken from workers, kept as a pyramid beside the event files, served in any resolution."""

@@ -1,0 +1,315 @@
+"""One curve on disk: its points in three columns, and above them a pyramid of buckets that remember their extremes.
+
+A plot of any stretch of it reads about as many records as it draws points, however long the curve is. Nothing here is
+the only copy: the event files are, and everything can be made again from them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FAN_OUT = 16
+"""Points of a bucket, and buckets of a bucket of the next level"""
+_BUCKET = 6
+"""Doubles of a bucket: step and value of its smallest point, the same of its largest, first step, last wall time"""
+_COLUMNS = (("steps", "q"), ("times", "d"), ("values", "d"))
+_LEVELS = 12
+"""16^12 points are more than anybody will see"""
+
+
+@dataclass
+class Points:
+    """Points of one curve in their order."""
+
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    times: array[float] = field(default_factory=lambda: array("d"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def extend(self, other: Points) -> None:
+        self.steps.extend(other.steps)
+        self.times.extend(other.times)
+        self.values.extend(other.values)
+
+    def add(self, step: int, time: float, value: float) -> None:
+        self.steps.append(step)
+        self.times.append(time)
+        self.values.append(value)
+
+    def cut(self, begin: int, end: int) -> Points:
+        return Points(self.steps[begin:end], self.times[begin:end], self.values[begin:end])
+
+
+class DamagedSeries(Exception):
+    """The files are not what the index says; the curve has to be made again."""
+
+
+class Series:
+    """A growing curve; `flush` writes what was added since. `stem` is the path of its files without a suffix."""
+
+    def __init__(self, stem: Path, stored: int = 0, *, is_sorted: bool = True) -> None:
+        self._stem = stem
+        self.stored = stored
+        self.is_sorted = is_sorted
+        """Steps never go back: a stretch of steps is found without reading the curve"""
+        self._recent = Points()
+        self._buckets: list[array[float]] = []
+        """By level, what is not on disk yet; the lowest level first"""
+        self._bucket_counts: list[int] = []
+        self._last_step = -(2**63)
+        if stored:
+            self._check_files()
+            self._last_step = int(self._read_column("steps", "q", stored - 1, stored)[0])
+
+    def __len__(self) -> int:
+        return self.stored + len(self._recent)
+
+    @property
+    def last_step(self) -> int:
+        return self._last_step
+
+    @property
+    def unstored(self) -> int:
+        """Points that only memory has."""
+        return len(self._recent)
+
+    # ------------------------------------------------------------------ growing
+
+    def append(self, points: Points) -> None:
+        if not points:
+            return
+        previous = self._last_step
+        for step in points.steps:
+            if step < previous:
+                self.is_sorted = False
+                break
+            previous = step
+        self._last_step = points.steps[-1]
+        self._recent.extend(points)
+        self._build()
+
+    def drop_from(self, step: int) -> None:
+        """Forget the points at this step and after it."""
+        if self.is_sorted:
+            self._truncate(self._index_of(step))
+            return
+        everything = self._points(0, len(self))
+        self._truncate(0)
+        self.is_sorted = True
+        kept = Points()
+        for index, known in enumerate(everything.steps):
+            if known < step:
+                kept.add(known, everything.times[index], everything.values[index])
+        self.append(kept)
+
+    def _truncate(self, count: int) -> None:
+        if count >= len(self):
+            return
+        if count < self.stored:
+            for suffix, _ in _COLUMNS:
+                os.truncate(self._path(suffix), 8 * count)
+            self._recent, self.stored = Points(), count
+        else:
+            self._recent = self._recent.cut(0, count - self.stored)
+        for level in range(len(self._bucket_counts)):
+            self._truncate_level(level, count // FAN_OUT ** (level + 1))
+        self._last_step = self._points(count - 1, count).steps[0] if count else -(2**63)
+
+    def _truncate_level(self, level: int, count: int) -> None:
+        pending = len(self._buckets[level]) // _BUCKET
+        stored = self._bucket_counts[level] - pending
+        if count < stored:
+            os.truncate(self._path(f"level{level + 1}"), 8 * _BUCKET * count)
+            self._buckets[level] = array("d")
+        elif count < self._bucket_counts[level]:
+            self._buckets[level] = self._buckets[level][: (count - stored) * _BUCKET]
+        self._bucket_counts[level] = min(self._bucket_counts[level], count)
+
+    def _build(self) -> None:
+        """Make the buckets that are full now, level by level."""
+        below = len(self)
+        for level in range(_LEVELS):
+            full = below // FAN_OUT
+            if level == len(self._bucket_counts):
+                if not full:
+                    return
+                self._buckets.append(array("d"))
+                self._bucket_counts.append(0)
+            known = self._bucket_counts[level]
+            if known < full:
+                make = self._buckets_of_points if level == 0 else self._buckets_of_buckets
+                self._buckets[level].extend(make(level, known, full))
+                self._bucket_counts[level] = full
+            below = full
+
+    def _buckets_of_points(self, level: int, begin: int, end: int) -> Iterator[float]:
+        points = self._points(begin * FAN_OUT, end * FAN_OUT)
+        for at in range(0, len(points), FAN_OUT):
+            values = points.values[at : at + FAN_OUT]
+            low, high = min(values), max(values)
+            if not (math.isfinite(low) and math.isfinite(high)) or any(map(math.isnan, values)):
+                finite = [value for value in values if math.isfinite(value)] or [math.nan]
+                low, high = min(finite), max(finite)
+            yield points.steps[at + _index(values, low)]
+            yield low
+            yield points.steps[at + _index(values, high)]
+            yield high
+            yield points.steps[at]
+            yield points.times[at + FAN_OUT - 1]
+
+    def _buckets_of_buckets(self, level: int, begin: int, end: int) -> Iterator[float]:
+        below = self._level(level - 1, begin * FAN_OUT, end * FAN_OUT)
+        width = FAN_OUT * _BUCKET
+        for at in range(0, len(below), width):
+            group = below[at : at + width]
+            lows, highs = group[1::_BUCKET], group[3::_BUCKET]
+            finite = [value for value in lows if not math.isnan(value)] or [math.nan]
+            low = _index(lows, min(finite)) * _BUCKET
+            finite = [value for value in highs if not math.isnan(value)] or [math.nan]
+            high = _index(highs, max(finite)) * _BUCKET
+            yield from (group[low], group[low + 1], group[high + 2], group[high + 3], group[4], group[-1])
+
+    # ------------------------------------------------------------------ files
+
+    def flush(self) -> None:
+        """Append what only memory has; the index must be written after this, and says how much counts."""
+        for suffix, _ in _COLUMNS:
+            _append(self._path(suffix), getattr(self._recent, suffix))
+        self.stored += len(self._recent)
+        self._recent = Points()
+        for level, pending in enumerate(self._buckets):
+            _append(self._path(f"level{level + 1}"), pending)
+            self._buckets[level] = array("d")
+
+    def _check_files(self) -> None:
+        """Cut off what a killed daemon appended after its last index; less than the index says is damage."""
+        count, level = self.stored, 0
+        for suffix, _ in _COLUMNS:
+            self._fit(self._path(suffix), 8 * count)
+        while (count := count // FAN_OUT) and level < _LEVELS:
+            self._fit(self._path(f"level{level + 1}"), 8 * _BUCKET * count)
+            self._buckets.append(array("d"))
+            self._bucket_counts.append(count)
+            level += 1
+
+    @staticmethod
+    def _fit(path: Path, size: int) -> None:
+        try:
+            found = path.stat().st_size
+        except FileNotFoundError:
+            found = 0
+        if found < size:
+            raise DamagedSeries(f"{path} has {found} bytes, its index says {size}")
+        if found > size:
+            os.truncate(path, size)
+
+    def _path(self, suffix: str) -> Path:
+        return self._stem.with_suffix(f".{suffix}")
+
+    def _read_column(self, suffix: str, kind: str, begin: int, end: int) -> array[float]:
+        return _read(self._path(suffix), kind, begin, end)
+
+    # ------------------------------------------------------------------ reading
+
+    def points(self, begin: int, end: int, most: int) -> Points:
+        """Points number `begin` to `end`, or about `most` that show the same curve with its extremes."""
+        begin, end = max(0, begin), min(end, len(self))
+        if end - begin <= most or most <= 0 or not self._bucket_counts:
+            return self._points(begin, end)
+        level, width = 0, FAN_OUT
+        while 2 * (end - begin) // width > most and level + 1 < len(self._bucket_counts):
+            level, width = level + 1, width * FAN_OUT
+        shown = Points()
+        self._show(shown, level, begin, end)
+        return shown
+
+    def between(self, first_step: int, last_step: int, most: int) -> Points:
+        """The same for a stretch of steps, both included."""
+        if self.is_sorted:
+            return self.points(self._index_of(first_step), self._index_of(last_step + 1), most)
+        return self.points(0, len(self), most)
+
+    def _show(self, shown: Points, level: int, begin: int, end: int) -> None:
+        """Cover a stretch with the largest buckets allowed; what they leave over at its ends with smaller ones."""
+        if level < 0:
+            shown.extend(self._points(begin, end))
+            return
+        width = FAN_OUT ** (level + 1)
+        first, last = -(-begin // width), min(end // width, self._bucket_counts[level])
+        if first >= last:
+            self._show(shown, level - 1, begin, end)
+            return
+        if begin < first * width:
+            self._show(shown, level - 1, begin, first * width)
+        buckets = self._level(level, first, last)
+        for at in range(0, len(buckets), _BUCKET):
+            low_step, low, high_step, high, _, time = buckets[at : at + _BUCKET]
+            pairs = (
+                ((low_step, low), (high_step, high)) if low_step <= high_step else ((high_step, high), (low_step, low))
+            )
+            shown.add(int(pairs[0][0]), time, pairs[0][1])
+            if pairs[0] != pairs[1]:
+                shown.add(int(pairs[1][0]), time, pairs[1][1])
+        if last * width < end:
+            self._show(shown, level - 1, last * width, end)
+
+    def _points(self, begin: int, end: int) -> Points:
+        split = min(max(begin, self.stored), end)
+        stored = Points()
+        if begin < self.stored:
+            for suffix, kind in _COLUMNS:
+                setattr(stored, suffix, self._read_column(suffix, kind, begin, min(end, self.stored)))
+        stored.extend(self._recent.cut(split - self.stored, max(end - self.stored, 0)))
+        return stored
+
+    def _level(self, level: int, begin: int, end: int) -> array[float]:
+        pending = self._buckets[level]
+        stored = self._bucket_counts[level] - len(pending) // _BUCKET
+        found = array("d")
+        if begin < stored:
+            found = _read(self._path(f"level{level + 1}"), "d", begin * _BUCKET, min(end, stored) * _BUCKET)
+        found.extend(pending[max(0, begin - stored) * _BUCKET : max(0, end - stored) * _BUCKET])
+        return found
+
+    def _index_of(self, step: int) -> int:
+        """The number of the first point at or after a step."""
+        if self._recent and self._recent.steps[0] < step:
+            return self.stored + bisect_left(self._recent.steps, step)
+        low, high = 0, self.stored
+        while low < high:
+            middle = (low + high) // 2
+            if self._read_column("steps", "q", middle, middle + 1)[0] < step:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+def _index(values: array[float], wanted: float) -> int:
+    """Where a value stands; NaN equals nothing, so it stands first."""
+    return 0 if math.isnan(wanted) else values.index(wanted)
+
+
+def _append(path: Path, values: array[float]) -> None:
+    if values:
+        with path.open("ab") as stream:
+            values.tofile(stream)
+
+
+def _read(path: Path, kind: str, begin: int, end: int) -> array[float]:
+    found: array[float] = array(kind)
+    try:
+        with path.open("rb") as stream:
+            stream.seek(begin * found.itemsize)
+            found.fromfile(stream, end - begin)
+    except (EOFError, FileNotFoundError) as error:
+        raise DamagedSeries(f"{path} ends before item {end}") from error
+    return found

@@ -1,0 +1,220 @@
+"""The curves of one run in `<run>/metrics/`: an index, and a pyramid for each tag.
+
+The index holds how far the event files were read; what is added without it does not count. So a daemon that dies goes
+on where its last index stood, and a folder that is missing or damaged is made again from the event files.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mosaic_wire.event_files import EventFolderReader
+from mosaic_wire.files import write_bytes_atomically
+
+from gym_gui.services.trainer.metrics.series import DamagedSeries, Points, Series
+
+logger = logging.getLogger(__name__)
+
+VERSION = 1
+MOST_TAGS = 2_000
+"""A script that makes up a tag for every step must not fill the disk with files"""
+EPISODES = 100
+_INDEX = "index.json"
+_RETURN_TAG, SPS_TAG = "charts/episodic_return", "charts/SPS"
+MEAN_RETURN = "mean_return_100"
+"""Among the headline values: the mean return of the last hundred episodes"""
+_SHOWN_TAGS = 24
+_SHOWN_PREFIXES = ("charts/", "losses/", "eval/", "rollout/", "train/")
+_CATCH_UP_BYTES = 4 << 20
+
+
+@dataclass
+class Folder:
+    """What was added to the event files of one folder; to apply it see `mosaic_wire.event_batch`."""
+
+    name: str = ""
+    is_reset: bool = False
+    drop_from: int | None = None
+    columns: dict[str, Points] = field(default_factory=dict)
+
+
+class RunMetrics:
+    """Takes news of a run's curves and answers questions about them. Used by one thread at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._series: dict[str, Series] = {}
+        self._files: dict[str, int] = {}
+        self._homes: dict[str, str] = {}
+        """By tag, the folder below the event files' that it comes from"""
+        self._returns: deque[float] = deque(maxlen=EPISODES)
+        self.latest: dict[str, tuple[int, float]] = {}
+        """By tag, its last step and value"""
+        self.position: Any = None
+        """Up to where the event files were read, as the reader writes it"""
+        self.epoch = 0
+        """Grows when points were taken back, so that what a client has no longer fits"""
+        self._left_out = 0
+        self._is_dirty = False
+        try:
+            self._load()
+        except (DamagedSeries, ValueError, KeyError, TypeError, OSError) as error:
+            if folder.exists():
+                logger.warning("%s is made again from the event files: %s", folder, error)
+            self._forget_everything()
+
+    def _load(self) -> None:
+        document = json.loads((self._folder / _INDEX).read_text())
+        if document["version"] != VERSION:
+            raise ValueError(f"version {document['version']}")
+        for tag, entry in document["tags"].items():
+            self._files[tag], self._homes[tag] = entry["file"], entry["folder"]
+            self._series[tag] = Series(self._stem(entry["file"]), entry["count"], is_sorted=entry["sorted"])
+            self.latest[tag] = (self._series[tag].last_step, entry["last"])
+        self._returns.extend(document["returns"])
+        self.position = document["position"]
+
+    def _forget_everything(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._series, self._files, self._homes, self.latest, self.position = {}, {}, {}, {}, None
+        self._returns.clear()
+        self.epoch += 1
+
+    def _stem(self, number: int) -> Path:
+        return self._folder / f"{number:05d}"
+
+    # ------------------------------------------------------------------ growing
+
+    def take(self, folders: Iterable[Folder], before: Any, after: Any) -> bool:
+        """Add news that begin where the last ended; False: they do not, send them from `position` on."""
+        if before != self.position:
+            return False
+        for folder in folders:
+            self._apply(folder)
+        self.position = after
+        self._is_dirty = True
+        return True
+
+    def _apply(self, folder: Folder) -> None:
+        prefix = f"{folder.name}:" if folder.name else ""  # not a slash: tags have those, too
+        if folder.is_reset or folder.drop_from is not None:
+            self._take_back(folder.name, None if folder.is_reset else folder.drop_from)
+        for tag, points in folder.columns.items():
+            if not points:
+                continue
+            series = self._series_of(prefix + tag, folder.name)
+            if series is None:
+                continue
+            series.append(points)
+            self.latest[prefix + tag] = (points.steps[-1], points.values[-1])
+            if tag == _RETURN_TAG:
+                self._returns.extend(points.values[-EPISODES:])
+
+    def _take_back(self, folder: str, step: int | None) -> None:
+        """Forget the curves of a folder from a step on; None: altogether."""
+        self.epoch += 1
+        for tag, series in list(self._series.items()):
+            if self._homes[tag] == folder:
+                series.drop_from(-(2**62) if step is None else step)
+                if len(series):
+                    last = series.points(len(series) - 1, len(series), 1)
+                    self.latest[tag] = (last.steps[0], last.values[0])
+                else:
+                    self.latest.pop(tag, None)
+        known = self._series.get(_RETURN_TAG)
+        self._returns.clear()
+        if known is not None and len(known):
+            self._returns.extend(known.points(len(known) - EPISODES, len(known), EPISODES).values)
+
+    def _series_of(self, tag: str, folder: str) -> Series | None:
+        series = self._series.get(tag)
+        if series is None:
+            if len(self._series) >= MOST_TAGS:
+                if not self._left_out:
+                    logger.warning("%s: more than %d tags; further ones are left out", self._folder, MOST_TAGS)
+                self._left_out += 1
+                return None
+            self._files[tag], self._homes[tag] = len(self._files), folder
+            series = self._series[tag] = Series(self._stem(self._files[tag]))
+        return series
+
+    def catch_up(self, events: Path) -> None:
+        """Read what the event files have beyond `position`: after a worker's end, or when nothing was kept at all."""
+        try:
+            reader = EventFolderReader(events, position=self.position)
+        except ValueError:
+            self._forget_everything()
+            reader = EventFolderReader(events)
+        while True:
+            batches = reader.read(_CATCH_UP_BYTES)
+            folders = [
+                Folder(
+                    batch.folder, batch.is_reset, batch.drop_from,
+                    {tag: Points(c.steps, c.wall_times, c.values) for tag, c in batch.columns.items()},
+                )
+                for batch in batches
+            ]  # fmt: skip
+            if folders:
+                self.take(folders, self.position, reader.position())
+            if not reader.has_more:
+                return
+
+    @property
+    def unstored(self) -> int:
+        """Points that only memory has."""
+        return sum(series.unstored for series in self._series.values())
+
+    def flush(self) -> None:
+        """Write everything down; the index last."""
+        if not self._is_dirty:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for series in self._series.values():
+            series.flush()
+        tags = {
+            tag: {
+                "file": self._files[tag], "folder": self._homes[tag], "count": len(series),
+                "sorted": series.is_sorted, "last": self.latest.get(tag, (0, 0.0))[1],
+            }
+            for tag, series in self._series.items()
+        }  # fmt: skip
+        document = {"version": VERSION, "position": self.position, "returns": list(self._returns), "tags": tags}
+        # NaN is a value like another here: nobody but this class reads the file.
+        write_bytes_atomically(self._folder / _INDEX, json.dumps(document).encode())
+        self._is_dirty = False
+
+    # ------------------------------------------------------------------ reading
+
+    def tags(self) -> dict[str, int]:
+        """Every tag and how many points it has."""
+        return {tag: len(series) for tag, series in self._series.items() if len(series)}
+
+    def since(self, tag: str, index: int, most: int) -> Points:
+        """Points from this number on."""
+        series = self._series.get(tag)
+        return Points() if series is None else series.points(index, len(series), most)
+
+    def between(self, tag: str, first_step: int, last_step: int, most: int) -> Points:
+        """Points of a stretch of steps, both ends included."""
+        series = self._series.get(tag)
+        return Points() if series is None else series.between(first_step, last_step, most)
+
+    def headline(self) -> dict[str, float]:
+        """The last values of the curves that tell how a run goes."""
+        shown = [tag for tag in self.latest if tag.startswith(_SHOWN_PREFIXES)][:_SHOWN_TAGS]
+        values = {tag: self.latest[tag][1] for tag in shown}
+        if self._returns:
+            values[MEAN_RETURN] = sum(self._returns) / len(self._returns)
+        return {tag: value for tag, value in values.items() if math.isfinite(value)}
+
+    def last_step(self) -> int:
+        """How far the run is by its curves."""
+        return max((step for tag, (step, _) in self.latest.items() if tag.startswith(_SHOWN_PREFIXES)), default=0)

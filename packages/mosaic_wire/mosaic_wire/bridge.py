@@ -1,0 +1,120 @@
+"""The metric bridge: a thread of the worker that reads the run's event files as they grow and tells the daemon.
+
+Any script that writes TensorBoard files is followed, unmodified. The files are the spool: each batch says where in them
+it begins and where it ends, and the daemon knows up to where it has them. When the daemon was away, has restarted, or
+sends the worker away because it has too much to do, the next batch simply begins there. What a killed worker could not
+tell any more the daemon reads itself.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any, Protocol
+
+from mosaic_wire.event_batch import EventBatch
+from mosaic_wire.event_files import EventFolderReader
+from mosaic_wire.proto import trainer_pb2 as messages
+
+INTERVAL_S = 1.0
+"""How often the files are looked at"""
+BYTES_A_POINT = 48
+"""What a scalar takes in an event file, at least"""
+MOST_BYTES = 1 << 20
+LAST_TRY_S = 5.0
+"""How long an ending waits until the daemon has everything; it reads the rest itself"""
+
+
+class Publisher(Protocol):
+    """How a batch reaches the daemon; None: it did not, and may be sent again later."""
+
+    def publish_metrics(
+        self, request: messages.PublishRunMetricsRequest
+    ) -> messages.PublishRunMetricsResponse | None: ...
+
+
+class MetricBridge:
+    """Follows one run. `start` after registration, `stop` when nobody writes to the files any more."""
+
+    def __init__(self, run_id: str, events: Path, publisher: Publisher, *, interval_s: float = INTERVAL_S) -> None:
+        self._run_id, self._events, self._publisher, self._interval_s = run_id, events, publisher, interval_s
+        self._reader = self._reader_at(None)
+        self._position: Any = None
+        self._unsent: messages.PublishRunMetricsRequest | None = None
+        self._credits = MOST_BYTES // BYTES_A_POINT
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def _reader_at(self, position: Any) -> EventFolderReader:
+        # Without numpy: a worker reads a few records at a time, and numpy would double its memory.
+        return EventFolderReader(self._events, bulk=False, position=position)
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._follow, name="mosaic-metrics", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = LAST_TRY_S) -> None:
+        """Tell what is left, but wait no longer than this."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _follow(self) -> None:
+        wait_s = 0.0
+        while not self._stopping.wait(wait_s):
+            wait_s = self._interval_s if (asked := self.look()) is None else asked
+        while self.look() == 0.0:  # the rest
+            pass
+
+    def look(self) -> float | None:
+        """Send what is new, one batch; return when to look again: 0: there is more, None: at the usual time."""
+        request = self._unsent or self._next_batch()
+        if request is None:
+            return None
+        self._unsent = request
+        answer = self._publisher.publish_metrics(request)
+        if answer is None:
+            return None
+        self._credits = answer.credits
+        if answer.accepted:
+            self._position, self._unsent = json.loads(request.after_json), None
+            return 0.0 if self._reader.has_more else None
+        if not answer.credits:
+            # Sent away: what is new meanwhile makes the next batch longer, not the daemon busier.
+            self._go_to(self._position)
+            return answer.retry_after_s
+        self._go_to(json.loads(answer.position_json) if answer.position_json else None)
+        return 0.0
+
+    def _go_to(self, position: Any) -> None:
+        """Read on from what the daemon has; from the beginning when that is nothing a reader wrote."""
+        self._unsent = None
+        try:
+            self._reader = self._reader_at(position)
+        except ValueError:
+            self._reader, position = self._reader_at(None), None
+        self._position = position
+
+    def _next_batch(self) -> messages.PublishRunMetricsRequest | None:
+        batches = self._reader.read(max(1, min(MOST_BYTES, self._credits * BYTES_A_POINT)))
+        if not batches:
+            return None
+        return messages.PublishRunMetricsRequest(
+            run_id=self._run_id,
+            before_json=json.dumps(self._position) if self._position is not None else "",
+            after_json=json.dumps(self._reader.position()),
+            folders=[_folder(batch) for batch in batches],
+        )
+
+
+def _folder(batch: EventBatch) -> messages.MetricFolder:
+    return messages.MetricFolder(
+        folder=batch.folder,
+        is_reset=batch.is_reset,
+        drop_from=batch.drop_from,
+        columns=[
+            messages.MetricColumn(tag=tag, steps=column.steps, wall_times=column.wall_times, values=column.values)
+            for tag, column in batch.columns.items()
+        ],
+    )
