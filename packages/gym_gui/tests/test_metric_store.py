@@ -69,7 +69,7 @@ def test_a_reset_of_one_folder_leaves_the_others(tmp_path: Path) -> None:
     assert values_of(metrics, "a:b") == [5]
 
 
-@pytest.mark.expects_log
+@pytest.mark.expects_log("further ones are left out")
 def test_a_flood_of_tags_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "MOST_TAGS", 3)
     metrics = RunMetrics(tmp_path / "metrics")
@@ -77,7 +77,7 @@ def test_a_flood_of_tags_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(metrics.tags()) == 3
 
 
-@pytest.mark.expects_log
+@pytest.mark.expects_log("is made again from the event files")
 def test_an_index_that_is_not_ours_is_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "metrics"
     folder.mkdir()
