@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 # Lost connections are this module's daily bread; grpc's own words about them do not belong into the worker's log.
@@ -20,7 +20,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 
 from mosaic_wire import PROTOCOL_VERSION
-from mosaic_wire.errors import RegistrationRefused, SessionError, SessionStopped
+from mosaic_wire.errors import RegistrationRefused, SessionError, SessionStopped, TelemetryRefused
 from mosaic_wire.proto import trainer_pb2 as messages
 from mosaic_wire.proto.trainer_pb2_grpc import TrainerServiceStub
 from mosaic_wire.session import CommandKind, Progress
@@ -70,6 +70,8 @@ class DaemonLink:
         self._closing = False
         self._away = False
         self._seq = self._heard_seq = 0
+        self.on_credits: Callable[[int], None] = lambda credits: None
+        """Called when the daemon has room for telemetry again"""
         self._changed = threading.Condition()  # guards the four above
 
     # -- registration
@@ -188,6 +190,23 @@ class DaemonLink:
         except (grpc.RpcError, ValueError):
             return None
 
+    def publish_steps(self, request: messages.PublishRunStepsRequest) -> messages.PublishTelemetryResponse | None:
+        """Hand steps over; None while the daemon is away."""
+        return self._publish(self._stub.PublishRunSteps, request)
+
+    def publish_episodes(self, request: messages.PublishRunEpisodesRequest) -> messages.PublishTelemetryResponse | None:
+        """Hand episodes over; None while the daemon is away."""
+        return self._publish(self._stub.PublishRunEpisodes, request)
+
+    def _publish(self, method: Any, request: Any) -> messages.PublishTelemetryResponse | None:
+        try:
+            response: messages.PublishTelemetryResponse = method(request, metadata=self._metadata, timeout=_CALL_S)
+        except (grpc.RpcError, ValueError) as error:
+            if isinstance(error, grpc.RpcError) and error.code() not in _AWAY:
+                raise TelemetryRefused(error.details() or "the daemon refused telemetry") from None
+            return None
+        return response
+
     def _listen(self) -> None:
         pause_s = _FIRST_RETRY_S
         request = messages.ControlStreamRequest(run_id=self._run_id)
@@ -196,7 +215,10 @@ class DaemonLink:
             try:
                 self._control_call = self._stub.ControlStream(request, metadata=self._metadata, wait_for_ready=True)
                 for command in self._control_call:
-                    self._obey(command.kind)
+                    if command.kind == messages.ControlCommand.CREDITS:
+                        self.on_credits(command.credits)
+                    else:
+                        self._obey(command.kind)
             except (grpc.RpcError, ValueError):
                 pass  # the daemon went away; it sends what is still to be obeyed when it is back
             lasted = time.monotonic() - opened_at > _LONGEST_RETRY_S

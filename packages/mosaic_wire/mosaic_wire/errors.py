@@ -68,5 +68,9 @@ class RegistrationRefused(SessionError):
     """The daemon answered, and does not want this worker."""
 
 
+class TelemetryRefused(WireError):
+    """The daemon does not take this run's steps or episodes, and says why."""
+
+
 class SessionStopped(SessionError):
     """The worker was asked to stop before the daemon answered."""

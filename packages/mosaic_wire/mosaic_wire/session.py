@@ -41,6 +41,7 @@ from mosaic_wire.redaction import is_secret_key, redact_document, redact_text, s
 if TYPE_CHECKING:  # a worker without a daemon does not pay for grpc
     from mosaic_wire.bridge import MetricBridge
     from mosaic_wire.daemon_link import DaemonLink
+    from mosaic_wire.telemetry import TelemetryPublisher
 
 
 class CommandKind(IntEnum):
@@ -115,6 +116,7 @@ class WorkerSession:
         self._lock = threading.Lock()
         self._link: DaemonLink | None = None
         self._bridge: MetricBridge | None = None
+        self._telemetry: TelemetryPublisher | None = None
         # SimpleQueue, because a signal handler may put into it at any moment.
         self._commands: queue.SimpleQueue[CommandKind | None] = queue.SimpleQueue()
         self._earlier_handlers: dict[int, Any] = {}
@@ -203,6 +205,21 @@ class WorkerSession:
             self._bridge = MetricBridge(self.run_id, events, self._link)
             self._bridge.start()
 
+    def telemetry(self, *, steps: bool = True, thin: bool = False) -> TelemetryPublisher | None:
+        """The telemetry lane; None without a daemon, TelemetryRefused for a worker of the analytics lane.
+
+        With `extras.minimal_telemetry` such a worker may send episodes: `steps=False`.
+        """
+        if self._link is None or self._telemetry is not None:
+            return self._telemetry
+        from mosaic_wire.telemetry import TelemetryPublisher
+
+        telemetry = TelemetryPublisher(self.run_id, self._link, steps=steps, thin=thin)
+        telemetry.start()
+        self._link.on_credits = telemetry.grant
+        self._telemetry = telemetry
+        return telemetry
+
     def emit(self, kind: LifecycleKind, payload: Mapping[str, Any] | None = None) -> RunLifecycleEvent:
         """Append an event to the lifecycle file, print it, and poke the daemon. Secrets are removed first."""
         if self._spool is None:
@@ -262,6 +279,8 @@ class WorkerSession:
         """
         if self._bridge is not None:
             self._bridge.stop()
+        if self._telemetry is not None and (lost := self._telemetry.close()):
+            self.complain(f"{lost} steps or episodes could not be handed to the daemon")
         reason = redact_text(reason, self._secrets)
         facts = dict(payload or {})
         if outcome is ExitOutcome.RELEASED:
@@ -306,6 +325,8 @@ class WorkerSession:
         """Stop the threads, close channel and file, give the signals back. Harmless when called twice."""
         if self._bridge is not None:
             self._bridge.stop(timeout_s=0)
+        if self._telemetry is not None:
+            self._telemetry.close(timeout_s=0)
         if self._link is not None:
             self._link.close()
         with self._lock:

@@ -857,6 +857,213 @@ class MetricCurve(_message.Message):
 Global___MetricCurve: _TypeAlias = MetricCurve  # noqa: Y015
 
 @_typing.final
+class StreamTelemetryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    SINCE_SEQ_FIELD_NUMBER: _builtins.int
+    EPISODE_FIELD_NUMBER: _builtins.int
+    FOLLOW_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    since_seq: _builtins.int
+    """after this number"""
+    episode: _builtins.int
+    """only of this one"""
+    follow: _builtins.bool
+    """until the run ends"""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        since_seq: _builtins.int = ...,
+        episode: _builtins.int | None = ...,
+        follow: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_episode", b"_episode", "episode", b"episode"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episode", b"_episode", "episode", b"episode", "follow", b"follow", "run_id", b"run_id", "since_seq", b"since_seq"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__episode: _TypeAlias = _typing.Literal["episode"]  # noqa: Y015
+    _WhichOneofArgType__episode: _TypeAlias = _typing.Literal["_episode", b"_episode"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__episode) -> _WhichOneofReturnType__episode | None: ...
+
+Global___StreamTelemetryRequest: _TypeAlias = StreamTelemetryRequest  # noqa: Y015
+
+@_typing.final
+class Payload(_message.Message):
+    """A value of any space: `json`, or an array as numpy writes it (`npy`); with `+gzip` when it was large."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENCODING_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    encoding: _builtins.str
+    data: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        encoding: _builtins.str = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "encoding", b"encoding"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Payload: _TypeAlias = Payload  # noqa: Y015
+
+@_typing.final
+class RunStep(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQ_FIELD_NUMBER: _builtins.int
+    EPISODE_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    OBSERVATION_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    REWARD_FIELD_NUMBER: _builtins.int
+    TERMINATED_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    INFO_JSON_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_FIELD_NUMBER: _builtins.int
+    seq: _builtins.int
+    """counts the steps of a run, from 1, over all its attempts"""
+    episode: _builtins.int
+    index: _builtins.int
+    """within the episode"""
+    agent_id: _builtins.str
+    reward: _builtins.float
+    terminated: _builtins.bool
+    truncated: _builtins.bool
+    info_json: _builtins.str
+    timestamp: _builtins.float
+    @_builtins.property
+    def observation(self) -> Global___Payload: ...
+    @_builtins.property
+    def action(self) -> Global___Payload: ...
+    def __init__(
+        self,
+        *,
+        seq: _builtins.int = ...,
+        episode: _builtins.int = ...,
+        index: _builtins.int = ...,
+        agent_id: _builtins.str = ...,
+        observation: Global___Payload | None = ...,
+        action: Global___Payload | None = ...,
+        reward: _builtins.float = ...,
+        terminated: _builtins.bool = ...,
+        truncated: _builtins.bool = ...,
+        info_json: _builtins.str = ...,
+        timestamp: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "observation", b"observation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "agent_id", b"agent_id", "episode", b"episode", "index", b"index", "info_json", b"info_json", "observation", b"observation", "reward", b"reward", "seq", b"seq", "terminated", b"terminated", "timestamp", b"timestamp", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunStep: _TypeAlias = RunStep  # noqa: Y015
+
+@_typing.final
+class RunEpisode(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQ_FIELD_NUMBER: _builtins.int
+    EPISODE_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    EPISODIC_RETURN_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    TERMINATED_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    INFO_JSON_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_FIELD_NUMBER: _builtins.int
+    seq: _builtins.int
+    episode: _builtins.int
+    agent_id: _builtins.str
+    episodic_return: _builtins.float
+    length: _builtins.int
+    terminated: _builtins.bool
+    truncated: _builtins.bool
+    info_json: _builtins.str
+    timestamp: _builtins.float
+    def __init__(
+        self,
+        *,
+        seq: _builtins.int = ...,
+        episode: _builtins.int = ...,
+        agent_id: _builtins.str = ...,
+        episodic_return: _builtins.float = ...,
+        length: _builtins.int = ...,
+        terminated: _builtins.bool = ...,
+        truncated: _builtins.bool = ...,
+        info_json: _builtins.str = ...,
+        timestamp: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "episode", b"episode", "episodic_return", b"episodic_return", "info_json", b"info_json", "length", b"length", "seq", b"seq", "terminated", b"terminated", "timestamp", b"timestamp", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunEpisode: _TypeAlias = RunEpisode  # noqa: Y015
+
+@_typing.final
+class RunSteps(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    SKIPPED_FIELD_NUMBER: _builtins.int
+    CONTROL_FIELD_NUMBER: _builtins.int
+    skipped: _builtins.int
+    """a client that reads too slowly misses so many; they are stored all the same"""
+    control: _builtins.str
+    """STARVED: from here on steps are skipped; RESUMED"""
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunStep]: ...
+    def __init__(
+        self,
+        *,
+        steps: _abc.Iterable[Global___RunStep] | None = ...,
+        skipped: _builtins.int = ...,
+        control: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "skipped", b"skipped", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunSteps: _TypeAlias = RunSteps  # noqa: Y015
+
+@_typing.final
+class RunEpisodes(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPISODES_FIELD_NUMBER: _builtins.int
+    SKIPPED_FIELD_NUMBER: _builtins.int
+    CONTROL_FIELD_NUMBER: _builtins.int
+    skipped: _builtins.int
+    control: _builtins.str
+    @_builtins.property
+    def episodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunEpisode]: ...
+    def __init__(
+        self,
+        *,
+        episodes: _abc.Iterable[Global___RunEpisode] | None = ...,
+        skipped: _builtins.int = ...,
+        control: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "episodes", b"episodes", "skipped", b"skipped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunEpisodes: _TypeAlias = RunEpisodes  # noqa: Y015
+
+@_typing.final
 class ArchiveRunRequest(_message.Message):
     """------------------------------------------------------------------ keeping and removing"""
 
@@ -1410,6 +1617,8 @@ class ControlCommand(_message.Message):
         """go on, emit `resumed`"""
         RELEASE: ControlCommand._Kind.ValueType  # 3
         """checkpoint, emit `paused` with {"release": true}, exit 0"""
+        CREDITS: ControlCommand._Kind.ValueType  # 4
+        """this many more steps or episodes may be sent"""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
     UNSPECIFIED: ControlCommand.Kind.ValueType  # 0
@@ -1419,17 +1628,22 @@ class ControlCommand(_message.Message):
     """go on, emit `resumed`"""
     RELEASE: ControlCommand.Kind.ValueType  # 3
     """checkpoint, emit `paused` with {"release": true}, exit 0"""
+    CREDITS: ControlCommand.Kind.ValueType  # 4
+    """this many more steps or episodes may be sent"""
 
     KIND_FIELD_NUMBER: _builtins.int
+    CREDITS_FIELD_NUMBER: _builtins.int
     kind: Global___ControlCommand.Kind.ValueType
+    credits: _builtins.int
     def __init__(
         self,
         *,
         kind: Global___ControlCommand.Kind.ValueType = ...,
+        credits: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credits", b"credits", "kind", b"kind"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1560,3 +1774,75 @@ class PublishRunMetricsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PublishRunMetricsResponse: _TypeAlias = PublishRunMetricsResponse  # noqa: Y015
+
+@_typing.final
+class PublishRunStepsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunStep]:
+        """none: only asks for the answer"""
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        steps: _abc.Iterable[Global___RunStep] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishRunStepsRequest: _TypeAlias = PublishRunStepsRequest  # noqa: Y015
+
+@_typing.final
+class PublishRunEpisodesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    EPISODES_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    @_builtins.property
+    def episodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunEpisode]: ...
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        episodes: _abc.Iterable[Global___RunEpisode] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishRunEpisodesRequest: _TypeAlias = PublishRunEpisodesRequest  # noqa: Y015
+
+@_typing.final
+class PublishTelemetryResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORED_SEQ_FIELD_NUMBER: _builtins.int
+    CREDITS_FIELD_NUMBER: _builtins.int
+    stored_seq: _builtins.int
+    """the last number on disk"""
+    credits: _builtins.int
+    """how many may be sent next; 0: wait for CREDITS on the control stream"""
+    def __init__(
+        self,
+        *,
+        stored_seq: _builtins.int = ...,
+        credits: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credits", b"credits", "stored_seq", b"stored_seq"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishTelemetryResponse: _TypeAlias = PublishTelemetryResponse  # noqa: Y015

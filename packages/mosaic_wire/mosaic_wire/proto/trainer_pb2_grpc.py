@@ -94,6 +94,16 @@ class TrainerServiceStub:
                 request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.StreamRunMetricsRequest.SerializeToString,
                 response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunMetrics.FromString,
                 _registered_method=True)
+        self.StreamRunSteps = channel.unary_stream(
+                '/gymgui.trainer.TrainerService/StreamRunSteps',
+                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.StreamTelemetryRequest.SerializeToString,
+                response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunSteps.FromString,
+                _registered_method=True)
+        self.StreamRunEpisodes = channel.unary_stream(
+                '/gymgui.trainer.TrainerService/StreamRunEpisodes',
+                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.StreamTelemetryRequest.SerializeToString,
+                response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunEpisodes.FromString,
+                _registered_method=True)
         self.ArchiveRun = channel.unary_unary(
                 '/gymgui.trainer.TrainerService/ArchiveRun',
                 request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.ArchiveRunRequest.SerializeToString,
@@ -163,6 +173,16 @@ class TrainerServiceStub:
                 '/gymgui.trainer.TrainerService/PublishRunMetrics',
                 request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunMetricsRequest.SerializeToString,
                 response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunMetricsResponse.FromString,
+                _registered_method=True)
+        self.PublishRunSteps = channel.unary_unary(
+                '/gymgui.trainer.TrainerService/PublishRunSteps',
+                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunStepsRequest.SerializeToString,
+                response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishTelemetryResponse.FromString,
+                _registered_method=True)
+        self.PublishRunEpisodes = channel.unary_unary(
+                '/gymgui.trainer.TrainerService/PublishRunEpisodes',
+                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunEpisodesRequest.SerializeToString,
+                response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishTelemetryResponse.FromString,
                 _registered_method=True)
 
 
@@ -240,6 +260,19 @@ class TrainerServiceServicer:
     def StreamRunMetrics(self, request, context):
         """Curves as they are, then, with `follow`, what is added to them until the run is over.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StreamRunSteps(self, request, context):
+        """Stored steps and episodes from a number on, then, with `follow`, new ones until the run is over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StreamRunEpisodes(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -332,6 +365,19 @@ class TrainerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PublishRunSteps(self, request, context):
+        """Answered when they are on disk. Numbers that are there already are passed over, so sending again is harmless.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PublishRunEpisodes(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TrainerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -394,6 +440,16 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.StreamRunMetrics,
                     request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.StreamRunMetricsRequest.FromString,
                     response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunMetrics.SerializeToString,
+            ),
+            'StreamRunSteps': grpc.unary_stream_rpc_method_handler(
+                    servicer.StreamRunSteps,
+                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.StreamTelemetryRequest.FromString,
+                    response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunSteps.SerializeToString,
+            ),
+            'StreamRunEpisodes': grpc.unary_stream_rpc_method_handler(
+                    servicer.StreamRunEpisodes,
+                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.StreamTelemetryRequest.FromString,
+                    response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunEpisodes.SerializeToString,
             ),
             'ArchiveRun': grpc.unary_unary_rpc_method_handler(
                     servicer.ArchiveRun,
@@ -464,6 +520,16 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.PublishRunMetrics,
                     request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunMetricsRequest.FromString,
                     response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunMetricsResponse.SerializeToString,
+            ),
+            'PublishRunSteps': grpc.unary_unary_rpc_method_handler(
+                    servicer.PublishRunSteps,
+                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunStepsRequest.FromString,
+                    response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishTelemetryResponse.SerializeToString,
+            ),
+            'PublishRunEpisodes': grpc.unary_unary_rpc_method_handler(
+                    servicer.PublishRunEpisodes,
+                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunEpisodesRequest.FromString,
+                    response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishTelemetryResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -790,6 +856,60 @@ class TrainerService:
             '/gymgui.trainer.TrainerService/StreamRunMetrics',
             mosaic__wire_dot_proto_dot_trainer__pb2.StreamRunMetricsRequest.SerializeToString,
             mosaic__wire_dot_proto_dot_trainer__pb2.RunMetrics.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamRunSteps(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gymgui.trainer.TrainerService/StreamRunSteps',
+            mosaic__wire_dot_proto_dot_trainer__pb2.StreamTelemetryRequest.SerializeToString,
+            mosaic__wire_dot_proto_dot_trainer__pb2.RunSteps.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamRunEpisodes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gymgui.trainer.TrainerService/StreamRunEpisodes',
+            mosaic__wire_dot_proto_dot_trainer__pb2.StreamTelemetryRequest.SerializeToString,
+            mosaic__wire_dot_proto_dot_trainer__pb2.RunEpisodes.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1168,6 +1288,60 @@ class TrainerService:
             '/gymgui.trainer.TrainerService/PublishRunMetrics',
             mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunMetricsRequest.SerializeToString,
             mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunMetricsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PublishRunSteps(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gymgui.trainer.TrainerService/PublishRunSteps',
+            mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunStepsRequest.SerializeToString,
+            mosaic__wire_dot_proto_dot_trainer__pb2.PublishTelemetryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PublishRunEpisodes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gymgui.trainer.TrainerService/PublishRunEpisodes',
+            mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunEpisodesRequest.SerializeToString,
+            mosaic__wire_dot_proto_dot_trainer__pb2.PublishTelemetryResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -54,6 +54,9 @@ class TrainerServiceStub:
     ListRunMetrics: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.ListRunMetricsResponse]
     StreamRunMetrics: _grpc.UnaryStreamMultiCallable[_trainer_pb2.StreamRunMetricsRequest, _trainer_pb2.RunMetrics]
     """Curves as they are, then, with `follow`, what is added to them until the run is over."""
+    StreamRunSteps: _grpc.UnaryStreamMultiCallable[_trainer_pb2.StreamTelemetryRequest, _trainer_pb2.RunSteps]
+    """Stored steps and episodes from a number on, then, with `follow`, new ones until the run is over."""
+    StreamRunEpisodes: _grpc.UnaryStreamMultiCallable[_trainer_pb2.StreamTelemetryRequest, _trainer_pb2.RunEpisodes]
     ArchiveRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ArchiveRunRequest, _trainer_pb2.Run]
     """---- keeping and removing"""
     DeleteRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.DeleteRunResponse]
@@ -72,6 +75,9 @@ class TrainerServiceStub:
     ControlStream: _grpc.UnaryStreamMultiCallable[_trainer_pb2.ControlStreamRequest, _trainer_pb2.ControlCommand]
     PublishRunMetrics: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.PublishRunMetricsRequest, _trainer_pb2.PublishRunMetricsResponse]
     """The event files are the spool: a batch names where it begins and ends in them, so that none counts twice."""
+    PublishRunSteps: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.PublishRunStepsRequest, _trainer_pb2.PublishTelemetryResponse]
+    """Answered when they are on disk. Numbers that are there already are passed over, so sending again is harmless."""
+    PublishRunEpisodes: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.PublishRunEpisodesRequest, _trainer_pb2.PublishTelemetryResponse]
 
 @_typing.type_check_only
 class TrainerServiceAsyncStub(TrainerServiceStub):
@@ -91,6 +97,9 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
     ListRunMetrics: _aio.UnaryUnaryMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.ListRunMetricsResponse]  # type: ignore[assignment]
     StreamRunMetrics: _aio.UnaryStreamMultiCallable[_trainer_pb2.StreamRunMetricsRequest, _trainer_pb2.RunMetrics]  # type: ignore[assignment]
     """Curves as they are, then, with `follow`, what is added to them until the run is over."""
+    StreamRunSteps: _aio.UnaryStreamMultiCallable[_trainer_pb2.StreamTelemetryRequest, _trainer_pb2.RunSteps]  # type: ignore[assignment]
+    """Stored steps and episodes from a number on, then, with `follow`, new ones until the run is over."""
+    StreamRunEpisodes: _aio.UnaryStreamMultiCallable[_trainer_pb2.StreamTelemetryRequest, _trainer_pb2.RunEpisodes]  # type: ignore[assignment]
     ArchiveRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ArchiveRunRequest, _trainer_pb2.Run]  # type: ignore[assignment]
     """---- keeping and removing"""
     DeleteRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.DeleteRunResponse]  # type: ignore[assignment]
@@ -109,6 +118,9 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
     ControlStream: _aio.UnaryStreamMultiCallable[_trainer_pb2.ControlStreamRequest, _trainer_pb2.ControlCommand]  # type: ignore[assignment]
     PublishRunMetrics: _aio.UnaryUnaryMultiCallable[_trainer_pb2.PublishRunMetricsRequest, _trainer_pb2.PublishRunMetricsResponse]  # type: ignore[assignment]
     """The event files are the spool: a batch names where it begins and ends in them, so that none counts twice."""
+    PublishRunSteps: _aio.UnaryUnaryMultiCallable[_trainer_pb2.PublishRunStepsRequest, _trainer_pb2.PublishTelemetryResponse]  # type: ignore[assignment]
+    """Answered when they are on disk. Numbers that are there already are passed over, so sending again is harmless."""
+    PublishRunEpisodes: _aio.UnaryUnaryMultiCallable[_trainer_pb2.PublishRunEpisodesRequest, _trainer_pb2.PublishTelemetryResponse]  # type: ignore[assignment]
 
 class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -197,6 +209,21 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_trainer_pb2.RunMetrics], _abc.AsyncIterator[_trainer_pb2.RunMetrics]]:
         """Curves as they are, then, with `follow`, what is added to them until the run is over."""
+
+    @_abc_1.abstractmethod
+    def StreamRunSteps(
+        self,
+        request: _trainer_pb2.StreamTelemetryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_trainer_pb2.RunSteps], _abc.AsyncIterator[_trainer_pb2.RunSteps]]:
+        """Stored steps and episodes from a number on, then, with `follow`, new ones until the run is over."""
+
+    @_abc_1.abstractmethod
+    def StreamRunEpisodes(
+        self,
+        request: _trainer_pb2.StreamTelemetryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_trainer_pb2.RunEpisodes], _abc.AsyncIterator[_trainer_pb2.RunEpisodes]]: ...
 
     @_abc_1.abstractmethod
     def ArchiveRun(
@@ -299,5 +326,20 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_trainer_pb2.PublishRunMetricsResponse, _abc.Awaitable[_trainer_pb2.PublishRunMetricsResponse]]:
         """The event files are the spool: a batch names where it begins and ends in them, so that none counts twice."""
+
+    @_abc_1.abstractmethod
+    def PublishRunSteps(
+        self,
+        request: _trainer_pb2.PublishRunStepsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_trainer_pb2.PublishTelemetryResponse, _abc.Awaitable[_trainer_pb2.PublishTelemetryResponse]]:
+        """Answered when they are on disk. Numbers that are there already are passed over, so sending again is harmless."""
+
+    @_abc_1.abstractmethod
+    def PublishRunEpisodes(
+        self,
+        request: _trainer_pb2.PublishRunEpisodesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_trainer_pb2.PublishTelemetryResponse, _abc.Awaitable[_trainer_pb2.PublishTelemetryResponse]]: ...
 
 def add_TrainerServiceServicer_to_server(servicer: TrainerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

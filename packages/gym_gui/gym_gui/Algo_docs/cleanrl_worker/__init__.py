@@ -18,7 +18,29 @@ FAMILIES: dict[str, dict[str, Page]] = {
     "continuous_control": continuous_control.PAGES,
 }
 
-IMPLEMENTED = frozenset({"ppo"})
+IMPLEMENTED = frozenset(
+    {
+        "c51",
+        "c51_atari",
+        "ddpg_continuous_action",
+        "dqn",
+        "dqn_atari",
+        "ppo",
+        "ppo_atari",
+        "ppo_atari_envpool",
+        "ppo_atari_multigpu",
+        "ppo_continuous_action",
+        "ppo_procgen",
+        "pqn",
+        "pqn_atari_envpool",
+        "qdagger_dqn_atari_impalacnn",
+        "rainbow_atari",
+        "rpo_continuous_action",
+        "sac_atari",
+        "sac_continuous_action",
+        "td3_continuous_action",
+    }
+)
 """Names MOSAIC has an implementation of its own for; a test compares them with the worker's registry"""
 
 

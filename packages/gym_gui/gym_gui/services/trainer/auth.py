@@ -10,9 +10,8 @@ import grpc
 
 _SERVICE = "/gymgui.trainer.TrainerService/"
 
-WORKER_METHODS = frozenset(
-    _SERVICE + name for name in ("RegisterWorker", "Heartbeat", "ControlStream", "PublishRunMetrics")
-)
+PUBLISHING = ("PublishRunMetrics", "PublishRunSteps", "PublishRunEpisodes")
+WORKER_METHODS = frozenset(_SERVICE + name for name in ("RegisterWorker", "Heartbeat", "ControlStream", *PUBLISHING))
 """These carry a run's token; the trainer checks it against the run."""
 
 RUN_TOKEN_KEY = "x-mosaic-run-token"

@@ -235,6 +235,20 @@ class TrainerClient:
         )
         return self._stream(self._stub.StreamRunMetrics, request)
 
+    def steps(
+        self, run_id: str, *, since_seq: int = 0, episode: int | None = None, follow: bool = False
+    ) -> RpcStream[pb.RunSteps]:
+        """Stored steps of a live worker after a number, then new ones."""
+        request = pb.StreamTelemetryRequest(run_id=run_id, since_seq=since_seq, episode=episode, follow=follow)
+        return self._stream(self._stub.StreamRunSteps, request)
+
+    def episodes(
+        self, run_id: str, *, since_seq: int = 0, episode: int | None = None, follow: bool = False
+    ) -> RpcStream[pb.RunEpisodes]:
+        """The same for episodes."""
+        request = pb.StreamTelemetryRequest(run_id=run_id, since_seq=since_seq, episode=episode, follow=follow)
+        return self._stream(self._stub.StreamRunEpisodes, request)
+
     def cancel(self, run_id: str) -> pb.Run:
         """Ask for the end of a run; it is TERM when its whole process tree is gone."""
         return self._call(self._stub.CancelRun, pb.RunRequest(run_id=run_id))

@@ -27,6 +27,8 @@ from mosaic_wire.proto import trainer_pb2_grpc
 
 from gym_gui import __version__
 from gym_gui.config.settings import Settings, load_settings
+from gym_gui.services.telemetry.hub import TelemetryAsyncHub
+from gym_gui.services.telemetry.store import TelemetryStore
 from gym_gui.services.trainer import archives
 from gym_gui.services.trainer.auth import TokenInterceptor
 from gym_gui.services.trainer.capacity import CapacityGuard
@@ -171,6 +173,12 @@ async def _serve_journal(
     catalog, secret_store = WorkerCatalog(home), SecretStore(config_home(), home=home)
     ledger = ResourceLedger(inventory)
     stopping, executor, metrics = asyncio.Event(), LocalExecutor(), MetricHub(home)
+
+    def grant(run_id: str, credits: int) -> None:
+        if (supervisor := dispatcher.supervisors.get(run_id)) is not None:
+            supervisor.grant(credits)
+
+    telemetry = TelemetryAsyncHub(TelemetryStore(home.telemetry_database), grant)
     dispatcher = TrainerDispatcher(
         home,
         journal=journal,
@@ -182,6 +190,7 @@ async def _serve_journal(
         ),
         secret_store=secret_store,
         metrics=metrics,
+        telemetry=telemetry,
         settings=settings,
         grpc_target=f"unix:{home.socket}",
     )
@@ -191,6 +200,7 @@ async def _serve_journal(
         dispatcher=dispatcher,
         catalog=catalog,
         metrics=metrics,
+        telemetry=telemetry,
         secret_store=secret_store,
         settings=settings,
     )
@@ -215,6 +225,7 @@ async def _serve_journal(
         await server.stop(grace=1)
         await dispatcher.stop()
         await metrics.close()
+        telemetry.close()
         executor.close()
 
 

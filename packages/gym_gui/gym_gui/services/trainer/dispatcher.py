@@ -18,6 +18,7 @@ from mosaic_wire.errors import WireError
 from mosaic_wire.paths import Home
 
 from gym_gui.config.settings import Settings
+from gym_gui.services.telemetry.hub import TelemetryAsyncHub
 from gym_gui.services.trainer.capacity import CapacityGuard
 from gym_gui.services.trainer.catalog import WorkerCatalog
 from gym_gui.services.trainer.errors import InvalidTransition, NotPossibleNow, RunNotFound, TrainerError
@@ -61,11 +62,12 @@ class TrainerDispatcher:
         guard: CapacityGuard,
         secret_store: SecretStore,
         metrics: MetricHub,
+        telemetry: TelemetryAsyncHub,
         settings: Settings,
         grpc_target: str,
     ) -> None:
         self._home, self._journal, self._settings = home, journal, settings
-        self._metrics = metrics
+        self._metrics, self._telemetry = metrics, telemetry
         self._catalog, self._executor, self._ledger, self._guard = catalog, executor, ledger, guard
         self._secret_store = secret_store
         self._launcher = RunLauncher(
@@ -368,6 +370,7 @@ class TrainerDispatcher:
     async def _ended(self, record: RunRecord) -> None:
         """Housekeeping after the terminal record: size on disk, the operator's hook."""
         await self._journal.flush_headlines()
+        self._telemetry.end(record.run_id)
         values = await self._metrics.finish(record.run_id)
         size = await asyncio.to_thread(size_of_run, self._home, record.run_id)
         with suppress(RunNotFound):  # deleted the moment it was over

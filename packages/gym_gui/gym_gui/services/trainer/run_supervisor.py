@@ -105,7 +105,7 @@ class RunSupervisor:
         self._last_words: LifecycleKind | None = None
         self._disk_was_full = False
         self._poked = asyncio.Event()
-        self._controls: asyncio.Queue[pb.ControlCommand.Kind.ValueType] | None = None
+        self._controls: asyncio.Queue[pb.ControlCommand] | None = None
         self._lock = asyncio.Lock()
 
     def recall(self, story: Iterable[StoryEvent]) -> None:
@@ -150,7 +150,7 @@ class RunSupervisor:
         )
         self._journal.publish(self.record, [])
 
-    def controls(self) -> asyncio.Queue[pb.ControlCommand.Kind.ValueType]:
+    def controls(self) -> asyncio.Queue[pb.ControlCommand]:
         """A fresh queue for the worker's control stream, holding what it has not obeyed yet."""
         self._controls = asyncio.Queue()
         self._send_wanted()
@@ -163,7 +163,12 @@ class RunSupervisor:
             "resume": pb.ControlCommand.RESUME,
         }
         if self._controls is not None and (kind := kinds.get(self.record.pause_requested)) is not None:
-            self._controls.put_nowait(kind)
+            self._controls.put_nowait(pb.ControlCommand(kind=kind))
+
+    def grant(self, credits: int) -> None:
+        """Let the worker send so much telemetry again."""
+        if self._controls is not None:
+            self._controls.put_nowait(pb.ControlCommand(kind=pb.ControlCommand.CREDITS, credits=credits))
 
     async def registered(self, **changes: Any) -> RunRecord:
         """Store a registration that was found valid."""

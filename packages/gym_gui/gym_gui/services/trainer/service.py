@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.proto import trainer_pb2_grpc
 
 from gym_gui import __version__
+from gym_gui.services.telemetry.hub import Parcel
+from gym_gui.services.telemetry.store import Kind, TelemetryError
 from gym_gui.services.trainer.auth import RUN_TOKEN_KEY, SESSION_TOKEN_KEY, metadata_value
 from gym_gui.services.trainer.errors import (
     ArchiveRefused,
@@ -63,6 +65,7 @@ STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (NotAllowed, grpc.StatusCode.UNAUTHENTICATED),
     (RegistryError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (WireError, grpc.StatusCode.INVALID_ARGUMENT),
+    (TelemetryError, grpc.StatusCode.RESOURCE_EXHAUSTED),  # the worker keeps it and tries again
     (TrainerError, grpc.StatusCode.FAILED_PRECONDITION),
 )
 """First match wins."""
@@ -310,6 +313,31 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
                 ]
             )
 
+    @_translated
+    async def StreamRunSteps(self, request: pb.StreamTelemetryRequest, _context: Any) -> AsyncIterator[pb.RunSteps]:
+        async for parcel in self._telemetry(request, "steps"):
+            yield pb.RunSteps(steps=parcel.messages, skipped=parcel.skipped, control=parcel.control or "")
+
+    @_translated
+    async def StreamRunEpisodes(
+        self, request: pb.StreamTelemetryRequest, _context: Any
+    ) -> AsyncIterator[pb.RunEpisodes]:
+        async for parcel in self._telemetry(request, "episodes"):
+            yield pb.RunEpisodes(episodes=parcel.messages, skipped=parcel.skipped, control=parcel.control or "")
+
+    async def _telemetry(self, request: pb.StreamTelemetryRequest, kind: Kind) -> AsyncIterator[Parcel]:
+        run_id = check_run_id(request.run_id)
+        await self._trainer.get(run_id)
+        stream = self._trainer.telemetry.stream(
+            run_id,
+            kind,
+            request.since_seq,
+            episode=request.episode if request.HasField("episode") else None,
+            follow=request.follow and run_id in self._trainer.dispatcher.supervisors,
+        )
+        async for parcel in stream:
+            yield parcel
+
     # ------------------------------------------------------------------ keeping and removing
 
     @_translated
@@ -458,7 +486,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         supervisor = await self._trainer.worker_session(check_run_id(request.run_id), token)
         commands = supervisor.controls()
         while True:
-            yield pb.ControlCommand(kind=await commands.get())
+            yield await commands.get()
 
     @_translated
     async def PublishRunMetrics(
@@ -481,6 +509,23 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             retry_after_s=answer.retry_after_s,
         )
 
+    @_translated
+    async def PublishRunSteps(self, request: pb.PublishRunStepsRequest, context: Any) -> pb.PublishTelemetryResponse:
+        return await self._publish_telemetry(request.run_id, "steps", request.steps, context)
+
+    @_translated
+    async def PublishRunEpisodes(
+        self, request: pb.PublishRunEpisodesRequest, context: Any
+    ) -> pb.PublishTelemetryResponse:
+        return await self._publish_telemetry(request.run_id, "episodes", request.episodes, context)
+
+    async def _publish_telemetry(
+        self, run_id: str, kind: Kind, messages: Sequence[Any], context: Any
+    ) -> pb.PublishTelemetryResponse:
+        token = metadata_value(context.invocation_metadata(), SESSION_TOKEN_KEY)
+        receipt = await self._trainer.publish_telemetry(check_run_id(run_id), token, kind, messages)
+        return pb.PublishTelemetryResponse(stored_seq=receipt.stored_seq, credits=receipt.credits)
+
     # ------------------------------------------------------------------ translation
 
     def _run(self, record: RunRecord) -> pb.Run:
@@ -489,7 +534,11 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         if live is not None and live.record.event_seq == record.event_seq:
             record = live.record  # its headline is newer than the stored one
         queue_reason = self._trainer.dispatcher.waiting_reason(record.run_id) if record.status is RunStatus.INIT else ""
-        flags = (*record.flags, *(("throttled",) if self._trainer.metrics.is_throttled(record.run_id) else ()))
+        flow = {
+            "throttled": self._trainer.metrics.is_throttled(record.run_id),
+            "starved": self._trainer.telemetry.is_starved(record.run_id),
+        }
+        flags = (*record.flags, *(flag for flag, holds in flow.items() if holds))
         run = pb.Run(
             run_id=record.run_id, number=record.number, status=record.status, outcome=record.outcome or "",
             reason=record.reason, name=record.name, worker_type=record.worker_type, worker_id=record.worker_id,

@@ -7,13 +7,13 @@ import contextlib
 import hmac
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mosaic_wire import PROTOCOL_VERSION
-from mosaic_wire.capabilities import WorkerCapabilities
+from mosaic_wire.capabilities import Lane, WorkerCapabilities
 from mosaic_wire.checkpoints import last_good_checkpoint, verify_checkpoint
 from mosaic_wire.errors import Problem, WireError
 from mosaic_wire.files import read_json_object, write_json_atomically
@@ -24,6 +24,8 @@ from mosaic_wire.redaction import redact_document, redact_text, spellings_of
 from mosaic_wire.run_config import MAX_TAGS, TrainRunConfig
 
 from gym_gui.config.settings import Settings
+from gym_gui.services.telemetry.hub import Receipt, TelemetryAsyncHub
+from gym_gui.services.telemetry.store import Kind
 from gym_gui.services.trainer import archives
 from gym_gui.services.trainer.catalog import WorkerCatalog
 from gym_gui.services.trainer.dispatcher import TrainerDispatcher
@@ -61,11 +63,12 @@ class Trainer:
         dispatcher: TrainerDispatcher,
         catalog: WorkerCatalog,
         metrics: MetricHub,
+        telemetry: TelemetryAsyncHub,
         secret_store: SecretStore,
         settings: Settings,
     ) -> None:
         self.home, self.journal, self.dispatcher, self.catalog = home, journal, dispatcher, catalog
-        self.metrics = metrics
+        self.metrics, self.telemetry = metrics, telemetry
         self.settings = settings
         self._secret_store = secret_store
 
@@ -294,6 +297,7 @@ class Trainer:
         record = await self.get(run_id)
         _require_finished(record, "deleted")
         await self.metrics.forget(run_id)
+        await self.telemetry.forget(run_id)
         # Files first: a crash in between leaves a record whose deletion can be asked for again.
         freed = await asyncio.to_thread(delete_run_files, self.home, run_id)
         await asyncio.to_thread(self._secret_store.delete, run_id)
@@ -367,6 +371,18 @@ class Trainer:
         supervisor = await self.worker_session(run_id, session_token)
         supervisor.heartbeat(replace(headline, metrics=self.metrics.headline(run_id)), lifecycle_seq)
         self.dispatcher.plan_headline_flush()
+
+    async def publish_telemetry(self, run_id: str, session_token: str, kind: Kind, messages: Sequence[Any]) -> Receipt:
+        """Take steps or episodes of a live worker; those of an analytics run only where it asked for it."""
+        supervisor = await self.worker_session(run_id, session_token)
+        record = supervisor.record
+        is_live = record.capabilities.get("lane", Lane.ANALYTICS) != Lane.ANALYTICS
+        if not is_live and not (kind == "episodes" and record.extras.get("minimal_telemetry") is True):
+            cure = "" if kind == "steps" else "; extras.minimal_telemetry lets it send episodes"
+            raise NotPossibleNow(
+                f"worker {record.worker_type!r} is in the {Lane.ANALYTICS} lane: its {kind} are not taken{cure}"
+            )
+        return await self.telemetry.publish(run_id, kind, messages)
 
     async def worker_session(self, run_id: str, session_token: str) -> RunSupervisor:
         """The live run this token belongs to."""

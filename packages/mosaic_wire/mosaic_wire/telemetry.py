@@ -1,0 +1,235 @@
+"""The worker's end of the telemetry lane: every step and episode is numbered, sent in batches, kept until it is stored.
+
+    telemetry = session.telemetry()
+    telemetry.step(observation, action, reward, terminated=False, truncated=False)
+    telemetry.episode(episodic_return, length)
+
+A daemon that is away, or has no credits left, makes the backlog grow. When that is full the worker either waits (the
+default: nothing is lost, training slows down) or, with `thin=True`, leaves steps out and counts them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from mosaic_wire.errors import TelemetryRefused
+from mosaic_wire.proto import trainer_pb2 as messages
+
+BACKLOG = 20_000
+"""Messages that may wait for the daemon"""
+_BATCH = 2_000
+_LARGE_BYTES = 1024
+"""From here on a value is compressed"""
+_PAUSE_S = 0.05
+_RETRY_S = 0.5
+
+
+class Publisher(Protocol):
+    """How batches reach the daemon; None: they did not."""
+
+    def publish_steps(self, request: messages.PublishRunStepsRequest) -> messages.PublishTelemetryResponse | None: ...
+
+    def publish_episodes(
+        self, request: messages.PublishRunEpisodesRequest
+    ) -> messages.PublishTelemetryResponse | None: ...
+
+
+def encode(value: Any) -> messages.Payload:
+    """A value of any space: an array as numpy writes it, anything else as JSON."""
+    if hasattr(value, "__array_interface__") or type(value).__module__ == "numpy":
+        import numpy as np
+
+        stream = io.BytesIO()
+        np.lib.format.write_array(stream, np.asarray(value), allow_pickle=False)
+        encoding, data = "npy", stream.getvalue()
+    else:
+        encoding, data = "json", json.dumps(value, default=_plain).encode()
+    if len(data) >= _LARGE_BYTES:
+        encoding, data = f"{encoding}+gzip", gzip.compress(data, 1, mtime=0)
+    return messages.Payload(encoding=encoding, data=data)
+
+
+def decode(payload: messages.Payload) -> Any:
+    """What `encode` was given; arrays come back as arrays, tuples as lists."""
+    encoding, _, packed = payload.encoding.partition("+")
+    data = gzip.decompress(payload.data) if packed == "gzip" else payload.data
+    if encoding == "json":
+        return json.loads(data) if data else None
+    if encoding == "npy":
+        import numpy as np
+
+        return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    raise ValueError(f"a payload of encoding {payload.encoding!r} cannot be read")
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and numbers of numpy inside tuples and dicts."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+class _Lane:
+    """One kind of message: what waits, how it is sent, up to where it is stored."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Any] = deque()
+        self.seq = 0
+        self.credits = _BATCH
+
+
+class TelemetryPublisher:
+    """Sends from a thread of its own; `step` and `episode` may be called from any."""
+
+    def __init__(
+        self, run_id: str, publisher: Publisher, *, steps: bool = True, thin: bool = False, backlog: int = BACKLOG
+    ) -> None:
+        self._with_steps = steps
+        self.refused = ""
+        """Why the daemon takes nothing more; empty: it does"""
+        self._run_id, self._publisher, self._thin, self._backlog = run_id, publisher, thin, backlog
+        self._steps, self._episodes = _Lane(), _Lane()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._episode, self._index = 0, 0
+        self.left_out = 0
+        """Steps that were thinned out"""
+        self._thread = threading.Thread(target=self._send, name="mosaic-telemetry", daemon=True)
+
+    def start(self) -> None:
+        """Ask up to where an earlier attempt came, then begin to send."""
+        lanes = [(self._steps, self._publish_steps), (self._episodes, self._publish_episodes)]
+        if not self._with_steps:
+            del lanes[0]
+        for lane, publish in lanes:
+            while (answer := publish([])) is None:
+                time.sleep(_RETRY_S)
+            lane.seq, lane.credits = answer.stored_seq, answer.credits
+        self._thread.start()
+
+    # ------------------------------------------------------------------ what happened
+
+    def step(
+        self,
+        observation: Any,
+        action: Any,
+        reward: float,
+        *,
+        terminated: bool,
+        truncated: bool,
+        info: Mapping[str, Any] | None = None,
+        agent_id: str = "",
+    ) -> None:
+        """One step; an end of the episode is counted here."""
+        if not self._with_steps:
+            raise TelemetryRefused("this run sends episodes only")
+        message = messages.RunStep(
+            episode=self._episode, index=self._index, agent_id=agent_id, observation=encode(observation),
+            action=encode(action), reward=reward, terminated=terminated, truncated=truncated,
+            info_json=json.dumps(info, default=_plain) if info else "", timestamp=time.time(),
+        )  # fmt: skip
+        self._index += 1
+        if terminated or truncated:
+            self._episode, self._index = self._episode + 1, 0
+        self._add(self._steps, message)
+
+    def episode(
+        self,
+        episodic_return: float,
+        length: int,
+        *,
+        terminated: bool = True,
+        truncated: bool = False,
+        info: Mapping[str, Any] | None = None,
+        agent_id: str = "",
+    ) -> None:
+        """An episode that is over; never left out."""
+        message = messages.RunEpisode(
+            episode=self._episodes.seq, agent_id=agent_id, episodic_return=episodic_return, length=length,
+            terminated=terminated, truncated=truncated, timestamp=time.time(),
+            info_json=json.dumps(info, default=_plain) if info else "",
+        )  # fmt: skip
+        self._add(self._episodes, message)
+
+    def _add(self, lane: _Lane, message: Any) -> None:
+        with self._changed:
+            if len(lane.waiting) >= self._backlog:
+                if self._thin and lane is self._steps:
+                    self.left_out += 1
+                    return
+                self._changed.wait_for(lambda: len(lane.waiting) < self._backlog or self._closing)
+            lane.seq += 1
+            message.seq = lane.seq
+            lane.waiting.append(message)
+            self._changed.notify_all()
+
+    # ------------------------------------------------------------------ sending
+
+    def grant(self, credits: int) -> None:
+        """The daemon has room again."""
+        with self._changed:
+            self._steps.credits = self._episodes.credits = credits
+            self._changed.notify_all()
+
+    def _send(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or self._can_send())
+                if self._closing and not self._can_send():
+                    return
+            try:
+                arrived = [
+                    self._send_lane(self._steps, self._publish_steps),
+                    self._send_lane(self._episodes, self._publish_episodes),
+                ]
+            except TelemetryRefused as error:
+                with self._changed:
+                    self.refused, self._closing = str(error), True
+                    self._changed.notify_all()
+                return
+            # A short rest lets a batch gather; a longer one when the daemon is away.
+            time.sleep(_PAUSE_S if all(arrived) else _RETRY_S)
+
+    def _can_send(self) -> bool:
+        return any(lane.waiting and lane.credits > 0 for lane in (self._steps, self._episodes))
+
+    def _send_lane(self, lane: _Lane, publish: Any) -> bool:
+        """Send until nothing waits or no credit is left; False: the daemon did not answer."""
+        while True:
+            with self._changed:
+                count = min(len(lane.waiting), lane.credits, _BATCH)
+                batch = [lane.waiting[index] for index in range(count)]
+            if not batch:
+                return True
+            answer = publish(batch)
+            if answer is None:
+                return False
+            with self._changed:
+                lane.credits = answer.credits
+                while lane.waiting and lane.waiting[0].seq <= answer.stored_seq:
+                    lane.waiting.popleft()
+                self._changed.notify_all()
+
+    def _publish_steps(self, batch: list[Any]) -> messages.PublishTelemetryResponse | None:
+        return self._publisher.publish_steps(messages.PublishRunStepsRequest(run_id=self._run_id, steps=batch))
+
+    def _publish_episodes(self, batch: list[Any]) -> messages.PublishTelemetryResponse | None:
+        return self._publisher.publish_episodes(messages.PublishRunEpisodesRequest(run_id=self._run_id, episodes=batch))
+
+    def close(self, timeout_s: float = 10.0) -> int:
+        """Send what waits, but no longer than this; return how many messages the daemon did not get."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not (self._steps.waiting or self._episodes.waiting), timeout=max(0.0, timeout_s)
+            )
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+        return len(self._steps.waiting) + len(self._episodes.waiting)
