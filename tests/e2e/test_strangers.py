@@ -174,7 +174,19 @@ def test_each_worker_call_is_refused_with_any_token_but_its_own_runs(daemon: Run
         request = pb.ControlStreamRequest(run_id=run.run_id)
         return answer_to(lambda: stub.ControlStream(request, metadata=metadata, timeout=1))
 
-    for ask in (beat, control):
+    def publish(run: pb.Run, *metadata: tuple[str, str]) -> grpc.StatusCode:
+        request = pb.PublishRunMetricsRequest(run_id=run.run_id, after_json="{}")
+        return answer_to(lambda: stub.PublishRunMetrics(request, metadata=metadata, timeout=20))
+
+    def publish_steps(run: pb.Run, *metadata: tuple[str, str]) -> grpc.StatusCode:
+        request = pb.PublishRunStepsRequest(run_id=run.run_id, steps=[pb.RunStep(seq=1)])
+        return answer_to(lambda: stub.PublishRunSteps(request, metadata=metadata, timeout=20))
+
+    def publish_episodes(run: pb.Run, *metadata: tuple[str, str]) -> grpc.StatusCode:
+        request = pb.PublishRunEpisodesRequest(run_id=run.run_id, episodes=[pb.RunEpisode(seq=1)])
+        return answer_to(lambda: stub.PublishRunEpisodes(request, metadata=metadata, timeout=20))
+
+    for ask in (beat, control, publish, publish_steps, publish_episodes):
         for mine, others in ((0, 1), (1, 0)):
             assert ask(runs[mine]) is refused
             assert ask(runs[mine], (SESSION_TOKEN_KEY, sessions[others])) is refused
@@ -200,7 +212,9 @@ def test_each_worker_call_is_refused_with_any_token_but_its_own_runs(daemon: Run
 
 
 def test_the_methods_that_need_no_daemon_token_are_those_of_workers_alone() -> None:
-    assert {method.rpartition("/")[2] for method in WORKER_METHODS} == {"RegisterWorker", "Heartbeat", "ControlStream"}
+    assert {method.rpartition("/")[2] for method in WORKER_METHODS} == {
+        "RegisterWorker", "Heartbeat", "ControlStream", "PublishRunMetrics", "PublishRunSteps", "PublishRunEpisodes",
+    }  # fmt: skip
 
 
 # ---------------------------------------------------------------------- another user of the machine
