@@ -175,18 +175,17 @@ def test_each_worker_call_is_refused_with_any_token_but_its_own_runs(daemon: Run
         return answer_to(lambda: stub.ControlStream(request, metadata=metadata, timeout=1))
 
     def publish(run: pb.Run, *metadata: tuple[str, str]) -> grpc.StatusCode:
-        request = pb.PublishRunMetricsRequest(run_id=run.run_id, after_json="{}")
-        return answer_to(lambda: stub.PublishRunMetrics(request, metadata=metadata, timeout=20))
+        (answer,) = {
+            answer_to(lambda method=method, make=make: method(make(run_id=run.run_id), metadata=metadata, timeout=20))
+            for method, make in (
+                (stub.PublishRunMetrics, pb.PublishRunMetricsRequest),
+                (stub.PublishRunSteps, pb.PublishRunStepsRequest),
+                (stub.PublishRunEpisodes, pb.PublishRunEpisodesRequest),
+            )
+        }
+        return answer
 
-    def publish_steps(run: pb.Run, *metadata: tuple[str, str]) -> grpc.StatusCode:
-        request = pb.PublishRunStepsRequest(run_id=run.run_id, steps=[pb.RunStep(seq=1)])
-        return answer_to(lambda: stub.PublishRunSteps(request, metadata=metadata, timeout=20))
-
-    def publish_episodes(run: pb.Run, *metadata: tuple[str, str]) -> grpc.StatusCode:
-        request = pb.PublishRunEpisodesRequest(run_id=run.run_id, episodes=[pb.RunEpisode(seq=1)])
-        return answer_to(lambda: stub.PublishRunEpisodes(request, metadata=metadata, timeout=20))
-
-    for ask in (beat, control, publish, publish_steps, publish_episodes):
+    for ask in (beat, control, publish):
         for mine, others in ((0, 1), (1, 0)):
             assert ask(runs[mine]) is refused
             assert ask(runs[mine], (SESSION_TOKEN_KEY, sessions[others])) is refused
