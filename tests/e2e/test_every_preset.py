@@ -57,14 +57,14 @@ class Preset:
     def sets(self) -> tuple[str, ...]:
         return sets_needed(DEFAULT_ALGO_REGISTRY[self.algo], self.environment, {})
 
-    def config(self) -> dict[str, Any]:
+    def config(self, **more: Any) -> dict[str, Any]:
         known = self.defaults
         tiny = {name: value for name, value in TINY.items() if known.get(name)}  # a default of 0 is computed
         if "buffer_size" in known:
             tiny.pop("num_envs", None)
         worker_config = {
             "algo": self.algo, "env_id": self.environment, "seed": 1, "total_timesteps": HORIZON,
-            "extras": {"algo_params": {**tiny, **self.flags}},
+            "extras": {"algo_params": {**tiny, **self.flags, **more}},
         }  # fmt: skip
         return {
             "resources": {"cpus": {"requested": 1}},
@@ -78,10 +78,11 @@ MORE = (
     Preset("ppo_atari_multigpu", "PongNoFrameskip-v4", {"world_size": 2, "num_steps": 8}),
 )
 """Besides every name in its own default environment"""
+FLAGS = {"qdagger_dqn_atari_impalacnn": {"env_kwargs": '{"max_episode_steps": 60}'}}  # a bad teacher may play for hours
+TEACHER, PUPIL = "dqn_atari", "qdagger_dqn_atari_impalacnn"
 PRESETS = [
-    preset
-    for preset in (*(Preset(name) for name, entry in DEFAULT_ALGO_REGISTRY.items() if entry.module), *MORE)
-    if DEFAULT_ALGO_REGISTRY[preset.algo].module
+    *(Preset(name, "", FLAGS.get(name, {})) for name, entry in DEFAULT_ALGO_REGISTRY.items() if entry.module),
+    *MORE,
 ]
 QUICK = [preset for preset in PRESETS if set(preset.sets) <= QUICK_SETS]
 SLOW = [preset for preset in PRESETS if preset not in QUICK]
@@ -100,9 +101,17 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 def runs(daemon: RunningDaemon, request: pytest.FixtureRequest) -> dict[str, str]:
     """Preset → run. All that were selected are queued at once, and have ended when the first test looks at its own."""
     asked = {str(item.callspec.params["preset"]) for item in request.session.items if _is_ours(item)}
-    selected = [preset for preset in PRESETS if str(preset) in asked]
-    lend_sets(daemon.home, *sorted({name for preset in selected for name in preset.sets}))
-    runs = {str(preset): daemon.client.submit(preset.config()).run.run_id for preset in selected}
+    if PUPIL in asked:
+        asked.add(TEACHER)
+    selected = {str(preset): preset for preset in PRESETS if str(preset) in asked}
+    lend_sets(daemon.home, *sorted({name for preset in selected.values() for name in preset.sets}))
+    pupil = selected.pop(PUPIL, None)
+    # The teacher comes first, so that its pupil need not wait for all the others.
+    ordered = sorted(selected, key=lambda name: name != TEACHER)
+    runs = {name: daemon.client.submit(selected[name].config()).run.run_id for name in ordered}
+    if pupil is not None:
+        daemon.wait_for(runs[TEACHER], timeout_s=PATIENCE_S)
+        runs[PUPIL] = daemon.client.submit(pupil.config(teacher_checkpoint=runs[TEACHER])).run.run_id
     for run_id in runs.values():
         daemon.wait_for(run_id, timeout_s=PATIENCE_S)
     return runs

@@ -22,6 +22,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "show": ("show", "Everything about a run."),
         "watch": ("watch", "Follow runs live."),
         "metrics": ("metrics", "The curves of a run: a table, or their points."),
+        "frames": ("frames", "Record a clip of what a run draws."),
         "logs": ("logs", "Print what a run wrote."),
         "story": ("story", "What happened to a run, step by step."),
     },

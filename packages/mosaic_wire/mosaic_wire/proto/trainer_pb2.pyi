@@ -1064,6 +1064,83 @@ class RunEpisodes(_message.Message):
 Global___RunEpisodes: _TypeAlias = RunEpisodes  # noqa: Y015
 
 @_typing.final
+class StreamFramesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    MAX_FPS_FIELD_NUMBER: _builtins.int
+    MAX_SIDE_FIELD_NUMBER: _builtins.int
+    ENCODING_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    max_fps: _builtins.float
+    """0: 30"""
+    max_side: _builtins.int
+    """pixels; 0: as it is drawn"""
+    encoding: _builtins.str
+    """jpeg | png | rgb; empty: jpeg"""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        max_fps: _builtins.float = ...,
+        max_side: _builtins.int = ...,
+        encoding: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoding", b"encoding", "max_fps", b"max_fps", "max_side", b"max_side", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamFramesRequest: _TypeAlias = StreamFramesRequest  # noqa: Y015
+
+@_typing.final
+class RunFrame(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    WIDTH_FIELD_NUMBER: _builtins.int
+    HEIGHT_FIELD_NUMBER: _builtins.int
+    ENCODING_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    LAST_REWARD_FIELD_NUMBER: _builtins.int
+    ROLLING_RETURN_FIELD_NUMBER: _builtins.int
+    STEP_RATE_HZ_FIELD_NUMBER: _builtins.int
+    NOTICE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """of the picture; gaps were not sent"""
+    width: _builtins.int
+    height: _builtins.int
+    encoding: _builtins.str
+    data: _builtins.bytes
+    """empty: nothing new, only the words or figures below"""
+    last_reward: _builtins.float
+    rolling_return: _builtins.float
+    step_rate_hz: _builtins.float
+    notice: _builtins.str
+    """why there is no picture"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        width: _builtins.int = ...,
+        height: _builtins.int = ...,
+        encoding: _builtins.str = ...,
+        data: _builtins.bytes = ...,
+        last_reward: _builtins.float = ...,
+        rolling_return: _builtins.float = ...,
+        step_rate_hz: _builtins.float = ...,
+        notice: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "encoding", b"encoding", "height", b"height", "last_reward", b"last_reward", "notice", b"notice", "number", b"number", "rolling_return", b"rolling_return", "step_rate_hz", b"step_rate_hz", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunFrame: _TypeAlias = RunFrame  # noqa: Y015
+
+@_typing.final
 class ArchiveRunRequest(_message.Message):
     """------------------------------------------------------------------ keeping and removing"""
 

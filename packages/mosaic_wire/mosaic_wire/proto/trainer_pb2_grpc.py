@@ -104,6 +104,11 @@ class TrainerServiceStub:
                 request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.StreamTelemetryRequest.SerializeToString,
                 response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunEpisodes.FromString,
                 _registered_method=True)
+        self.StreamFrames = channel.unary_stream(
+                '/gymgui.trainer.TrainerService/StreamFrames',
+                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.StreamFramesRequest.SerializeToString,
+                response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunFrame.FromString,
+                _registered_method=True)
         self.ArchiveRun = channel.unary_unary(
                 '/gymgui.trainer.TrainerService/ArchiveRun',
                 request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.ArchiveRunRequest.SerializeToString,
@@ -273,6 +278,13 @@ class TrainerServiceServicer:
 
     def StreamRunEpisodes(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StreamFrames(self, request, context):
+        """The picture a run draws, for clients on another machine; looking is what makes it draw.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -450,6 +462,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.StreamRunEpisodes,
                     request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.StreamTelemetryRequest.FromString,
                     response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunEpisodes.SerializeToString,
+            ),
+            'StreamFrames': grpc.unary_stream_rpc_method_handler(
+                    servicer.StreamFrames,
+                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.StreamFramesRequest.FromString,
+                    response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunFrame.SerializeToString,
             ),
             'ArchiveRun': grpc.unary_unary_rpc_method_handler(
                     servicer.ArchiveRun,
@@ -910,6 +927,33 @@ class TrainerService:
             '/gymgui.trainer.TrainerService/StreamRunEpisodes',
             mosaic__wire_dot_proto_dot_trainer__pb2.StreamTelemetryRequest.SerializeToString,
             mosaic__wire_dot_proto_dot_trainer__pb2.RunEpisodes.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamFrames(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gymgui.trainer.TrainerService/StreamFrames',
+            mosaic__wire_dot_proto_dot_trainer__pb2.StreamFramesRequest.SerializeToString,
+            mosaic__wire_dot_proto_dot_trainer__pb2.RunFrame.FromString,
             options,
             channel_credentials,
             insecure,

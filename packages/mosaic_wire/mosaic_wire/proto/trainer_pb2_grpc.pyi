@@ -57,6 +57,8 @@ class TrainerServiceStub:
     StreamRunSteps: _grpc.UnaryStreamMultiCallable[_trainer_pb2.StreamTelemetryRequest, _trainer_pb2.RunSteps]
     """Stored steps and episodes from a number on, then, with `follow`, new ones until the run is over."""
     StreamRunEpisodes: _grpc.UnaryStreamMultiCallable[_trainer_pb2.StreamTelemetryRequest, _trainer_pb2.RunEpisodes]
+    StreamFrames: _grpc.UnaryStreamMultiCallable[_trainer_pb2.StreamFramesRequest, _trainer_pb2.RunFrame]
+    """The picture a run draws, for clients on another machine; looking is what makes it draw."""
     ArchiveRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ArchiveRunRequest, _trainer_pb2.Run]
     """---- keeping and removing"""
     DeleteRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.DeleteRunResponse]
@@ -100,6 +102,8 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
     StreamRunSteps: _aio.UnaryStreamMultiCallable[_trainer_pb2.StreamTelemetryRequest, _trainer_pb2.RunSteps]  # type: ignore[assignment]
     """Stored steps and episodes from a number on, then, with `follow`, new ones until the run is over."""
     StreamRunEpisodes: _aio.UnaryStreamMultiCallable[_trainer_pb2.StreamTelemetryRequest, _trainer_pb2.RunEpisodes]  # type: ignore[assignment]
+    StreamFrames: _aio.UnaryStreamMultiCallable[_trainer_pb2.StreamFramesRequest, _trainer_pb2.RunFrame]  # type: ignore[assignment]
+    """The picture a run draws, for clients on another machine; looking is what makes it draw."""
     ArchiveRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ArchiveRunRequest, _trainer_pb2.Run]  # type: ignore[assignment]
     """---- keeping and removing"""
     DeleteRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.DeleteRunResponse]  # type: ignore[assignment]
@@ -224,6 +228,14 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.StreamTelemetryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_trainer_pb2.RunEpisodes], _abc.AsyncIterator[_trainer_pb2.RunEpisodes]]: ...
+
+    @_abc_1.abstractmethod
+    def StreamFrames(
+        self,
+        request: _trainer_pb2.StreamFramesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_trainer_pb2.RunFrame], _abc.AsyncIterator[_trainer_pb2.RunFrame]]:
+        """The picture a run draws, for clients on another machine; looking is what makes it draw."""
 
     @_abc_1.abstractmethod
     def ArchiveRun(

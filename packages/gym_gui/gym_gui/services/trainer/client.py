@@ -235,6 +235,13 @@ class TrainerClient:
         )
         return self._stream(self._stub.StreamRunMetrics, request)
 
+    def frames(
+        self, run_id: str, *, max_fps: float = 0.0, max_side: int = 0, encoding: str = ""
+    ) -> RpcStream[pb.RunFrame]:
+        """What a run draws, until it is over; it draws only while somebody asks."""
+        request = pb.StreamFramesRequest(run_id=run_id, max_fps=max_fps, max_side=max_side, encoding=encoding)
+        return self._stream(self._stub.StreamFrames, request)
+
     def steps(
         self, run_id: str, *, since_seq: int = 0, episode: int | None = None, follow: bool = False
     ) -> RpcStream[pb.RunSteps]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from mosaic_wire.checkpoints import last_good_checkpoint
 from mosaic_wire.errors import WireError
+from mosaic_wire.frames import remove_frames
 from mosaic_wire.paths import Home
 
 from gym_gui.config.settings import Settings
@@ -371,6 +372,7 @@ class TrainerDispatcher:
         """Housekeeping after the terminal record: size on disk, the operator's hook."""
         await self._journal.flush_headlines()
         self._telemetry.end(record.run_id)
+        remove_frames(record.run_id)
         values = await self._metrics.finish(record.run_id)
         size = await asyncio.to_thread(size_of_run, self._home, record.run_id)
         with suppress(RunNotFound):  # deleted the moment it was over

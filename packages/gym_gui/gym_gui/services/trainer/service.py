@@ -19,6 +19,7 @@ import grpc
 import psutil
 from mosaic_wire import PROTOCOL_VERSION
 from mosaic_wire.errors import InvalidRunId, WireError
+from mosaic_wire.frames import fastlane_path
 from mosaic_wire.ids import check_run_id
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.proto import trainer_pb2_grpc
@@ -38,6 +39,7 @@ from gym_gui.services.trainer.errors import (
     StaleRun,
     TrainerError,
 )
+from gym_gui.services.trainer.frame_relay import stream_frames
 from gym_gui.services.trainer.fsm import RunStatus
 from gym_gui.services.trainer.metrics.series import Points
 from gym_gui.services.trainer.metrics.store import Folder
@@ -312,6 +314,21 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
                     for curve in news
                 ]
             )
+
+    @_translated
+    async def StreamFrames(self, request: pb.StreamFramesRequest, _context: Any) -> AsyncIterator[pb.RunFrame]:
+        run_id = check_run_id(request.run_id)
+        await self._trainer.get(run_id)
+        supervisors = self._trainer.dispatcher.supervisors
+        frames = stream_frames(
+            fastlane_path(run_id),
+            max_fps=request.max_fps,
+            max_side=request.max_side,
+            encoding=request.encoding,
+            is_live=lambda: run_id in supervisors,
+        )
+        async for frame in frames:
+            yield frame
 
     @_translated
     async def StreamRunSteps(self, request: pb.StreamTelemetryRequest, _context: Any) -> AsyncIterator[pb.RunSteps]:

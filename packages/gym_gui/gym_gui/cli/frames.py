@@ -1,0 +1,161 @@
+"""`mosaic frames`: record a clip of what a run draws."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+from mosaic_wire.paths import Home
+
+from gym_gui.cli.context import Cli, one_run, pass_cli, say
+from gym_gui.services.trainer.errors import NotPossibleNow
+
+if TYPE_CHECKING:
+    from mosaic_wire.proto import trainer_pb2 as pb
+
+    from gym_gui.services.trainer.client import TrainerClient
+
+_MOVING = (".gif", ".webp", ".png")
+_PATIENCE_S = 20.0
+"""How long a run may show nothing before we give up"""
+
+
+@click.command()
+@one_run
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE",
+              help="clip.mp4, .gif or .webp; a .png or .jpg is one picture.")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Length of the clip.")
+@click.option("--fps", type=click.FloatRange(min=0.1, max=60), default=30.0, show_default=True)
+@click.option("--max-side", type=click.IntRange(min=16, max=8192), help="Make pictures smaller than they are drawn.")
+@pass_cli
+def frames_command(cli: Cli, /, run: str, out: Path, seconds: float, fps: float, max_side: int | None) -> int:
+    """Record what a run draws while it trains; it draws only as long as somebody looks."""
+    with cli.client() as client:
+        found = client.find(run)
+        if found.status == "TERM":
+            raise NotPossibleNow(f"run {run} is over and draws nothing any more; its videos are in {found.run_dir}")
+        single = out.suffix.lower() in (".png", ".jpg", ".jpeg")
+        clip = _clip_for(out, fps, cli.home)
+        recorded = 0
+        try:
+            with clip:
+                for frame in _pictures(client, found.run_id, fps, max_side or 0, 0.0 if single else seconds):
+                    clip.add(frame)
+                    recorded += 1
+        except KeyboardInterrupt:
+            say("")  # what was recorded so far stays
+    if not recorded:
+        with suppress(FileNotFoundError):
+            out.unlink()
+        raise NotPossibleNow(f"run {run} showed no picture within {_PATIENCE_S:g} s")
+    say(f"{out}: {recorded} pictures")
+    return 0
+
+
+def _pictures(client: TrainerClient, run_id: str, fps: float, max_side: int, seconds: float) -> Iterator[pb.RunFrame]:
+    began: float | None = None
+    asked = time.monotonic()
+    with client.frames(run_id, max_fps=fps, max_side=max_side, encoding="rgb") as stream:
+        for frame in stream:
+            now = time.monotonic()
+            if not frame.data:
+                if began is None and frame.notice and now - asked > 2:
+                    say(frame.notice)
+                if began is None and now - asked > _PATIENCE_S:
+                    return
+                continue
+            began = began or now
+            yield frame
+            if now - began >= seconds:
+                return
+
+
+class _Clip(Protocol):
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *details: object) -> None: ...
+
+    def add(self, frame: pb.RunFrame) -> None: ...
+
+
+def _clip_for(out: Path, fps: float, home: Home) -> _Clip:
+    suffix = out.suffix.lower()
+    if suffix in (*_MOVING, ".jpg", ".jpeg"):
+        return _Pictures(out, fps)
+    if suffix not in (".mp4", ".mkv", ".webm"):
+        raise NotPossibleNow(f"{out.name}: a clip is an .mp4, .webm, .gif or .webp file, a picture a .png or .jpg")
+    program = _ffmpeg(home)
+    if program is None:
+        raise NotPossibleNow(
+            f"{out.name} needs ffmpeg, which is not here: `mosaic extras install video` brings it, or record a .gif"
+        )
+    return _Film(out, fps, program)
+
+
+def _ffmpeg(home: Home) -> str | None:
+    """One on the path, or that of the requirement set `video`."""
+    if found := shutil.which("ffmpeg"):
+        return found
+    pattern = "trainer/venvs/video/*/lib/*/site-packages/imageio_ffmpeg/binaries/ffmpeg-*"
+    return next((str(path) for path in sorted(home.root.glob(pattern))), None)
+
+
+class _Pictures:
+    """Moving or single pictures, written by Pillow at the end."""
+
+    def __init__(self, out: Path, fps: float) -> None:
+        self._out, self._fps = out, fps
+        self._images: list[Any] = []
+
+    def __enter__(self) -> _Pictures:
+        return self
+
+    def add(self, frame: pb.RunFrame) -> None:
+        from PIL import Image
+
+        self._images.append(Image.frombytes("RGB", (frame.width, frame.height), frame.data))
+
+    def __exit__(self, *details: object) -> None:
+        if not self._images:
+            return
+        first, *others = self._images
+        options: dict[str, Any] = {}
+        if others and self._out.suffix.lower() in _MOVING:
+            options = {"save_all": True, "append_images": others, "duration": round(1000 / self._fps), "loop": 0}
+        first.save(self._out, **options)
+
+
+class _Film:
+    """ffmpeg, fed with pictures of the first one's size."""
+
+    def __init__(self, out: Path, fps: float, program: str) -> None:
+        self._out, self._fps, self._program = out, fps, program
+        self._process: subprocess.Popen[bytes] | None = None
+        self._size = (0, 0)
+
+    def __enter__(self) -> _Film:
+        return self
+
+    def add(self, frame: pb.RunFrame) -> None:
+        if self._process is None:
+            self._size = frame.width, frame.height
+            size = f"{frame.width}x{frame.height}"
+            source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", f"{self._fps:g}"]
+            even = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p"]  # the codec takes even sizes only
+            command = [self._program, "-loglevel", "error", "-y", *source, "-i", "-", *even, str(self._out)]
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        if (frame.width, frame.height) == self._size and self._process.stdin is not None:
+            try:
+                self._process.stdin.write(frame.data)
+            except BrokenPipeError:
+                raise NotPossibleNow(f"ffmpeg could not write {self._out}") from None
+
+    def __exit__(self, *details: object) -> None:
+        if self._process is not None:
+            self._process.communicate()

@@ -1,0 +1,118 @@
+"""Pictures of a run over the wire, and a clip of them."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from gym_gui.services.trainer.errors import NotPossibleNow
+from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
+from mosaic_wire.frames import fastlane_path
+from PIL import Image
+
+from tests.e2e.conftest import MakeDaemon
+
+PAINTER = """
+from mosaic_wire.frames import FrameWriter, fastlane_path
+
+session = open_session()
+session.started({})
+writer = FrameWriter(fastlane_path(config.run_id), interval_s=0.01)
+drawn = 0
+writer.notice(config.extras["algo_params"].get("notice", ""))
+while not session.stop_requested.is_set():
+    if writer.is_due() and not config.extras["algo_params"].get("notice"):
+        drawn += 1
+        writer.publish(bytes([drawn % 200, 10, 20]) * (160 * 120), 160, 120)
+        writer.tell(last_reward=1.0, rolling_return=50.0, step_rate_hz=1000.0)
+        writer.drawn(0.0)
+    session.progress(drawn, 100)
+    time.sleep(0.005)
+if not config.extras["algo_params"].get("untidy"):
+    writer.close()
+session.finish(ExitOutcome.CANCELLED, exit_code=130)
+"""
+
+
+@pytest.fixture
+def daemon(make_daemon: MakeDaemon) -> RunningDaemon:
+    daemon = make_daemon(start=False)
+    install_scripted_worker(daemon.home, "painter", PAINTER)
+    daemon.start()
+    return daemon
+
+
+def paint(daemon: RunningDaemon, **parameters: object) -> str:
+    run_id = daemon.client.submit(scripted_config("painter", **parameters)).run.run_id
+    daemon.wait_for(run_id, "EXEC")
+    return run_id
+
+
+def test_a_client_elsewhere_sees_the_picture_in_the_size_it_asked_for(daemon: RunningDaemon) -> None:
+    run_id = paint(daemon)
+    assert daemon.client.get(run_id).step == 0  # nobody watches, nothing is drawn
+    for encoding, size in (("jpeg", (160, 120)), ("png", (80, 60)), ("rgb", (40, 30))):
+        with daemon.client.frames(run_id, max_fps=50, max_side=size[0], encoding=encoding) as stream:
+            pictures = [frame for frame, _ in zip((f for f in stream if f.data), range(3), strict=False)]
+        for frame in pictures:
+            assert (frame.width, frame.height, frame.encoding) == (*size, encoding)
+            assert (frame.last_reward, frame.rolling_return, frame.step_rate_hz) == (1.0, 50.0, 1000.0)
+        if encoding == "rgb":
+            assert len(pictures[0].data) == 3 * size[0] * size[1]
+        else:
+            assert Image.open(io.BytesIO(pictures[0].data)).size == size
+        numbers = [frame.number for frame in pictures]
+        assert numbers == sorted(set(numbers))
+
+
+def test_a_run_that_cannot_draw_says_why(daemon: RunningDaemon) -> None:
+    run_id = paint(daemon, notice="Blackjack cannot be drawn here: pygame is not installed")
+    with daemon.client.frames(run_id) as stream:
+        assert next(frame.notice for frame in stream if frame.notice.startswith("Blackjack"))
+
+
+def test_odd_wishes_are_refused(daemon: RunningDaemon) -> None:
+    run_id = paint(daemon)
+    for wish in ({"encoding": "bmp"}, {"max_fps": 1000.0}, {"max_side": -1}):
+        with pytest.raises(NotPossibleNow), daemon.client.frames(run_id, **wish) as stream:  # type: ignore[arg-type]
+            next(iter(stream))
+
+
+def test_the_shared_memory_is_gone_when_the_run_is_even_if_its_worker_left_it(daemon: RunningDaemon) -> None:
+    for untidy in (False, True):
+        run_id = paint(daemon, untidy=untidy)
+        assert fastlane_path(run_id).exists()
+        daemon.client.cancel(run_id)
+        daemon.wait_for(run_id)
+        daemon.wait_for_run(run_id, lambda run: run.size_bytes)
+        assert not fastlane_path(run_id).exists()
+
+
+def test_a_clip_is_recorded(daemon: RunningDaemon, tmp_path: Path) -> None:
+    run_id = paint(daemon)
+
+    def record(name: str, *options: str) -> subprocess.CompletedProcess[str]:
+        command = [
+            str(Path(sys.executable).with_name("mosaic")),
+            "frames",
+            run_id,
+            "--out",
+            str(tmp_path / name),
+            *options,
+        ]
+        return subprocess.run(command, env=daemon.variables, capture_output=True, text=True, timeout=60, check=False)
+
+    done = record("clip.gif", "--seconds", "0.5", "--fps", "20")
+    assert done.returncode == 0, done.stderr
+    with Image.open(tmp_path / "clip.gif") as clip:
+        assert clip.n_frames > 3  # type: ignore[attr-defined]
+        assert clip.size == (160, 120)
+    assert record("one.png").returncode == 0
+    assert Image.open(tmp_path / "one.png").size == (160, 120)
+    odd = record("clip.txt")
+    assert odd.returncode != 0
+    assert "a clip is an .mp4" in odd.stderr
+    assert not (tmp_path / "clip.txt").exists()
