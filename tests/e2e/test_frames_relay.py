@@ -111,7 +111,8 @@ def test_a_clip_is_recorded(daemon: RunningDaemon, tmp_path: Path) -> None:
         assert clip.n_frames > 3  # type: ignore[attr-defined]
         assert clip.size == (160, 120)
     assert record("one.png").returncode == 0
-    assert Image.open(tmp_path / "one.png").size == (160, 120)
+    with Image.open(tmp_path / "one.png") as picture:
+        assert picture.size == (160, 120)
     odd = record("clip.txt")
     assert odd.returncode != 0
     assert "a clip is an .mp4" in odd.stderr

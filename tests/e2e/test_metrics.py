@@ -74,7 +74,7 @@ def test_headline_values_are_seen_while_the_run_goes_on(daemon: RunningDaemon) -
 def test_curves_are_thinned_with_their_extremes_and_cut_to_a_stretch_of_steps(daemon: RunningDaemon) -> None:
     run_id = scribble(daemon, points=5_000)
     daemon.wait_for(run_id)
-    tags = {tag.tag: tag.points for tag in daemon.client.metric_tags(run_id)}
+    tags = {tag.tag: tag.points for tag in daemon.client.metric_tags(run_id) if not tag.tag.startswith("system/")}
     assert tags == {"charts/SPS": 5_000, "charts/episodic_return": 5_000, "losses/value_loss": 5_000}
     loss = curves(daemon, run_id, "losses/*", max_points=100)["losses/value_loss"]
     assert len(loss.steps) < 200

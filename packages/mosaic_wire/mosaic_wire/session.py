@@ -41,6 +41,7 @@ from mosaic_wire.redaction import is_secret_key, redact_document, redact_text, s
 if TYPE_CHECKING:  # a worker without a daemon does not pay for grpc
     from mosaic_wire.bridge import MetricBridge
     from mosaic_wire.daemon_link import DaemonLink
+    from mosaic_wire.system_metrics import SystemSampler
     from mosaic_wire.telemetry import TelemetryPublisher
 
 
@@ -116,6 +117,7 @@ class WorkerSession:
         self._lock = threading.Lock()
         self._link: DaemonLink | None = None
         self._bridge: MetricBridge | None = None
+        self._sampler: SystemSampler | None = None
         self._telemetry: TelemetryPublisher | None = None
         # SimpleQueue, because a signal handler may put into it at any moment.
         self._commands: queue.SimpleQueue[CommandKind | None] = queue.SimpleQueue()
@@ -198,10 +200,16 @@ class WorkerSession:
     # -- while it runs
 
     def follow_metrics(self, events: Path) -> None:
-        """Tell the daemon every scalar that appears in the event files of this folder, until the session ends."""
+        """Tell the daemon every scalar that appears in the event files of this folder, until the session ends.
+
+        What the run takes of its machine is written there, too (`system/`).
+        """
         if self._link is not None and self._bridge is None:
             from mosaic_wire.bridge import MetricBridge
+            from mosaic_wire.system_metrics import SystemSampler
 
+            self._sampler = SystemSampler(self.run_folder.root, events, lambda: self._progress.step)
+            self._sampler.start()
             self._bridge = MetricBridge(self.run_id, events, self._link)
             self._bridge.start()
 
@@ -277,6 +285,8 @@ class WorkerSession:
         A COMPLETED or RELEASED run whose event cannot be written raises OSError: the caller then finishes as FAILED.
         The other endings do as much as they can and say on stderr what they could not.
         """
+        if self._sampler is not None:
+            self._sampler.stop()
         if self._bridge is not None:
             self._bridge.stop()
         if self._telemetry is not None and (lost := self._telemetry.close()):
@@ -323,6 +333,8 @@ class WorkerSession:
 
     def close(self) -> None:
         """Stop the threads, close channel and file, give the signals back. Harmless when called twice."""
+        if self._sampler is not None:
+            self._sampler.stop()
         if self._bridge is not None:
             self._bridge.stop(timeout_s=0)
         if self._telemetry is not None:

@@ -104,19 +104,22 @@ class RunMetrics:
         return True
 
     def _apply(self, folder: Folder) -> None:
-        prefix = f"{folder.name}:" if folder.name else ""  # not a slash: tags have those, too
         if folder.is_reset or folder.drop_from is not None:
             self._take_back(folder.name, None if folder.is_reset else folder.drop_from)
         for tag, points in folder.columns.items():
-            if not points:
-                continue
-            series = self._series_of(prefix + tag, folder.name)
+            key = self._key(folder.name, tag)
+            series = self._series_of(key, folder.name) if points else None
             if series is None:
                 continue
             series.append(points)
-            self.latest[prefix + tag] = (points.steps[-1], points.values[-1])
+            self.latest[key] = (points.steps[-1], points.values[-1])
             if tag == _RETURN_TAG:
                 self._returns.extend(points.values[-EPISODES:])
+
+    def _key(self, folder: str, tag: str) -> str:
+        """`system/cpu` for tag `cpu` of folder `system`; where the top folder has a tag of that name, `system:cpu`."""
+        key = f"{folder}/{tag}" if folder else tag
+        return key if self._homes.get(key, folder) == folder else f"{folder}:{tag}"
 
     def _take_back(self, folder: str, step: int | None) -> None:
         """Forget the curves of a folder from a step on; None: altogether."""
