@@ -43,7 +43,7 @@ def build(tmp_path: Path, *, cpus: float = 1.0, memory_mb: int | None = None, **
         "secrets": {},
         "base_env": {},
     }
-    record: Any = SimpleNamespace(run_id=RUN_ID, cpus=cpus, memory_mb=memory_mb)
+    record: Any = SimpleNamespace(run_id=RUN_ID, cpus=cpus, memory_mb=memory_mb, gpus_mandatory=0)
     worker = changes.pop("spec", None) or spec()
     return build_launch(worker, record, Home(tmp_path), **(values | changes))
 
@@ -76,6 +76,7 @@ def test_the_environment_holds_the_contract_and_nothing_else(tmp_path: Path) -> 
         "MOSAIC_GRPC_TARGET": "unix:/somewhere/daemon.sock",
         "MOSAIC_GRACE_S": "30",
         "CUDA_VISIBLE_DEVICES": "",
+        "MOSAIC_GPUS_MANDATORY": "0",
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",

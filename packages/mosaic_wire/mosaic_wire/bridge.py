@@ -21,7 +21,7 @@ INTERVAL_S = 1.0
 """How often the files are looked at"""
 BYTES_A_POINT = 48
 """What a scalar takes in an event file, at least"""
-MOST_BYTES = 1 << 20
+MOST_BYTES = 2 << 20
 LAST_TRY_S = 5.0
 """How long an ending waits until the daemon has everything; it reads the rest itself"""
 
@@ -47,8 +47,8 @@ class MetricBridge:
         self._thread: threading.Thread | None = None
 
     def _reader_at(self, position: Any) -> EventFolderReader:
-        # Without numpy: a worker reads a few records at a time, and numpy would double its memory.
-        return EventFolderReader(self._events, bulk=False, position=position)
+        # Of a flood (more than a megabyte at a time) the reader takes numpy, which a worker otherwise never loads.
+        return EventFolderReader(self._events, position=position)
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._follow, name="mosaic-metrics", daemon=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Callable
@@ -11,8 +12,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mosaic_wire.checkpoints import last_good_checkpoint, verify_checkpoint, write_checkpoint
-from mosaic_wire.errors import ConfigProblems
+from mosaic_wire import checkpoints
+from mosaic_wire.checkpoints import (
+    SharedFile,
+    good_checkpoints,
+    last_good_checkpoint,
+    read_checkpoint,
+    shared_files,
+    verify_checkpoint,
+    write_checkpoint,
+)
+from mosaic_wire.errors import ConfigProblems, DamagedCheckpoint
 from mosaic_wire.exit_record import ExitOutcome, ExitRecord
 from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.lifecycle import LifecycleKind, LifecycleReader, LifecycleSpool, RunLifecycleEvent
@@ -206,6 +216,90 @@ def test_a_checkpoint_naming_files_outside_its_folder_is_refused(tmp_path: Path,
     assert "outside its folder" in (verify_checkpoint(tmp_path, _sha(tmp_path / "state.json")) or "")
     with pytest.raises(ValueError, match="plain file names"):
         write_checkpoint(RunFolder(tmp_path), 1, {}, {name: b""})
+
+
+# -- files that several checkpoints share
+
+
+def _share(folder: RunFolder, content: bytes) -> SharedFile:
+    digest = hashlib.sha256(content).hexdigest()
+    (folder.checkpoints / "replay").mkdir(parents=True, exist_ok=True)
+    (folder.checkpoints / "replay" / digest).write_bytes(content)
+    return SharedFile(f"replay/{digest}", digest, len(content))
+
+
+def test_a_damaged_shared_file_spoils_every_checkpoint_that_refers_to_it_and_no_other(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    old, both, new = (_share(folder, bytes([number]) * 50) for number in range(3))
+    entries = [
+        write_checkpoint(folder, 10, {}, shared=[old]),
+        write_checkpoint(folder, 20, {}, shared=[old, both]),
+        write_checkpoint(folder, 30, {}, shared=[both, new]),
+    ]
+    AnalyticsManifest(RUN_ID, checkpoints=tuple(entries)).write(folder.manifest)
+    assert list(good_checkpoints(folder)) == entries[::-1]
+    assert shared_files(read_checkpoint(tmp_path / entries[1].path)) == (old, both)
+    for file, good in ((new, [20, 10]), (both, [10]), (old, [30])):
+        path = folder.checkpoints / file.path
+        whole = path.read_bytes()
+        bits = range(0, 8 * len(whole), 7)
+        lengths = (*range(len(whole)), len(whole) + 1)
+        for damaged in (*((whole + b"x")[:n] for n in lengths if n != 50), *(_flipped(whole, bit) for bit in bits)):
+            path.write_bytes(damaged)
+            assert [entry.step for entry in good_checkpoints(folder)] == good
+        path.unlink()
+        assert [entry.step for entry in good_checkpoints(folder)] == good
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.write_bytes(whole)
+        path.symlink_to(elsewhere)
+        assert [entry.step for entry in good_checkpoints(folder)] == good  # not through a link
+        path.unlink()
+        path.write_bytes(whole)
+    assert list(good_checkpoints(folder)) == entries[::-1]
+
+
+def test_each_shared_file_is_hashed_once_however_many_refer_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path)
+    files = [_share(folder, bytes([number])) for number in range(5)]
+    for step in range(10):
+        write_checkpoint(folder, step, {}, shared=files)
+    hashed: list[Path] = []
+    real = checkpoints.sha256_of_file
+    monkeypatch.setattr(checkpoints, "sha256_of_file", lambda path: (hashed.append(path), real(path))[1])
+    assert len(list(good_checkpoints(folder))) == 10
+    assert sum("replay" in path.parts for path in hashed) == 5
+    hashed.clear()
+    read_checkpoint(tmp_path / "checkpoints" / "step-3", hash_shared=False)
+    assert not any("replay" in path.parts for path in hashed)
+    (folder.checkpoints / files[0].path).write_bytes(b"")
+    with pytest.raises(DamagedCheckpoint, match="it has 0 bytes instead of 1"):
+        read_checkpoint(tmp_path / "checkpoints" / "step-3", hash_shared=False)
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [
+        [{"path": "../replay/x", "sha256": "0", "bytes": 0}],
+        [{"path": "/etc/passwd", "sha256": "0", "bytes": 0}],
+        [{"path": "replay", "sha256": "0", "bytes": 0}],
+        [{"path": "replay/../../x", "sha256": "0", "bytes": 0}],
+        [{"path": "step-1/state.json", "sha256": "0", "bytes": 0}],
+        [{"path": "replay/x", "sha256": None, "bytes": 0}],
+        [{"path": "replay/x", "sha256": "0", "bytes": "many"}],
+        [{"sha256": "0"}],
+        ["replay/x"],
+        {"path": "replay/x"},
+        "replay/x",
+    ],
+)
+def test_odd_shared_files_are_refused(tmp_path: Path, shared: Any) -> None:
+    place = tmp_path / "checkpoints" / "step-1"
+    place.mkdir(parents=True)
+    write_json_atomically(place / "state.json", {"step": 1, "files": {}, "shared": shared}, sealed=True)
+    assert verify_checkpoint(place, _sha(place / "state.json"))
+    assert last_good_checkpoint(RunFolder(tmp_path)) is None
 
 
 def test_a_failed_write_leaves_the_earlier_checkpoint_and_no_litter(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ def build_launch(
         env.MOSAIC_GRACE_S: f"{grace_s:g}",
         # Empty, not absent: without a reservation a worker must see no GPU at all.
         env.CUDA_VISIBLE_DEVICES: ",".join(gpu_ids),
+        env.MOSAIC_GPUS_MANDATORY: str(record.gpus_mandatory),
     }
     if script_folders:
         environment[env.MOSAIC_CUSTOM_SCRIPTS_DIR] = os.pathsep.join(map(str, script_folders))

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CREDITS = 20_000
+CREDITS = 50_000
 """Points a worker may send in one go"""
 RETRY_S = 1.0
 """When a worker that was sent away may come again"""
