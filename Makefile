@@ -21,6 +21,9 @@ PYTEST_ARGS :=
 JOBS := 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
+# A checkout of CleanRL that our algorithms are measured against: make bench UPSTREAM=~/cleanrl
+export UPSTREAM ?=
+
 TYPED := conftest.py packages/mosaic_wire/mosaic_wire packages/gym_gui/gym_gui \
   workers/random_worker/random_worker workers/cleanrl_worker/cleanrl_worker
 
@@ -32,6 +35,8 @@ PROTO_OUT := packages/mosaic_wire
 MADE := $(VENV)/.made
 TRAIN_READY := $(VENV)/.train-ready
 TEST_READY := $(VENV)/.test-ready
+# Where tests look for requirement sets (cleanrl_worker/testing.py); one they miss they install themselves.
+TEST_SETS := $(VENV)/test-sets
 PROJECTS := $(wildcard packages/*/pyproject.toml workers/*/pyproject.toml)
 
 # setuptools comes first and is pinned, so that no build has to fetch a build environment of its own.
@@ -60,6 +65,8 @@ $(TEST_READY): $(TRAIN_READY) requirements/dev.txt
 	@echo "Installing the test and lint tools into $(VENV) …"
 	@$(PIP_INSTALL) -r requirements/dev.txt
 	@$(BIN)/python -m pip check
+	@echo "Installing the requirement sets that tests use into $(TEST_SETS) (400 MB) …"
+	@$(BIN)/python -m cleanrl_worker.tools.install_extras --home $(TEST_SETS) --set atari,minigrid,mujoco
 	@touch $@
 
 # ---------------------------------------------------------------- targets
@@ -89,7 +96,7 @@ format: $(TEST_READY) ## format the code and repair what ruff can
 	@$(BIN)/ruff check --fix --quiet || true
 	@$(BIN)/ruff format
 
-bench: $(TEST_READY) ## run every benchmark; each prints one table of ratios
+bench: $(TEST_READY) ## run every benchmark; each prints one table of ratios (UPSTREAM=a checkout of CleanRL)
 	@for script in $$(grep -l __main__ benchmarks/*.py); do echo "== $$script"; $(BIN)/python "$$script"; done
 
 proto: $(TEST_READY) ## regenerate the protocol stubs from trainer.proto

@@ -24,8 +24,8 @@ PROBE = "cleanrl_worker.environment_probe"
 TIMEOUT_S = 60.0
 _ERROR_CHARACTERS = 400
 
-Request = tuple[str, Mapping[str, Any]]
-"""An environment's id and the arguments it is made with"""
+Request = tuple[str, Mapping[str, Any], str, str]
+"""An environment's id, the arguments it is made with, the pipeline before the algorithm, and what is to step it"""
 
 
 def facts_about(
@@ -47,32 +47,35 @@ def facts_about(
 
 
 def _ask(requests: Sequence[Request], python: Path, environ: Mapping[str, str]) -> list[dict[str, Any]]:
-    argv = [str(python), "-m", PROBE, json.dumps([[env_id, dict(env_kwargs)] for env_id, env_kwargs in requests])]
+    asked = json.dumps([[env_id, dict(given), *rest] for env_id, given, *rest in requests])
+    argv = [str(python), "-m", PROBE, asked]
     try:
         done = subprocess.run(
             argv, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False
         )
         answers = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
     except subprocess.TimeoutExpired:
-        return [{"problem": f"{env_id} could not be made within {TIMEOUT_S:g} s"} for env_id, _ in requests]
+        return [{"problem": f"{env_id} could not be made within {TIMEOUT_S:g} s"} for env_id, *_ in requests]
     except (OSError, ValueError, IndexError) as error:
-        return [{"problem": f"{env_id} could not be looked at with {python}: {error}"} for env_id, _ in requests]
+        return [{"problem": f"{env_id} could not be looked at with {python}: {error}"} for env_id, *_ in requests]
     if answers is None:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
         words = f"making it ended with exit code {done.returncode}: {last[0][:_ERROR_CHARACTERS]}"
-        return [{"problem": f"{env_id} cannot be made: {words}"} for env_id, _ in requests]
+        return [{"problem": f"{env_id} cannot be made: {words}"} for env_id, *_ in requests]
     return list(answers)
 
 
 def _cache_file(home: Home, request: Request, python: Path, versions: Mapping[str, str]) -> Path | None:
-    env_id, env_kwargs = request
+    env_id, env_kwargs, pipeline, backend = request
     if ":" in env_id or not home.root.is_dir():
         return None
-    sources = ("environment_probe.py", "training/envs.py")
-    how = [(Path(__file__).parent / name).stat().st_mtime_ns for name in sources]
+    here = Path(__file__).parent
+    sources = (here / "environment_probe.py", *sorted(here.glob("training/envs/*.py")))
+    how = [file.stat().st_mtime_ns for file in sources]
     identity = {
         "python": str(python), "versions": dict(versions), "gymnasium": metadata.version("gymnasium"),
-        "env_id": env_id, "env_kwargs": dict(env_kwargs), "how": how,
+        "env_id": env_id, "env_kwargs": dict(env_kwargs), "pipeline": pipeline,
+        "backend": backend, "how": how,
     }  # fmt: skip
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
     return home.cache / "environments" / f"{key}.json"

@@ -1,4 +1,6 @@
-"""What environments look like to an algorithm: python -m cleanrl_worker.environment_probe '[["CartPole-v1", {}]]'
+"""What environments look like to an algorithm.
+
+    python -m cleanrl_worker.environment_probe '[["CartPole-v1", {}, "plain", "auto"]]'
 
 Runs in the interpreter of the run's requirement sets, apart from everything else: making an environment executes code
 of other people, which may be slow, print or crash. Answers one JSON list on its last line.
@@ -23,20 +25,24 @@ def main() -> int:
     logging.getLogger("gymnasium").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     with answer:
-        answer.write(json.dumps([look_at(env_id, env_kwargs) for env_id, env_kwargs in requests]) + "\n")
+        answer.write(json.dumps([look_at(*request) for request in requests]) + "\n")
     return 0
 
 
-def look_at(env_id: str, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The spaces as an algorithm of this worker gets them."""
+def look_at(
+    env_id: str, env_kwargs: Mapping[str, Any], pipeline: str = "plain", backend: str = "auto"
+) -> dict[str, Any]:
+    """The spaces as an algorithm with this pipeline gets them; also whether this backend could step it."""
     import gymnasium
 
     from cleanrl_worker.errors import BadInput
     from cleanrl_worker.training.envs import make_single, said_of
+    from cleanrl_worker.training.envs.factory import check_backend
 
     try:
         with said_of(env_id):
-            env = make_single(env_id, env_kwargs)
+            env = make_single(env_id, env_kwargs, pipeline=pipeline)
+            check_backend(env_id, env_kwargs, pipeline, backend)
     except BadInput as error:
         close = _nearest(env_id, error.__cause__)
         return {"problem": f"unknown environment {env_id!r}" if close else str(error), "suggestion": close}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cleanrl_worker.testing import lend_sets
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import Home
 from mosaic_wire.testing import WorkerProcess
@@ -26,10 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     """A home with the sets that these runs need."""
     home = Home(tmp_path_factory.mktemp("minigrid"))
-    install = [sys.executable, "-m", "cleanrl_worker.tools.install_extras", "--home", str(home.root)]
-    done = subprocess.run([*install, "--set", "minigrid,curriculum"], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"the sets cannot be installed here: {done.stderr[-300:]}")
+    lend_sets(home, "minigrid", "curriculum")
     return home
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,7 @@ from cleanrl_worker.training.acting import Policy
 from cleanrl_worker.training.channel import Channel
 from cleanrl_worker.training.envs import make_single, said_of
 from cleanrl_worker.training.evaluation import MOST_STEPS, SEED_OFFSET, Episode, Limits, play_episodes
+from cleanrl_worker.training.remembering import tell_episodes
 from cleanrl_worker.training.run_context import RunContext
 from cleanrl_worker.training.standalone import stopped_by_signals
 
@@ -95,6 +97,7 @@ def run_batched_evaluation(
     seed: int = 0,
     gamma: float | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
+    pipeline: str = "plain",
     videos: Path | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     on_episode: Callable[[int, Episode], None] = lambda count, episode: None,
@@ -116,7 +119,7 @@ def run_batched_evaluation(
 
     while settings.repeat == 0 or len(report.batches) < settings.repeat:
         index, started_at = len(report.batches), time.monotonic()
-        envs = _make_envs(env_id, settings, env_kwargs, videos, index)
+        envs = _make_envs(env_id, settings, env_kwargs, pipeline, videos, index)
         try:
             policy = policy_for(envs[0])
             played = play_episodes(
@@ -128,6 +131,7 @@ def run_batched_evaluation(
                 limits=Limits(settings.max_episode_steps or MOST_STEPS, settings.max_episode_seconds),
                 should_stop=should_stop,
                 on_episode=note,
+                follow=partial(tell_episodes, policy),
             )
         finally:
             for env in envs:
@@ -142,23 +146,25 @@ def run_batched_evaluation(
 
 
 def _make_envs(
-    env_id: str, settings: EvaluationSettings, env_kwargs: Mapping[str, Any] | None, videos: Path | None, batch: int
-) -> Sequence[gym.Env[Any, Any]]:
+    env_id: str, settings: EvaluationSettings, env_kwargs: Mapping[str, Any] | None, pipeline: str,
+    videos: Path | None, batch: int,
+) -> Sequence[gym.Env[Any, Any]]:  # fmt: skip
     with said_of(env_id):
-        if videos is None:
-            return [make_single(env_id, env_kwargs) for _ in range(settings.together)]
-        filmed = _filmed(env_id, env_kwargs, videos, batch)
-        return [filmed, *(make_single(env_id, env_kwargs) for _ in range(settings.together - 1))]
+        filmed = [] if videos is None else [_filmed(env_id, env_kwargs, pipeline, videos, batch)]
+        others = range(settings.together - len(filmed))
+        return [*filmed, *(make_single(env_id, env_kwargs, pipeline=pipeline) for _ in others)]
 
 
-def _filmed(env_id: str, env_kwargs: Mapping[str, Any] | None, videos: Path, batch: int) -> gym.Env[Any, Any]:
+def _filmed(
+    env_id: str, env_kwargs: Mapping[str, Any] | None, pipeline: str, videos: Path, batch: int
+) -> gym.Env[Any, Any]:
     """The environment whose first episode is recorded."""
     if importlib.util.find_spec("moviepy") is None:
         raise BadInput(
             "videos need packages that are not installed (moviepy); install them: mosaic extras install video; "
             "or evaluate without videos"
         )
-    env = make_single(env_id, env_kwargs, render_mode="rgb_array")
+    env = make_single(env_id, env_kwargs, pipeline=pipeline, render_mode="rgb_array")
     return gym.wrappers.RecordVideo(
         env, str(videos / f"eval-{batch}"), episode_trigger=lambda episode: episode == 0, name_prefix="eval",
         disable_logger=True,
@@ -209,7 +215,7 @@ def evaluate_run(
 
         report = run_batched_evaluation(
             lambda env: trained.for_env(module, args.env_id, env), args.env_id, settings, seed=args.seed,
-            gamma=trained.args.get("gamma"), env_kwargs=env_kwargs,
+            gamma=trained.args.get("gamma"), env_kwargs=env_kwargs, pipeline=run.pipeline,
             videos=run.folder.videos if settings.capture_video else None, should_stop=run.stop_requested,
             on_episode=note_episode, on_batch=note_batch,
         )  # fmt: skip

@@ -20,6 +20,7 @@ from mosaic_wire.worker_spec import nearest
 
 from cleanrl_worker.eval.frames import KINDS, FrameSink
 from cleanrl_worker.training.acting import Policy
+from cleanrl_worker.training.remembering import tell_episodes
 
 COMMANDS = ("reset", "step", "ping", "stop")
 LONGEST_LINE = 1 << 20
@@ -141,6 +142,7 @@ class InteractiveSession:
             return to_action(space, command["action"]), "client"
         if self._policy is None:
             return space.sample(), "random"
+        tell_episodes(self._policy, [self._episode])
         chosen = self._policy.act(np.asarray(self._obs)[None], None)[0]
         if isinstance(space, gym.spaces.Discrete):
             return int(chosen) + int(space.start), "policy"

@@ -37,7 +37,7 @@ def play_run(
         if trained is not None:
             channel.tell("checkpoint_loaded", {"path": request["policy"], "for": "playing", **trained.facts})
             env_kwargs = env_kwargs or read_env_kwargs(str(trained.args.get("env_kwargs") or "{}"))
-        env = _make(args.env_id, env_kwargs)
+        env = _make(args.env_id, env_kwargs, run.pipeline)
         frames = FrameSink(run_id or str(os.getpid()))
         end: LineEnd = (
             SocketServer(Path(request["socket"])) if request.get("socket")
@@ -68,13 +68,13 @@ def _serve(session: InteractiveSession, end: LineEnd, run: RunContext) -> None:
     session.say_goodbye()
 
 
-def _make(env_id: str, env_kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
+def _make(env_id: str, env_kwargs: Mapping[str, Any], pipeline: str) -> gym.Env[Any, Any]:
     """With pictures where the environment can draw them here."""
     with said_of(env_id):
         try:
-            env = make_single(env_id, env_kwargs, render_mode="rgb_array")
+            env = make_single(env_id, env_kwargs, pipeline=pipeline, render_mode="rgb_array")
             env.reset(seed=0)
             env.render()
         except Exception:  # noqa: BLE001 - drawing needs packages of many kinds; without them it is played blind
-            env = make_single(env_id, env_kwargs)
+            env = make_single(env_id, env_kwargs, pipeline=pipeline)
         return env

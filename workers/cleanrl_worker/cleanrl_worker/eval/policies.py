@@ -35,7 +35,7 @@ class TrainedPolicy:
         if path.is_file():
             model = read_foreign_model(path)
             facts = {"step": 0, "weights_only": True, "sha256": model.sha256, "shape": model.shape}
-            return cls(algo, path, model.single_network(algo), facts, dict(model.facts.get("args") or {}))
+            return cls(algo, path, model.weights_for(algo), facts, dict(model.facts.get("args") or {}))
         state = load_state(path, algo)
         normaliser = ObservationNormaliser.of(state.part("obs_norm"))
         facts = {"step": state.step, "weights_only": False}

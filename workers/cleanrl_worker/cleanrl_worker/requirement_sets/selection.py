@@ -110,6 +110,11 @@ def sets_needed(
         if "upstream_full" in asked:
             chosen = set()
     else:
+        backend = _parameters(extras).get("env_backend", "auto")
+        if backend == "envpool":
+            from_algorithm |= {"envpool"}
+        elif backend != "auto":
+            from_algorithm -= {"envpool"}  # another one was asked for, so the environments are gymnasium's
         chosen = from_algorithm | _from_extras(extras)
         if not from_algorithm & _BRING_ENVIRONMENTS:
             chosen |= {name for env in environments for name in sets_of_environment(env)}
@@ -126,8 +131,7 @@ def _asked_for(extras: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _from_extras(extras: Mapping[str, Any]) -> set[str]:
-    parameters = extras.get("algo_params")
-    both = {**(parameters if isinstance(parameters, Mapping) else {}), **extras}
+    both = {**_parameters(extras), **extras}
     found = set()
     if is_tracked(extras):
         found.add("wandb")
@@ -138,6 +142,11 @@ def _from_extras(extras: Mapping[str, Any]) -> set[str]:
     if both.get("optuna_db"):
         found.add("optuna")
     return found
+
+
+def _parameters(extras: Mapping[str, Any]) -> Mapping[str, Any]:
+    parameters = extras.get("algo_params")
+    return parameters if isinstance(parameters, Mapping) else {}
 
 
 def _is_on(value: object) -> bool:

@@ -1,0 +1,65 @@
+"""For tests: requirement sets, installed once for this environment and shared by every test that needs one.
+
+They lie beside the base environment (`.venv/test-sets`), so `make clean` removes them with it. Several processes may
+ask at the same time: the installer's own lock lets one of them work and the others wait.
+"""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from mosaic_wire.paths import Home
+
+from cleanrl_worker.requirement_sets import interpreter_for, preflight
+from cleanrl_worker.requirement_sets.plan import Base, make_plan, venvs_of
+
+
+def home_of_sets() -> Home:
+    """Where the tests' sets are."""
+    return Home(Base.current().prefix / "test-sets")
+
+
+@cache
+def interpreter_with(*sets: str) -> Path:
+    """An interpreter that has these sets on top of the base environment; installs what is missing."""
+    home = home_of_sets()
+    if not preflight(home, sets).is_ready:
+        home.root.mkdir(exist_ok=True, mode=0o700)
+        install = [sys.executable, "-m", "cleanrl_worker.tools.install_extras", "--home", str(home.root)]
+        done = subprocess.run([*install, "--set", ",".join(sets)], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"the sets {', '.join(sets)} could not be installed for the tests: {done.stderr[-600:]}")
+    return interpreter_for(home, sets)
+
+
+@contextmanager
+def importing(*sets: str) -> Iterator[None]:
+    """Let this process import what the sets bring, behind everything the base has."""
+    interpreter_with(*sets)
+    folders = [str(make_plan(home_of_sets(), name).site) for name in sets]
+    missing = [folder for folder in folders if folder not in sys.path]
+    sys.path += missing
+    importlib.invalidate_caches()
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
+        del sys.modules[name]  # it may have been loaded without mujoco, and remembers that
+    try:
+        yield
+    finally:
+        for folder in missing:
+            sys.path.remove(folder)
+
+
+def lend_sets(home: Home, *sets: str) -> None:
+    """Make the tests' sets those of another home, for workers and daemons that look for them there."""
+    interpreter_with(*sets)
+    theirs = venvs_of(home)
+    theirs.mkdir(parents=True, exist_ok=True)
+    for name in sets:
+        if not (theirs / name).exists():
+            (theirs / name).symlink_to(venvs_of(home_of_sets()) / name)

@@ -1,0 +1,254 @@
+"""Single environments stepped in a loop, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.utils import seeding
+
+from cleanrl_worker.fastlane import draw
+from cleanrl_worker.training.envs.convention import EnvState, Step, none_of
+from cleanrl_worker.training.envs.keeping import keeper_of
+from cleanrl_worker.training.envs.making import SeenImage
+from cleanrl_worker.training.envs.pipelines import make_single
+
+
+class SyncEnvs:
+    """Single environments stepped in a loop.
+
+    A snapshot is what the episode started from (seed or generator state) and the actions since; restoring
+    replays them. That needs no knowledge of the environment and costs at most one episode. Environments whose state can
+    be written down (`keeping`) are restored from that instead.
+    """
+
+    backend = "single"
+    """In snapshots: how they are stepped makes no difference to them"""
+
+    def __init__(
+        self, env_id: str, num_envs: int, env_kwargs: Mapping[str, Any] | None = None, *, pipeline: str = "plain"
+    ) -> None:
+        self._take([make_single(env_id, env_kwargs, pipeline=pipeline, training=True) for _ in range(num_envs)])
+
+    def _take(self, envs: Sequence[gym.Env]) -> None:
+        self.num_envs = num_envs = len(envs)
+        self.observation_space = envs[0].observation_space
+        self.action_space = envs[0].action_space
+        self._discrete = isinstance(self.action_space, gym.spaces.Discrete)
+        self._first_action = int(self.action_space.start) if isinstance(self.action_space, gym.spaces.Discrete) else 0
+        stripped = [_stripped(env) for env in envs]
+        self._envs = [env for env, _ in stripped]
+        self._limits = [limit if limit is not None else _NEVER for _, limit in stripped]
+        self._elapsed = [0] * num_envs
+        keepers = [keeper_of(env) for env in self._envs]
+        self._keepers = [keeper for keeper in keepers if keeper is not None] if None not in keepers else None
+        self._is_scored = all(hasattr(env, "raw_reward") for env in self._envs)
+        self._origins: list[dict[str, Any]] = [{} for _ in self._envs]
+        self._actions: list[list[Any]] = [[] for _ in self._envs]
+        self._shape = (num_envs, *self.observation_space.shape)  # type: ignore[misc]
+        self._obs = np.zeros(self._shape, dtype=self.observation_space.dtype)
+        self._nothing_ended = none_of(num_envs)
+        self._alone = num_envs == 1 and type(self) is SyncEnvs and not self._is_scored
+
+    def reset(self, seed: int) -> np.ndarray:
+        self._obs = np.empty_like(self._obs)  # the last one is the caller's
+        for index, env in enumerate(self._envs):
+            self._origins[index], self._actions[index] = {"seed": seed + index}, []
+            self._elapsed[index] = 0
+            self._obs[index] = env.reset(seed=seed + index)[0]
+        return self._obs.copy()
+
+    def step(self, actions: np.ndarray) -> Step:
+        if self._alone:
+            return self._step_alone(actions)
+        choices: Any
+        if self._discrete:
+            choices = actions.tolist() if not self._first_action else (actions + self._first_action).tolist()
+        else:
+            choices = actions.copy()  # they are kept until the episode is over
+        final_obs = np.empty(self._shape, self._obs.dtype)
+        rewards, terminated, truncated = [], [], []
+        any_ended = False
+        replays = self._keepers is None
+        for index, env in enumerate(self._envs):
+            action = choices[index]
+            if replays:
+                self._actions[index].append(action)
+            final_obs[index], reward, is_over, is_cut, _ = env.step(action)
+            self._elapsed[index] = length = self._elapsed[index] + 1
+            if length >= self._limits[index]:
+                is_cut = True
+            if is_over or is_cut:
+                any_ended = True
+            rewards.append(reward)
+            terminated.append(is_over)
+            truncated.append(is_cut)
+        paid = np.array(rewards, np.float32)
+        if not any_ended:
+            none = self._nothing_ended
+            self._count(paid, none)
+            self._obs = final_obs
+            step = Step(final_obs, paid, none, none, final_obs, none)
+        else:
+            step = self._begin_episodes(final_obs, paid, np.array(terminated, np.bool_), np.array(truncated, np.bool_))
+        return self._scored(step) if self._is_scored else step
+
+    def _step_alone(self, actions: np.ndarray) -> Step:
+        """The same for one environment, where a loop and lists would cost as much as the environment itself."""
+        action = actions.item() + self._first_action if self._discrete else actions[0].copy()
+        if self._keepers is None:
+            self._actions[0].append(action)
+        seen, reward, is_over, is_cut, _ = self._envs[0].step(action)
+        self._elapsed[0] = length = self._elapsed[0] + 1
+        final_obs = np.empty(self._shape, self._obs.dtype)
+        final_obs[0] = seen
+        paid = np.array((reward,), np.float32)
+        if is_over or is_cut or length >= self._limits[0]:
+            cut = np.array((is_cut or length >= self._limits[0],), np.bool_)
+            return self._begin_episodes(final_obs, paid, np.array((is_over,), np.bool_), cut)
+        self._obs = final_obs
+        none = self._nothing_ended
+        return Step(final_obs, paid, none, none, final_obs, none)
+
+    def _begin_episodes(
+        self, final_obs: np.ndarray, paid: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+    ) -> Step:
+        ended = terminated | truncated
+        self._count(paid, ended)
+        self._obs = obs = final_obs.copy()
+        for index in np.flatnonzero(ended).tolist():
+            self._elapsed[index] = 0
+            obs[index] = self._start_episode(index)
+        return Step(obs, paid, terminated, truncated, final_obs, ended)
+
+    def _scored(self, step: Step) -> Step:
+        """With what the games paid and whether they are over; after the resets, in which a game may end, too."""
+        games: Any = self._envs
+        return step._replace(
+            raw_rewards=np.array([game.raw_reward for game in games], np.float32),
+            over=step.ended & np.array([game.game_over for game in games], np.bool_),
+        )
+
+    def _count(self, rewards: np.ndarray, ended: np.ndarray) -> None:
+        """What a step gave, before the next episodes begin; for those who choose them by it."""
+
+    def _start_episode(self, index: int) -> np.ndarray:
+        env = self._envs[index]
+        if self._keepers is None:
+            self._origins[index], self._actions[index] = {"rng": _rng_state(env)}, []
+        return env.reset()[0]
+
+    # -- snapshots
+
+    def snapshot(self) -> EnvState:
+        states = [self._state_of(index) for index in range(self.num_envs)]
+        return join_states(self._obs, states, self.backend)
+
+    def _state_of(self, index: int) -> EnvState:
+        if self._keepers is not None:
+            state = self._keepers[index].save_state()
+            return EnvState(state.arrays, {"kept": dict(state.values), "length": self._elapsed[index]})
+        return EnvState({"actions": np.array(self._actions[index])}, {"origin": self._origins[index]})
+
+    def restore(self, state: EnvState) -> np.ndarray | None:
+        if state.values.get("backend") != self.backend or len(state.values["states"]) != self.num_envs:
+            return None
+        self._obs = np.empty_like(self._obs)
+        for index, known in enumerate(split_states(state)):
+            obs = self._bring_back(index, known)
+            if obs is None:
+                return None
+            self._obs[index] = obs
+        # An environment with randomness of its own comes out elsewhere; better a new episode than a false one.
+        if not np.array_equal(self._obs, state.arrays["obs"], equal_nan=self._obs.dtype.kind == "f"):
+            return None
+        return self._obs.copy()
+
+    def _bring_back(self, index: int, state: EnvState) -> np.ndarray | None:
+        if self._keepers is not None:
+            if "kept" not in state.values:
+                return None
+            self._elapsed[index] = state.values["length"]
+            return self._keepers[index].load_state(EnvState(state.arrays, state.values["kept"]))
+        if "origin" not in state.values:
+            return None
+        recorded = state.arrays["actions"]
+        self._actions[index] = actions = recorded.tolist() if self._discrete else list(recorded)
+        self._origins[index], self._elapsed[index] = state.values["origin"], len(actions)
+        return _replay(self._envs[index], state.values["origin"], actions)
+
+    def draw(self, indices: Sequence[int]) -> list[np.ndarray] | str:
+        """Pictures of some of them, or why there are none."""
+        pictures = []
+        for index in indices:
+            picture, notice = draw(self._envs[index])
+            if picture is None:
+                return notice
+            pictures.append(picture)
+        return pictures
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+
+_NEVER = 2**62
+
+
+def join_states(obs: np.ndarray, states: Sequence[EnvState], backend: str = SyncEnvs.backend) -> EnvState:
+    """One snapshot of the snapshots of single environments; their arrays are numbered."""
+    arrays = {f"{index}.{name}": array for index, state in enumerate(states) for name, array in state.arrays.items()}
+    return EnvState({"obs": obs.copy(), **arrays}, {"backend": backend, "states": [dict(s.values) for s in states]})
+
+
+def split_states(state: EnvState) -> list[EnvState]:
+    """The snapshots that were joined."""
+    arrays: list[dict[str, np.ndarray]] = [{} for _ in state.values["states"]]
+    for name, array in state.arrays.items():
+        index, dot, rest = name.partition(".")
+        if dot:
+            arrays[int(index)][rest] = array
+    return [EnvState(own, values) for own, values in zip(arrays, state.values["states"], strict=True)]
+
+
+def _stripped(env: gym.Env) -> tuple[gym.Env, int | None]:
+    """The environment without the layers whose work is done here at less cost, and its time limit.
+
+    Gymnasium's TimeLimit counts steps and its OrderEnforcing asks whether reset came first. Both are left out where
+    nothing but our own choice of observations lies above them, for then counting here is the same.
+    """
+    above: gym.Wrapper | None = None
+    layer = env
+    while isinstance(layer, SeenImage | gym.wrappers.FlattenObservation):
+        above, layer = layer, layer.env
+    limit = None
+    if type(layer) is gym.wrappers.TimeLimit:
+        limit, layer = layer._max_episode_steps, layer.env
+    if type(layer) is gym.wrappers.OrderEnforcing:
+        layer = layer.env
+    if above is None:
+        return layer, limit
+    above.env = layer
+    return env, limit
+
+
+def _rng_state(env: gym.Env) -> dict[str, Any]:
+    return dict(env.unwrapped.np_random.bit_generator.state)
+
+
+def _replay(env: gym.Env, origin: Mapping[str, Any], actions: Sequence[Any]) -> np.ndarray:
+    if "task" in origin:
+        env.get_wrapper_attr("change_task")(origin["task"])  # one of a curriculum
+    if "seed" in origin:
+        obs = env.reset(seed=origin["seed"])[0]
+    else:
+        # Set, not reset with a seed: BipedalWalker keeps something of every episode it has begun.
+        generator, _ = seeding.np_random(0)
+        generator.bit_generator.state = dict(origin["rng"])
+        env.unwrapped.np_random = generator
+        obs = env.reset()[0]
+    for action in actions:
+        obs = env.step(action)[0]
+    return obs
