@@ -39,6 +39,12 @@ CLEANRL_CONTROL_FD: Final = "CLEANRL_CONTROL_FD"
 CLEANRL_PROGRESS_FD: Final = "CLEANRL_PROGRESS_FD"
 CLEANRL_TEAM_STORE: Final = "CLEANRL_TEAM_STORE"  # where the processes of one training find each other
 CLEANRL_HOME: Final = "CLEANRL_HOME"  # the user's: where a CleanRL checkout lies
+CLEANRL_FASTLANE_INTERVAL_MS: Final = "CLEANRL_FASTLANE_INTERVAL_MS"  # at least so long between two pictures
+CLEANRL_FASTLANE_MAX_DIM: Final = "CLEANRL_FASTLANE_MAX_DIM"  # longest side of a picture, in pixels
+GYM_GUI_FASTLANE_ONLY: Final = "GYM_GUI_FASTLANE_ONLY"
+GYM_GUI_FASTLANE_SLOT: Final = "GYM_GUI_FASTLANE_SLOT"  # which environment is drawn
+GYM_GUI_FASTLANE_VIDEO_MODE: Final = "GYM_GUI_FASTLANE_VIDEO_MODE"  # single, grid or off
+GYM_GUI_FASTLANE_GRID_LIMIT: Final = "GYM_GUI_FASTLANE_GRID_LIMIT"  # how many at most, as tiles
 TRACK_TENSORBOARD: Final = "TRACK_TENSORBOARD"
 TRACK_WANDB: Final = "TRACK_WANDB"
 

@@ -22,6 +22,7 @@ from mosaic_wire.session import WorkerSession
 from cleanrl_worker.analytics import build_manifest
 from cleanrl_worker.config import CleanRLWorkerConfig, flags_of
 from cleanrl_worker.description import MODULE
+from cleanrl_worker.fastlane import fastlane_variables
 from cleanrl_worker.modes import interactive, policy_eval
 from cleanrl_worker.modes import training as training_mode
 from cleanrl_worker.modes.table import EVALUATE, INTERACTIVE, RESUME, TRAINING
@@ -152,6 +153,7 @@ class CleanRLWorkerRuntime(WorkerRun):
             **({env.WANDB_RESUME: "allow"} if config.mode == RESUME else {}),
             **(self._wandb.variables if self._wandb is not None else {}),
             **drawing_variables(),
+            **fastlane_variables(config.extras),
             "PYTHONUNBUFFERED": "1",
             # More threads than the algorithm asked for only fight each other.
             **dict.fromkeys(env.THREAD_COUNTS, threads),

@@ -23,6 +23,8 @@ from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import Any
 
+from cleanrl_worker import fastlane
+
 FLUSH_S = 2
 """Scalars reach the event file within this many seconds (the libraries' own default is 120)"""
 
@@ -72,6 +74,7 @@ def install(settings: HookSettings) -> None:
     for name, patch in _PATCHES.items():
         if (module := sys.modules.get(name)) is not None:
             patch(module)
+    fastlane.install(environment_wrappers)
 
 
 def install_in_child(text: str) -> None:

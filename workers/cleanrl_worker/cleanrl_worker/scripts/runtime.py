@@ -22,6 +22,7 @@ from mosaic_wire.session import WorkerSession
 from cleanrl_worker.analytics import build_manifest
 from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.description import MODULE
+from cleanrl_worker.fastlane import fastlane_variables
 from cleanrl_worker.no_progress import ProgressWatch
 from cleanrl_worker.preflight import Preflight
 from cleanrl_worker.requirement_sets import hold
@@ -120,7 +121,7 @@ class ScriptRuntime(WorkerRun):
             env.TRACK_WANDB: "1" if self._is_tracked else "0",
             **self._wandb.variables,
         }
-        return {**own, **drawing_variables()}
+        return {**own, **drawing_variables(), **fastlane_variables(config.extras)}
 
     @property
     def _is_tracked(self) -> bool:
