@@ -96,7 +96,7 @@ def test_which_network_plays_what(wanted, space, in_curriculum, chosen):
 )
 def test_a_network_that_cannot_play_an_environment_says_so(kind, space, actions, message):
     with pytest.raises(BadInput, match=message):
-        make_agent(kind, "Some-v0", space, actions, separate=Agent)
+        make_agent(kind, "Some-v0", space, actions)
 
 
 @pytest.mark.parametrize("agent", [Agent(4, 2), MLPAgent(4, 2), MinigridAgent(2)])

@@ -13,10 +13,8 @@ from cleanrl_worker.algorithms.ppo import (
     Agent,
     Args,
     Batch,
-    Trainer,
+    PpoLearner,
     check,
-    generalised_advantages,
-    log_softmax,
     ppo_losses,
     train,
 )
@@ -25,6 +23,7 @@ from cleanrl_worker.training.channel import Command
 from cleanrl_worker.training.envs import NativeCartPole, SyncEnvs, make_envs
 from cleanrl_worker.training.evaluation import evaluate
 from cleanrl_worker.training.parameters import FlatParameters, NumpyMlp
+from cleanrl_worker.training.returns import generalised_advantages, log_softmax
 from cleanrl_worker.training.run_context import RunContext, Stop
 
 
@@ -176,9 +175,9 @@ def test_gradients_are_clipped_as_torch_does():
 # -- transitions at episode ends
 
 
-def collect(env_id: str, num_envs: int, num_steps: int) -> tuple[Trainer, Quiet]:
+def collect(env_id: str, num_envs: int, num_steps: int) -> tuple[PpoLearner, Quiet]:
     args = Args(env_id=env_id, num_envs=num_envs, num_steps=num_steps, num_minibatches=1)
-    trainer = Trainer(args, make_envs(env_id, num_envs), torch.device("cpu"))
+    trainer = PpoLearner(args, make_envs(env_id, num_envs), torch.device("cpu"))
     trainer.next_obs = trainer.envs.reset(args.seed).astype(np.float32)
     return trainer
 
@@ -206,7 +205,7 @@ def test_no_phantom_step_is_stored_and_truncation_is_bootstrapped():
     assert all(last == 5 for _, _, observations in rollout.truncations for last in observations[:, 0])
     # The last step of a truncated episode is worth 1 + γ V(its last observation), of a terminated one 1.
     batch = trainer.batch()
-    returns, values = batch.returns.numpy().reshape(12, 2), batch.values.numpy().reshape(12, 2)
+    returns, values = batch.returns.reshape(12, 2), batch.values.reshape(12, 2)
     beyond = trainer.acting.values(np.array([[5]], dtype=np.float32))[0]
     for t, env in np.argwhere(rollout.ended):
         expected = 1.0 if rollout.terminated[t, env] else 1.0 + 0.99 * beyond

@@ -7,11 +7,13 @@ from typing import TypeVar
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 GAIN = math.sqrt(2)
 """Of hidden layers"""
 POLICY_GAIN = 0.01
 """Of a policy's last layer: small, so that the first policy is nearly uniform"""
+HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
@@ -24,21 +26,63 @@ def orthogonal(layer: Layer, gain: float = GAIN) -> Layer:
     return layer
 
 
-class SharedTrunkAgent(nn.Module):
-    """An actor and a critic on top of the same features; subclasses set `network`, `actor` and `critic`."""
+def categorical_log_probs(logits: torch.Tensor, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of each row's action, its log-probability; and the entropy of the row."""
+    log_probs = functional.log_softmax(logits, dim=1)
+    chosen = log_probs.gather(1, actions.unsqueeze(1)).squeeze(1)
+    return chosen, -(log_probs.exp() * log_probs).sum(dim=1)
+
+
+def gaussian_log_probs(
+    means: torch.Tensor, log_std: torch.Tensor, actions: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same for independent normal distributions, one for every number of an action."""
+    distances = (actions - means) * torch.exp(-log_std)
+    log_probs = (-0.5 * distances.square() - log_std - HALF_LOG_TWO_PI).sum(dim=1)
+    entropy = (log_std + 0.5 + HALF_LOG_TWO_PI).sum(dim=1)
+    return log_probs, entropy.expand(len(means))
+
+
+class DiscreteAgent(nn.Module):
+    """An actor-critic whose policy are logits."""
+
+    def __init__(self, actions: int) -> None:
+        super().__init__()
+        self.actions = actions
+
+    def log_probs(self, logits: torch.Tensor, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of each row's action, its log-probability; and the entropy of the policy there."""
+        return categorical_log_probs(logits, actions)
+
+
+class SharedTrunkAgent(DiscreteAgent):
+    """An actor and a critic on top of the same features; subclasses set `network`, `actor` and `critic`, and those that
+    see pictures say how `features` are made of them.
+    """
 
     network: nn.Module
     actor: nn.Module
     critic: nn.Module
+    bf16 = False
 
     def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits of the actions, and values [batch, 1]."""
-        features = self.network(obs)
+        features = self.features(obs)
         return self.actor(features), self.critic(features)
+
+    def features(self, obs: torch.Tensor) -> torch.Tensor:
+        features: torch.Tensor = self.network(obs)
+        return features
+
+    def features_of_pictures(self, pictures: torch.Tensor) -> torch.Tensor:
+        """The trunk in bfloat16 where that is wished for; heads and all weights are float32 in any case."""
+        with torch.autocast(pictures.device.type, torch.bfloat16, enabled=self.bf16):
+            features: torch.Tensor = self.network(pictures)
+        return features.float()
 
     def get_value(self, obs: torch.Tensor) -> torch.Tensor:
         """Values alone, under the name CleanRL's agents have for it."""
-        values: torch.Tensor = self.critic(self.network(obs))
+        values: torch.Tensor = self.critic(self.features(obs))
         return values
 
     def get_action_and_value(

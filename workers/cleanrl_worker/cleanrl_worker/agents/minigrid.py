@@ -48,7 +48,7 @@ class MinigridAgent(SharedTrunkAgent):
     """The features and two heads."""
 
     def __init__(self, actions: int, image: Sequence[int] = SEEN) -> None:
-        super().__init__()
+        super().__init__(actions)
         self.network = MinigridCNN(image)
         self.actor = _head(actions, POLICY_GAIN)
         self.critic = _head(1, 1.0)

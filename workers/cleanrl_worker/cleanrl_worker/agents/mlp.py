@@ -16,7 +16,7 @@ class MLPAgent(SharedTrunkAgent):
     """For CartPole, MountainCar, LunarLander and the like."""
 
     def __init__(self, observations: int, actions: int, hidden: int = HIDDEN) -> None:
-        super().__init__()
+        super().__init__(actions)
         self.network = nn.Sequential(
             orthogonal(nn.Linear(observations, hidden)),
             nn.Tanh(),

@@ -1,63 +1,61 @@
 """Proximal policy optimisation (Schulman et al. 2017) with generalised advantage estimation.
 
-For discrete actions, under the flags and defaults of CleanRL's `ppo.py`. Observations are vectors, or the small images
-of grid worlds.
-Runs alone: python -m cleanrl_worker.algorithms.ppo --env-id CartPole-v1
+One loop for six of CleanRL's names, under their flags and defaults: `ppo` (vectors, and the small images of grid
+worlds), `ppo_continuous_action`, `rpo_continuous_action` (Rahman and Xue 2022: noise on the means while learning),
+`ppo_atari`, `ppo_atari_envpool` and `ppo_procgen`. They differ in defaults, network and environments.
+Runs alone: python -m cleanrl_worker.algorithms ppo --env-id CartPole-v1
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import nn
-from torch.nn import functional
 
+from cleanrl_worker.agents.atari import AtariAgent
 from cleanrl_worker.agents.choice import choose_agent, make_agent
-from cleanrl_worker.env_kwargs import read_env_kwargs
+from cleanrl_worker.agents.layers import DiscreteAgent, SharedTrunkAgent
+from cleanrl_worker.agents.separate import Agent, GaussianAgent
 from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.ranges import Range
-from cleanrl_worker.training.acting import Acting, CategoricalPolicy, NumpyActing, TorchActing, network_dtype
+from cleanrl_worker.training.acting import (
+    Acting,
+    DistributionPolicy,
+    NumpyActing,
+    ObservationNormaliser,
+    TorchActing,
+    network_dtype,
+)
+from cleanrl_worker.training.adam import FlatAdam
 from cleanrl_worker.training.arguments import check_args
+from cleanrl_worker.training.clipped_losses import explained_variance, normalised, policy_loss, value_loss
+from cleanrl_worker.training.common_args import CommonArgs, ModelArgs
+from cleanrl_worker.training.distributions import Categorical, DiagonalGaussian, Distribution
 from cleanrl_worker.training.envs import EpisodeTracker, VectorEnvs
-from cleanrl_worker.training.evaluation import Evaluation, evaluate
+from cleanrl_worker.training.evaluation import Evaluation
+from cleanrl_worker.training.loop import device_for, train_to_the_end
+from cleanrl_worker.training.normalisation import NormalisedEnvs
 from cleanrl_worker.training.parameters import FlatParameters
-from cleanrl_worker.training.returns import generalised_advantages, log_softmax
+from cleanrl_worker.training.ppo_gradients import ArrayBatch, AutogradGradient, PpoGradient
+from cleanrl_worker.training.returns import generalised_advantages
+from cleanrl_worker.training.rollout_state import NEW_EPISODES, restore_into, snapshot_of
+from cleanrl_worker.training.rollouts import Rollout, shuffled
 from cleanrl_worker.training.run_context import RunContext
 from cleanrl_worker.training.state import TrainingState
 from cleanrl_worker.training.weights import agent_of, load_weights
 
 
 @dataclass(frozen=True)
-class Args:
-    """Flags of `ppo`; literals only, because forms and `--describe` read this class without running it."""
-
-    exp_name: str = "ppo"
-    """the name of this experiment"""
-    seed: Annotated[int, Range(0)] = 1
-    """seed of the network, of action sampling and of the environments"""
-    torch_deterministic: bool = True
-    """choose deterministic GPU kernels"""
-    cuda: bool = True
-    """use the GPU if one is reserved for the run"""
-    track: bool = False
-    """log to Weights & Biases"""
-    wandb_project_name: str = "cleanRL"
-    """W&B project"""
-    wandb_entity: str | None = None
-    """W&B team"""
-    capture_video: bool = False
-    """record videos of the agent"""
+class PpoArgs(CommonArgs):
+    """What all of them have; the defaults are those of `ppo`."""
 
     env_id: str = "CartPole-v1"
-    """Gymnasium id, or module:id for one of your own; actions must be discrete, observations vectors or images"""
-    env_kwargs: str = "{}"
-    """arguments of the environment, a JSON object: {"is_slippery": false}"""
+    """Gymnasium id, or module:id for one of your own"""
     total_timesteps: Annotated[int, Range(1)] = 500_000
     """steps to train for, over all environments; whole iterations only"""
     learning_rate: Annotated[float, Range(0)] = 2.5e-4
@@ -98,17 +96,106 @@ class Args:
     num_iterations: int = 0
     """computed: total_timesteps / batch size (a value given here is ignored)"""
 
+    # What only some of them have as a flag, and what is settled by the name.
+    agent = "auto"
+    normalised = ""
+    rpo_alpha = 0.0
+    bf16 = False
+    cudagraphs = False
+
+
+@dataclass(frozen=True)
+class Args(PpoArgs):
+    """Flags of `ppo`; literals only, because forms and `--describe` read this class without running it."""
+
+    exp_name: str = "ppo"
+    env_id: str = "CartPole-v1"
+    """Gymnasium id, or module:id for one of your own; actions must be discrete, observations vectors or images"""
     agent: Literal["auto", "separate", "mlp", "minigrid"] = "auto"
     """network: separate actor and critic, or one trunk for both (auto: what fits the environment)"""
-    eval_episodes: Annotated[int, Range(0)] = 0
-    """episodes of a deterministic evaluation after training"""
-    stop_at_return: float | None = None
-    """end training once the last 100 episodes average this return"""
-    checkpoint_freq: Annotated[int, Range(0)] = 0
-    """steps between checkpoints; 0: only one at the end"""
-    torch_threads: Annotated[int, Range(1, 1024)] = 1
-    """CPU threads; for networks this small more than one costs time"""
 
+
+@dataclass(frozen=True)
+class ContinuousArgs(PpoArgs, ModelArgs):
+    """Flags of `ppo_continuous_action`."""
+
+    exp_name: str = "ppo_continuous_action"
+    env_id: str = "HalfCheetah-v4"
+    """Gymnasium id, or module:id for one of your own; actions must be numbers, observations vectors"""
+    total_timesteps: Annotated[int, Range(1)] = 1_000_000
+    learning_rate: Annotated[float, Range(0)] = 3e-4
+    num_envs: Annotated[int, Range(1)] = 1
+    num_steps: Annotated[int, Range(1)] = 2048
+    num_minibatches: Annotated[int, Range(1)] = 32
+    update_epochs: Annotated[int, Range(1)] = 10
+    ent_coef: float = 0.0
+    cudagraphs: bool = True
+    """on a GPU: record an update once and replay it, without the cost of starting each of its kernels"""
+
+    agent = "gaussian"
+    normalised = "observations and rewards"
+
+
+@dataclass(frozen=True)
+class RpoArgs(ContinuousArgs):
+    """Flags of `rpo_continuous_action`."""
+
+    exp_name: str = "rpo_continuous_action"
+    total_timesteps: Annotated[int, Range(1)] = 8_000_000
+    rpo_alpha: Annotated[float, Range(0)] = 0.5
+    """while learning, the means of the policy are moved by up to this much at random"""
+
+
+@dataclass(frozen=True)
+class AtariArgs(PpoArgs):
+    """Flags of `ppo_atari`."""
+
+    exp_name: str = "ppo_atari"
+    env_id: str = "BreakoutNoFrameskip-v4"
+    """Atari game"""
+    total_timesteps: Annotated[int, Range(1)] = 10_000_000
+    num_envs: Annotated[int, Range(1)] = 8
+    clip_coef: Annotated[float, Range(0)] = 0.1
+    bf16: bool = False
+    """compute the convolutions in bfloat16: half the time where the processor (or GPU) has instructions for it"""
+
+    agent = "atari"
+
+
+@dataclass(frozen=True)
+class EnvpoolArgs(AtariArgs):
+    """Flags of `ppo_atari_envpool`."""
+
+    exp_name: str = "ppo_atari_envpool"
+    env_id: str = "Breakout-v5"
+    """Atari game, by envpool's name for it or by Gymnasium's"""
+    env_backend: Literal["auto", "native", "sync", "async", "ale", "envpool"] = "envpool"
+
+
+@dataclass(frozen=True)
+class ProcgenArgs(PpoArgs):
+    """Flags of `ppo_procgen`."""
+
+    exp_name: str = "ppo_procgen"
+    env_id: str = "starpilot"
+    """Procgen game"""
+    total_timesteps: Annotated[int, Range(1)] = 25_000_000
+    learning_rate: Annotated[float, Range(0)] = 5e-4
+    num_envs: Annotated[int, Range(1)] = 64
+    num_steps: Annotated[int, Range(1)] = 256
+    anneal_lr: bool = False
+    gamma: Annotated[float, Range(0, 1)] = 0.999
+    num_minibatches: Annotated[int, Range(1)] = 8
+    update_epochs: Annotated[int, Range(1)] = 3
+    bf16: bool = False
+    """compute the convolutions in bfloat16: half the time where the processor (or GPU) has instructions for it"""
+
+    agent = "impala"
+    normalised = "rewards"
+
+
+_NETWORKS = {preset.exp_name: preset.agent for preset in (ContinuousArgs, RpoArgs, AtariArgs, EnvpoolArgs, ProcgenArgs)}
+"""Of the names that have only one"""
 
 RULES = (
     (
@@ -134,71 +221,45 @@ MEMORY = {
 }
 """Bytes that training allocates on top of the process itself; `obs_size` and `actions` are the environment's"""
 
+ATARI_MEMORY = {
+    "rollout and its shuffled copy": "2 * num_envs * (num_steps + 1) * (obs_bytes + 4 * actions + 24)",
+    "a minibatch and its gradients": "num_envs * num_steps // num_minibatches * (4 * obs_size + 250000)",
+}
+ENVPOOL_MEMORY = {
+    "rollout and its shuffled copy": "2 * num_envs * (num_steps + 1) * (obs_bytes + 4 * actions + 24)",
+    "a minibatch and its gradients": "num_envs * num_steps // num_minibatches * (4 * obs_size + 250000)",
+}
+PROCGEN_MEMORY = {
+    "rollout and its shuffled copy": "2 * num_envs * (num_steps + 1) * (obs_bytes + 4 * actions + 24)",
+    "a minibatch and its gradients": "num_envs * num_steps // num_minibatches * (4 * obs_size + 1800000)",
+}
+
 CHECKPOINT = "3 * 4 * (2 * 64 * (obs_size + 65) + 65 * (actions + 1)) + 8192 * num_envs"
 """Bytes of one checkpoint: weights, Adam's two moments, the environments"""
+ATARI_CHECKPOINT = "3 * 4 * (1684000 + 513 * (actions + 1)) + num_envs * (2 * obs_bytes + 65536)"
+ENVPOOL_CHECKPOINT = "3 * 4 * (1684000 + 513 * (actions + 1)) + 2 * num_envs * obs_bytes"
+PROCGEN_CHECKPOINT = "3 * 4 * (622000 + 257 * (actions + 1)) + 2 * num_envs * obs_bytes"
 
 RESUME_NEEDS = ("env_id", "env_kwargs", "num_envs")
 """A checkpoint is refused when it was made with other values of these"""
 
-SHAPES = {"agent.actor.0.weight": ("64", "obs_size"), "agent.actor.4.weight": ("actions", "64")}
+SHAPES = {
+    "agent.actor.0.weight": ("64", "obs_size"), "agent.actor.4.weight": ("actions", "64"),
+    "agent.actor_mean.0.weight": ("64", "obs_size"), "agent.actor_mean.4.weight": ("actions", "64"),
+}  # fmt: skip
 """Shapes of the checkpoint's arrays, where it has arrays of these names"""
+ATARI_SHAPES = {"agent.actor.weight": ("actions", "512")}
+ENVPOOL_SHAPES = {"agent.actor.weight": ("actions", "512")}
+PROCGEN_SHAPES = {"agent.actor.weight": ("actions", "256")}
 
 AGENTS = {"separate": "vector", "mlp": "vector", "minigrid": "image"}
 """The observations that each --agent plays; `auto` finds the right one"""
 
 LARGEST_IMAGE = 32
-"""Cells of a grid world's side; larger images are pictures, for which this file has no network of its own accord"""
+"""Cells of a grid world's side; larger images are pictures, for which `ppo` has no network of its own accord"""
 
 
-# ---------------------------------------------------------------- network
-
-
-def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
-    layer = nn.Linear(inputs, outputs)
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
-def _mlp(inputs: int, outputs: int, output_gain: float) -> nn.Sequential:
-    return nn.Sequential(
-        _linear(inputs, 64, math.sqrt(2)),
-        nn.Tanh(),
-        _linear(64, 64, math.sqrt(2)),
-        nn.Tanh(),
-        _linear(64, outputs, output_gain),
-    )
-
-
-class Agent(nn.Module):
-    """Separate critic and actor; parameter names and shapes are those of CleanRL's models."""
-
-    def __init__(self, observations: int, actions: int) -> None:
-        super().__init__()
-        self.critic = _mlp(observations, 1, output_gain=1.0)
-        # A small output gain makes the first policy nearly uniform.
-        self.actor = _mlp(observations, actions, output_gain=0.01)
-
-    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits of the actions, and values [batch, 1]."""
-        return self.actor(obs), self.critic(obs)
-
-
-def acting_with(agent: nn.Module, parameters: FlatParameters, device: torch.device) -> Acting:
-    return NumpyActing(parameters, agent) if isinstance(agent, Agent) else TorchActing(agent, device)
-
-
-def make_policy(
-    env_id: str, observations: gym.Space, actions: gym.Space, weights: Mapping[str, np.ndarray], **options: Any
-) -> CategoricalPolicy:
-    """The policy these weights are, to be played; BadInput when they do not fit the environment."""
-    agent = make_agent(agent_of(weights), env_id, observations, actions, separate=Agent)
-    load_weights(agent, weights, what="the policy")
-    acting = acting_with(agent, FlatParameters(agent), torch.device("cpu"))
-    return CategoricalPolicy(acting, network_dtype(observations), **options)
-
-
-# ---------------------------------------------------------------- arithmetic
+# ---------------------------------------------------------------- the objective
 
 
 class Batch(NamedTuple):
@@ -222,92 +283,103 @@ class Losses(NamedTuple):
     clip_fraction: torch.Tensor
 
 
-def ppo_losses(agent: nn.Module, batch: Batch, args: Args) -> Losses:
-    """The clipped surrogate objective, the value loss and the entropy bonus of one minibatch."""
-    logits, predictions = agent(batch.obs)
-    log_probs = functional.log_softmax(logits, dim=1)
-    chosen = log_probs.gather(1, batch.actions.unsqueeze(1)).squeeze(1)
-    entropy = -(log_probs.exp() * log_probs).sum(dim=1).mean()
-    log_ratio = chosen - batch.log_probs
-    ratio = log_ratio.exp()
-    advantages = batch.advantages
-    if args.norm_adv:
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-    clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
-    policy = -torch.minimum(advantages * ratio, advantages * clipped_ratio).mean()
+def ppo_losses(
+    agent: DiscreteAgent | GaussianAgent, batch: Batch, args: PpoArgs, shift: torch.Tensor | None = None
+) -> Losses:
+    """The clipped surrogate objective, the value loss and the entropy bonus of one minibatch.
 
-    values = predictions.squeeze(1)
-    squared_error = (values - batch.returns).square()
-    if args.clip_vloss:
-        clipped = batch.values + (values - batch.values).clamp(-args.clip_coef, args.clip_coef)
-        squared_error = torch.maximum(squared_error, (clipped - batch.returns).square())
-    value = 0.5 * squared_error.mean()
-
-    total = policy - args.ent_coef * entropy + args.vf_coef * value
-    with torch.no_grad():
-        old_approx_kl = -log_ratio.mean()
-        approx_kl = (ratio - 1 - log_ratio).mean()
-        clip_fraction = ((ratio - 1).abs() > args.clip_coef).float().mean()
-    return Losses(total, policy, value, entropy, old_approx_kl, approx_kl, clip_fraction)
+    `shift` is RPO's noise on the means.
+    """
+    outputs, predictions = agent(batch.obs)
+    if shift is not None:
+        outputs = outputs + shift
+    log_probs, entropies = agent.log_probs(outputs, batch.actions)
+    advantages = normalised(batch.advantages) if args.norm_adv else batch.advantages
+    policy = policy_loss(log_probs - batch.log_probs, advantages, args.clip_coef)
+    clip_coef = args.clip_coef if args.clip_vloss else None
+    value = value_loss(predictions.squeeze(1), batch.returns, batch.values, clip_coef)
+    entropy = entropies.mean()
+    total = policy.loss - args.ent_coef * entropy + args.vf_coef * value
+    return Losses(total, policy.loss, value, entropy, policy.old_approx_kl, policy.approx_kl, policy.clip_fraction)
 
 
 # ---------------------------------------------------------------- one run
 
 
-class Rollout:
-    """Buffers of one iteration, [time, environment]; made once and overwritten."""
-
-    def __init__(self, num_steps: int, num_envs: int, observations: gym.Space, actions: int) -> None:
-        shape = (num_steps, num_envs)
-        self.obs = np.zeros((num_steps + 1, num_envs, *(observations.shape or ())), dtype=network_dtype(observations))
-        self.logits = np.zeros((*shape, actions), dtype=np.float32)
-        self.actions = np.zeros(shape, dtype=np.int64)
-        self.rewards = np.zeros(shape, dtype=np.float32)
-        self.terminated = np.zeros(shape, dtype=np.bool_)
-        self.ended = np.zeros(shape, dtype=np.bool_)
-        self.truncations: list[tuple[int, np.ndarray, np.ndarray]] = []
-        """(time, environments, their last observations) where a time limit ended episodes"""
-
-
-class Trainer:
+class PpoLearner:
     """The state of a run and the two halves of an iteration: collect, then update."""
 
-    def __init__(self, args: Args, envs: VectorEnvs, device: torch.device, *, agent: str = "separate") -> None:
+    def __init__(self, args: PpoArgs, envs: VectorEnvs, device: torch.device, *, agent: str = "separate") -> None:
         self.args = args
         self.envs = envs
+        self.device = device
         self.rng = np.random.Generator(np.random.PCG64(args.seed))
         torch.manual_seed(args.seed)
         spaces = (envs.observation_space, envs.action_space)
-        self.agent = make_agent(agent, args.env_id, *spaces, separate=Agent).to(device)
+        self.agent = make_agent(agent, args.env_id, *spaces, algo=type(args).exp_name).to(device)
+        if isinstance(self.agent, SharedTrunkAgent):
+            self.agent.bf16 = args.bf16
         self.parameters = FlatParameters(self.agent)
-        self.optimizer = torch.optim.Adam([self.parameters.block], lr=args.learning_rate, eps=1e-5, fused=True)
-        self.acting = acting_with(self.agent, self.parameters, device)
-        actions = int(envs.action_space.n)  # type: ignore[attr-defined]  # discrete, make_agent has seen to it
-        self.rollout = Rollout(args.num_steps, args.num_envs, envs.observation_space, actions)
-        self.episodes = EpisodeTracker(args.num_envs)
-        self.device = device
-        self.step = 0
+        self.adam = FlatAdam(self.parameters.block, eps=1e-5)
+        self.acting, self.distribution = acting_with(self.agent, self.parameters, device)
+        self.gradient = self._choose_gradient()
+        self.rollout = Rollout(args.num_steps, args.num_envs, envs.observation_space, self.distribution)
         self.next_obs = np.zeros_like(self.rollout.obs[0])
+        self.episodes = EpisodeTracker(args.num_envs)
+        self.step = 0
+        batch_size = args.num_envs * args.num_steps
+        self.total = args.total_timesteps // batch_size * batch_size
+
+    def _choose_gradient(self) -> PpoGradient | AutogradGradient:
+        """By hand for small perceptrons on a CPU; autograd for everything else."""
+        args, agent = self.args, self.agent
+        if isinstance(self.acting, NumpyActing) and self.device.type == "cpu" and not args.compile:
+            log_std = "actor_logstd" if isinstance(agent, GaussianAgent) else ""
+            return PpoGradient(self.parameters, self.acting, args, log_std)
+
+        def losses_of(*columns: torch.Tensor) -> Losses:  # and the shift, where there is one
+            count = len(Batch._fields)
+            return ppo_losses(agent, Batch(*columns[:count]), args, *columns[count:])
+
+        return AutogradGradient(
+            self.parameters, losses_of, self.device, compile=args.compile, cudagraphs=args.cudagraphs
+        )
 
     def begin_episodes(self) -> None:
         self.next_obs = self.envs.reset(self.args.seed + self.step).astype(self.next_obs.dtype)
 
-    def act_deterministically(self, obs: np.ndarray) -> np.ndarray:
-        return self.acting.logits(obs.astype(self.next_obs.dtype, copy=False)).argmax(axis=1)
+    def act(self, obs: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
+        normaliser = self.envs.normaliser() if isinstance(self.envs, NormalisedEnvs) else None
+        seen = obs if normaliser is None else normaliser(obs)
+        outputs = self.acting.policy(seen.astype(self.next_obs.dtype, copy=False))
+        if rng is None:
+            return self.distribution.best(outputs)
+        return self.distribution.choose(outputs, self.distribution.noise(rng, outputs.shape[:1]))
+
+    def learn(self, run: RunContext) -> None:
+        learning_rate = self.args.learning_rate
+        if self.args.anneal_lr:
+            learning_rate *= 1 - self.step / self.total
+        self.collect(run)
+        charts = self.update(self.batch(), learning_rate)
+        charts |= {"charts/learning_rate": learning_rate, "charts/SPS": run.steps_per_second(self.step)}
+        run.writer.add_scalars(charts, self.step)
 
     def collect(self, run: RunContext) -> None:
         """Play num_steps in every environment."""
-        args, rollout = self.args, self.rollout
-        # Gumbel noise on the logits, then the largest: a sample of the categorical distribution.
-        noise = self.rng.gumbel(size=rollout.logits.shape).astype(np.float32)
+        args, rollout, acting, distribution = self.args, self.rollout, self.acting, self.distribution
+        noise = distribution.noise(self.rng, rollout.rewards.shape)
         rollout.truncations.clear()
         rollout.obs[0] = self.next_obs
         for t in range(args.num_steps):
-            logits = self.acting.logits(rollout.obs[t])
-            actions = (logits + noise[t]).argmax(axis=1)
+            if acting.shared:
+                outputs, rollout.values[t] = acting.both(rollout.obs[t])
+            else:
+                outputs = acting.policy(rollout.obs[t])
+            actions = distribution.choose(outputs, noise[t])
             step = self.envs.step(actions)
             self.step += args.num_envs
-            rollout.logits[t] = logits
+            rollout.outputs[t] = outputs
             rollout.actions[t] = actions
             rollout.rewards[t] = step.rewards
             rollout.terminated[t] = step.terminated
@@ -317,171 +389,150 @@ class Trainer:
                 run.writer.add_scalars(
                     {"charts/episodic_return": episode_return, "charts/episodic_length": length}, self.step
                 )
-            if step.truncated.any():
+            if np.count_nonzero(step.truncated):  # `any` takes six times as long
                 cut = np.flatnonzero(step.truncated & ~step.terminated)
                 rollout.truncations.append((t, cut, step.final_obs[cut].astype(rollout.obs.dtype)))
         self.next_obs = rollout.obs[-1].copy()
 
-    def batch(self) -> Batch:
-        """Values, advantages and log-probabilities of the rollout, each computed for all rows at once."""
+    def batch(self) -> ArrayBatch:
+        """The rollout as rows, with advantages, returns and the log-probabilities the actions had."""
         args, rollout = self.args, self.rollout
         obs = rollout.obs.reshape(-1, *rollout.obs.shape[2:])
-        all_values = self.acting.values(obs).reshape(args.num_steps + 1, args.num_envs)
-        values, next_values = all_values[:-1], all_values[1:].copy()
+        if self.acting.shared:
+            rollout.values[-1] = self.acting.values(rollout.obs[-1])
+        else:
+            rollout.values[:] = self.acting.values(obs).reshape(rollout.values.shape)
+        values, next_values = rollout.values[:-1], rollout.values[1:].copy()
         for t, cut, last_obs in rollout.truncations:
             next_values[t, cut] = self.acting.values(last_obs)
         advantages = generalised_advantages(
             rollout.rewards, values, next_values, rollout.terminated, rollout.ended, args.gamma, args.gae_lambda
         )
-        log_probs = np.take_along_axis(log_softmax(rollout.logits), rollout.actions[..., None], axis=-1)
-        columns = (rollout.actions, log_probs, advantages, advantages + values, values)
-        flat = [obs[: -args.num_envs], *(column.reshape(-1) for column in columns)]
-        return Batch(*(torch.from_numpy(array).to(self.device) for array in flat))
+        log_probs = self.distribution.log_probs(rollout.outputs, rollout.actions)
+        actions = rollout.actions.reshape(-1, *self.distribution.action_shape)
+        columns = (log_probs, advantages, advantages + values, values)
+        return ArrayBatch(obs[: -args.num_envs], actions, *(column.reshape(-1) for column in columns))
 
-    def update(self, batch: Batch) -> dict[str, float]:
+    @np.errstate(all="ignore")  # what is not finite is spoken of at the end
+    def update(self, batch: ArrayBatch, learning_rate: float) -> dict[str, float]:
         """Several epochs of minibatch descent; return what the charts show."""
         args = self.args
         count = len(batch.actions)
         size = count // args.num_minibatches
-        clip_fractions = []
-        for _ in range(args.update_epochs):
-            order = torch.from_numpy(self.rng.permutation(count)).to(self.device)
-            shuffled = [tensor[order] for tensor in batch]
+        clip_fractions: list[Any] = []
+        for columns in self._shuffled(batch):
             for start in range(0, count, size):
-                minibatch = Batch(*(tensor[start : start + size] for tensor in shuffled))
-                losses = ppo_losses(self.agent, minibatch, args)
-                self.parameters.zero_gradients()
-                losses.total.backward()  # type: ignore[no-untyped-call]
+                minibatch = type(columns)(*(column[start : start + size] for column in columns))
+                losses = self.gradient(minibatch, self._shift(size))
                 self.parameters.clip_gradients(args.max_grad_norm)
-                self.optimizer.step()
-                clip_fractions.append(losses.clip_fraction)
-            if args.target_kl is not None and losses.approx_kl.item() > args.target_kl:
+                self.adam.step(learning_rate)
+                clip_fractions.append(losses.clip_fraction + 0)  # a recorded update overwrites what it returned
+            if args.target_kl is not None and losses.approx_kl > args.target_kl:
                 break
         self.parameters.refresh_host()
-        # Before anything of this iteration is saved: a checkpoint of such weights would be worth nothing.
-        if not (math.isfinite(losses.total.item()) and math.isfinite(self.parameters.block.data.sum().item())):
-            cause = "lower --learning-rate"
-            if not (batch.obs.isfinite().all() and torch.from_numpy(self.rollout.rewards).isfinite().all()):
-                cause = "the environment gave observations or rewards that are not finite"
-            raise TrainingStopped(f"loss or weights are not finite at step {self.step}: {cause}")
-        returns_variance = batch.returns.var(correction=0)
-        explained = 1 - (batch.returns - batch.values).var(correction=0) / returns_variance
-        return {
-            "losses/value_loss": losses.value.item(),
-            "losses/policy_loss": losses.policy.item(),
-            "losses/entropy": losses.entropy.item(),
-            "losses/old_approx_kl": losses.old_approx_kl.item(),
-            "losses/approx_kl": losses.approx_kl.item(),
-            "losses/clipfrac": torch.stack(clip_fractions).mean().item(),
-            "losses/explained_variance": explained.item() if returns_variance > 0 else math.nan,
+        charts = {
+            "losses/value_loss": float(losses.value),
+            "losses/policy_loss": float(losses.policy),
+            "losses/entropy": float(losses.entropy),
+            "losses/old_approx_kl": float(losses.old_approx_kl),
+            "losses/approx_kl": float(losses.approx_kl),
+            "losses/clipfrac": float(sum(clip_fractions)) / len(clip_fractions),
+            "losses/explained_variance": explained_variance(batch.values, batch.returns),
         }
+        self._check_finite(float(losses.total), batch)
+        return charts
+
+    def _shuffled(self, batch: ArrayBatch) -> Iterator[Any]:
+        """The batch once for every epoch, each time in another order."""
+        orders = (self.rng.permutation(len(batch.actions)) for _ in range(self.args.update_epochs))
+        if isinstance(self.gradient, PpoGradient):
+            return (ArrayBatch(*(column[order] for column in batch)) for order in orders)
+        epochs = shuffled(batch, orders, self.device, stacked_frames=isinstance(self.agent, AtariAgent))
+        return (Batch(*columns) for columns in epochs)
+
+    def _shift(self, size: int) -> Any:
+        """RPO's noise on the means; None for all the others."""
+        alpha = self.args.rpo_alpha
+        if not alpha:
+            return None
+        shift = self.rng.uniform(-alpha, alpha, (size, self.distribution.outputs)).astype(np.float32)
+        return shift if isinstance(self.gradient, PpoGradient) else torch.from_numpy(shift).to(self.device)
+
+    def _check_finite(self, loss: float, batch: ArrayBatch) -> None:
+        """Before anything of this iteration is saved: a checkpoint of such weights would be worth nothing."""
+        if math.isfinite(loss) and math.isfinite(float(self.parameters.block.data.sum())):
+            return
+        cause = "lower --learning-rate"
+        if not (np.isfinite(batch.obs).all() and np.isfinite(self.rollout.rewards).all()):
+            cause = "the environment gave observations or rewards that are not finite"
+        raise TrainingStopped(f"loss or weights are not finite at step {self.step}: {cause}")
 
     # -- checkpoints
 
     def snapshot(self) -> TrainingState:
         """Everything learning depends on, between two iterations."""
-        moments = self.optimizer.state[self.parameters.block]
-        envs = self.envs.snapshot()
-        arrays = {f"agent.{name}": tensor.cpu().numpy() for name, tensor in self.agent.state_dict().items()}
-        arrays |= {f"adam.{name}": moments[name].cpu().numpy() for name in ("step", "exp_avg", "exp_avg_sq") if moments}
-        arrays |= {f"envs.{name}": array for name, array in envs.arrays.items()}
-        arrays["next_obs"] = self.next_obs
-        values = {
-            "args": asdict(self.args),
-            "rng": self.rng.bit_generator.state,
-            "episodes": self.episodes.snapshot(),
-            "envs": dict(envs.values),
-        }
-        return TrainingState(self.step, arrays, values)
+        state = snapshot_of(self, {"adam": self.adam.arrays()})
+        if isinstance(self.envs, NormalisedEnvs):
+            return replace(state, arrays={**state.arrays, **self.envs.norm_arrays()})
+        return state
 
     def restore(self, state: TrainingState) -> str:
         """Go on from a snapshot; return how the environments were brought back."""
-        _check_it_fits(self.args, state.values["args"])
-        self.take_weights(state.part("agent"), "the checkpoint")
+        if isinstance(self.envs, NormalisedEnvs):
+            self.envs.take_norm(state.part("obs_norm"), state.part("return_norm"))
+        exact = restore_into(self, state, RESUME_NEEDS)
         if moments := state.part("adam"):
-            block = self.parameters.block
-            self.optimizer.state[block] = {
-                name: torch.from_numpy(array.copy()).to("cpu" if name == "step" else block.device)
-                for name, array in moments.items()
-            }
-        self.rng.bit_generator.state = state.values["rng"]
-        self.step = state.step
-        obs = self.envs.restore(state.environments())
-        self.episodes.restore(state.values["episodes"], mid_episode=obs is not None)
-        if obs is None:
-            self.begin_episodes()
-            return "new episodes: these environments cannot be restored within one"
-        self.next_obs = state.arrays["next_obs"].copy()
-        return "exact"
+            self.adam.restore(moments)
+        return "exact" if exact else NEW_EPISODES
 
     def take_weights(self, weights: Mapping[str, np.ndarray], what: str) -> None:
         load_weights(self.agent, weights, what=what)
         self.parameters.refresh_host()
 
-
-def _check_it_fits(args: Args, earlier: dict[str, Any]) -> None:
-    for name in RESUME_NEEDS:
-        then, now = earlier.get(name, getattr(Args, name)), getattr(args, name)
-        if then != now:
-            raise BadInput(f"the checkpoint was made with {name}={then!r}, this run has {now!r}")
+    def model(self) -> Mapping[str, torch.Tensor]:
+        return self.agent.state_dict()
 
 
-def check(args: Args) -> None:
+def acting_with(
+    agent: DiscreteAgent | GaussianAgent, parameters: FlatParameters, device: torch.device
+) -> tuple[Acting, Distribution]:
+    """How the network is run while acting, and what its outputs mean."""
+    if isinstance(agent, GaussianAgent):
+        return NumpyActing(parameters, agent), DiagonalGaussian(parameters.array("actor_logstd"))
+    acting = NumpyActing(parameters, agent) if isinstance(agent, Agent) else TorchActing(agent, device)
+    return acting, Categorical(agent.actions)
+
+
+def make_policy(
+    env_id: str, observations: gym.Space, actions: gym.Space, weights: Mapping[str, np.ndarray],
+    *, algo: str = "ppo", normaliser: ObservationNormaliser | None = None,
+) -> DistributionPolicy:  # fmt: skip
+    """The policy these weights are, to be played; BadInput when they do not fit the environment."""
+    kind = _NETWORKS.get(algo, "auto")
+    agent = make_agent(agent_of(weights) if kind == "auto" else kind, env_id, observations, actions, algo=algo)
+    load_weights(agent, weights, what="the policy")
+    acting, distribution = acting_with(agent, FlatParameters(agent), torch.device("cpu"))
+    return DistributionPolicy(acting, distribution, network_dtype(observations), normaliser)
+
+
+def check(args: PpoArgs) -> None:
     """Refuse values that no run can be made of."""
     check_args(args, RULES)
     if args.capture_video:
         raise BadInput("--capture-video: recording videos is not there yet; leave it out")
 
 
-def train(args: Args, run: RunContext) -> Evaluation | None:
+def train(args: PpoArgs, run: RunContext) -> Evaluation | None:
     """Train until the steps are used up, the return is reached or somebody asks to stop; then evaluate."""
     check(args)
-    device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-    torch.backends.cudnn.deterministic = args.torch_deterministic
-    env_kwargs = read_env_kwargs(args.env_kwargs)
+    device = device_for(args)
     envs = run.make_envs(args)
+    if args.normalised:
+        envs = NormalisedEnvs(envs, args.gamma, observations="observations" in args.normalised)
     weights = run.weights()
     kind = choose_agent(args.agent, envs.observation_space, in_curriculum=run.curriculum is not None)
-    trainer = Trainer(args, envs, device, agent=agent_of(weights) if weights and args.agent == "auto" else kind)
-    if run.checkpoint is not None:
-        run.loaded(trainer.restore(run.checkpoint))
-    else:
-        trainer.begin_episodes()
-        if weights:
-            trainer.take_weights(weights, "the model")
-            run.loaded_weights()
-
-    batch_size = args.num_envs * args.num_steps
-    iterations = args.total_timesteps // batch_size
-    run.begin(trainer.step, iterations * batch_size, args)
-    try:
-        while trainer.step < iterations * batch_size:
-            if run.should_stop(trainer.step, trainer.snapshot) or trainer.episodes.has_reached(args.stop_at_return):
-                break
-            learning_rate = args.learning_rate
-            if args.anneal_lr:
-                learning_rate *= 1 - trainer.step / (iterations * batch_size)
-            trainer.optimizer.param_groups[0]["lr"] = learning_rate
-            trainer.collect(run)
-            charts = trainer.update(trainer.batch())
-            charts |= {"charts/learning_rate": learning_rate, "charts/SPS": run.steps_per_second(trainer.step)}
-            run.writer.add_scalars(charts, trainer.step)
-            run.report(trainer.step, trainer.episodes.mean_return)
-            run.save_if_due(trainer.step, args.checkpoint_freq, trainer.snapshot)
-        run.save_last(trainer.step, trainer.snapshot)
-    finally:
-        envs.close()
-    run.save_policy(trainer.agent.state_dict(), f"{args.exp_name}.cleanrl_model")
-    if run.stopped or not args.eval_episodes:
-        return None
-    return evaluate(
-        run.env_to_evaluate(args.env_id),
-        trainer.act_deterministically,
-        episodes=args.eval_episodes,
-        seed=args.seed,
-        should_stop=run.stop_requested,
-        env_kwargs=env_kwargs,
-    )
+    learner = PpoLearner(args, envs, device, agent=agent_of(weights) if weights and args.agent == "auto" else kind)
+    return train_to_the_end(learner, run, total=learner.total)
 
 
 if __name__ == "__main__":

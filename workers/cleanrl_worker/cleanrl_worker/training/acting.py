@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import gymnasium as gym
@@ -10,46 +10,68 @@ import numpy as np
 import torch
 from torch import nn
 
+from cleanrl_worker.training.distributions import Distribution
 from cleanrl_worker.training.parameters import FlatParameters, NumpyMlp
 
 
-class Acting(Protocol):
+class Actor(Protocol):
+    """A policy's network."""
+
+    @property
+    def policy(self) -> Callable[[np.ndarray], np.ndarray]:
+        """What the policy says of each row of observations: logits of the actions, or their means."""
+
+
+class Acting(Actor, Protocol):
     """An actor-critic for whole batches of observations."""
 
-    def logits(self, obs: np.ndarray) -> np.ndarray: ...
+    shared: bool
+    """Policy and values come out of one pass; otherwise values are cheaper for a whole rollout at once"""
 
     def values(self, obs: np.ndarray) -> np.ndarray:
         """One per row."""
+
+    def both(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
 
 
 class NumpyActing:
     """Separate multilayer perceptrons, read from the memory torch trains."""
 
+    shared = False
+
     def __init__(self, parameters: FlatParameters, agent: nn.Module) -> None:
-        assert isinstance(agent.actor, nn.Sequential)
-        assert isinstance(agent.critic, nn.Sequential)
-        self.logits = NumpyMlp(parameters, "actor", agent.actor)
-        self._critic = NumpyMlp(parameters, "critic", agent.critic)
+        name = "actor" if hasattr(agent, "actor") else "actor_mean"
+        actor, critic = getattr(agent, name), agent.critic
+        assert isinstance(actor, nn.Sequential)
+        assert isinstance(critic, nn.Sequential)
+        self.policy = NumpyMlp(parameters, name, actor)
+        self.critic = NumpyMlp(parameters, "critic", critic)
 
     def values(self, obs: np.ndarray) -> np.ndarray:
-        return self._critic(obs)[:, 0]
+        return self.critic(obs)[:, 0]
+
+    def both(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.policy(obs), self.values(obs)
 
 
 class TorchActing:
-    """Any network whose forward pass gives logits and values."""
+    """Any network whose forward pass gives what the policy says, and values."""
+
+    shared = True
 
     def __init__(self, agent: nn.Module, device: torch.device) -> None:
         self._agent, self._device = agent, device
 
-    def logits(self, obs: np.ndarray) -> np.ndarray:
-        return self._forward(obs)[0].cpu().numpy()
+    def policy(self, obs: np.ndarray) -> np.ndarray:
+        return self.both(obs)[0]
 
     def values(self, obs: np.ndarray) -> np.ndarray:
-        return self._forward(obs)[1].squeeze(1).cpu().numpy()
+        return self.both(obs)[1]
 
-    def _forward(self, obs: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        with torch.no_grad():
-            return self._agent(torch.from_numpy(np.ascontiguousarray(obs)).to(self._device))
+    @torch.inference_mode()
+    def both(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        outputs, values = self._agent(torch.from_numpy(obs).to(self._device))
+        return outputs.cpu().numpy(), values.squeeze(1).cpu().numpy()
 
 
 class Policy(Protocol):
@@ -59,19 +81,24 @@ class Policy(Protocol):
         """One action per row: the best one, or sampled with the row's own generator."""
 
 
-class CategoricalPolicy:
-    """Discrete actions by logits; observations pass through the normaliser the network was trained with."""
+class DistributionPolicy:
+    """A network and what its outputs mean; observations pass through the normaliser it was trained with."""
 
-    def __init__(self, acting: Acting, dtype: np.dtype, normaliser: ObservationNormaliser | None = None) -> None:
-        self._acting, self._dtype, self._normaliser = acting, dtype, normaliser
+    def __init__(
+        self,
+        acting: Actor,
+        distribution: Distribution,
+        dtype: np.dtype,
+        normaliser: ObservationNormaliser | None = None,
+    ) -> None:
+        self._acting, self._distribution, self._dtype, self._normaliser = acting, distribution, dtype, normaliser
 
     def act(self, obs: np.ndarray, rngs: Sequence[np.random.Generator] | None) -> np.ndarray:
         seen = self._normaliser(obs) if self._normaliser is not None else obs
-        logits = self._acting.logits(seen.astype(self._dtype, copy=False))
-        if rngs is not None:
-            # Gumbel noise, then the largest: a sample of the categorical distribution.
-            logits = logits + np.stack([rng.gumbel(size=logits.shape[1]) for rng in rngs])
-        return logits.argmax(axis=1)
+        outputs = self._acting.policy(seen.astype(self._dtype, copy=False))
+        if rngs is None:
+            return self._distribution.best(outputs)
+        return self._distribution.choose(outputs, np.stack([self._distribution.noise(rng, ()) for rng in rngs]))
 
 
 class ObservationNormaliser:

@@ -23,6 +23,13 @@ SUFFIX = ".cleanrl_model"
 _MOST_BYTES = 8 << 30
 _PATIENCE_S = 600
 _TUPLES = {2: "actor and qf1, as DDPG saves them", 3: "actor, qf1 and qf2, as TD3 saves them"}
+_NETWORKS = {
+    "ddpg_continuous_action": ("actor", "qf1"),
+    "td3_continuous_action": ("actor", "qf1", "qf2"),
+    "sac_continuous_action": ("actor", "qf1", "qf2"),
+    "sac_atari": ("actor", "qf1", "qf2"),
+}
+"""Names of the networks of a tuple, in its order"""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,20 @@ class ForeignModel:
     """state_dict | model_weights | model_state_dict | tuple"""
     weights: Mapping[str, np.ndarray]
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def weights_for(self, algo: str) -> Mapping[str, np.ndarray]:
+        """The weights under the names this algorithm has for them; BadInput when the file is of another."""
+        networks = _NETWORKS.get(algo)
+        if networks is None:
+            return self.single_network(algo)
+        count = int(self.facts["networks"])
+        if count != len(networks):
+            raise BadInput(
+                f"{self.path} holds {count} network{'s'[: count != 1]}; {algo} has {len(networks)}: "
+                f"{', '.join(networks)}"
+            )
+        numbered = {f"{number}.": f"{network}." for number, network in enumerate(networks)}
+        return {numbered[name[:2]] + name[2:]: array for name, array in self.weights.items()}
 
     def single_network(self, algo: str) -> Mapping[str, np.ndarray]:
         """The weights of an algorithm that has one network; BadInput when the file holds several."""

@@ -28,6 +28,26 @@ def generalised_advantages(
     return advantages
 
 
+def q_lambda_returns(
+    rewards: np.ndarray,
+    next_values: np.ndarray,
+    terminated: np.ndarray,
+    ended: np.ndarray,
+    gamma: float,
+    q_lambda: float,
+) -> np.ndarray:
+    """Q(lambda) over [time, environment]; `next_values` are the best action's in the state each action led to.
+
+    Where an episode or the rollout ends there is nothing further to mix in: there the best action's value is all.
+    """
+    steps_on = gamma * next_values * ~terminated
+    returns = rewards + steps_on
+    mixed = q_lambda * ~ended
+    for t in range(len(returns) - 2, -1, -1):
+        returns[t] += mixed[t] * (gamma * returns[t + 1] - steps_on[t])
+    return returns
+
+
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Log-probabilities of the last axis."""
     shifted = logits - logits.max(axis=-1, keepdims=True)

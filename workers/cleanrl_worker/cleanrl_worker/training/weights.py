@@ -13,6 +13,13 @@ from cleanrl_worker.errors import BadInput
 _WRAPPERS = ("module.", "_orig_mod.")
 """What DataParallel and torch.compile put in front of every name"""
 _MOST_TOLD = 4
+_TELLING = (
+    ("network.convolutions.0.weight", "minigrid"),
+    ("network.0.conv.weight", "impala"),
+    ("network.7.weight", "atari"),
+    ("actor_logstd", "gaussian"),
+)
+"""A parameter that only this network of ppo's has"""
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, np.ndarray], *, what: str) -> None:
@@ -45,6 +52,7 @@ def _plain_names(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def agent_of(weights: Mapping[str, np.ndarray]) -> str:
     """Which of ppo's networks these weights belong to, by their names."""
     names = _plain_names(weights)
-    if any(name.startswith("network.convolutions.") for name in names):
-        return "minigrid"
+    for name, kind in _TELLING:
+        if name in names:
+            return kind
     return "mlp" if any(name.startswith("network.") for name in names) else "separate"
