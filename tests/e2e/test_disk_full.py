@@ -147,6 +147,37 @@ def test_a_run_that_fills_the_disk_fails_for_that_reason_and_its_checkpoint_is_i
     assert daemon.wait_for(child.run_id, "EXEC", "TERM").status == "EXEC"
 
 
+def test_training_with_a_replay_buffer_that_fills_the_disk_fails_for_that_reason_and_can_be_continued(
+    daemon: RunningDaemon, disk: SmallDisk
+) -> None:
+    flags = {"learning_starts": 300, "buffer_size": 100_000, "train_frequency": 10, "checkpoint_freq": 2000}
+    worker = {
+        "algo": "dqn", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": 10_000_000,
+        "extras": {"algo_params": flags},
+    }  # fmt: skip
+    config = {
+        "resources": {"cpus": {"requested": 0}},
+        "metadata": {"worker": {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": worker}},
+    }
+    run_id = daemon.client.submit(config).run.run_id
+    folder = daemon.home.run_folder(run_id)
+    assert wait_until(lambda: len(list(folder.checkpoints.glob("step-*"))) >= 2, timeout_s=120)
+    pid = daemon.client.get(run_id).pid
+    disk.fill()
+    wait_for_the_end_without_room(daemon, run_id, pid)
+    good = last_good_checkpoint(folder)
+    assert good is not None
+    assert list(folder.checkpoints.glob(".*")) == []  # no half of one keeps the room
+    assert list((folder.checkpoints / "replay").glob(".*")) == []
+    disk.make_room()
+    ended = daemon.wait_for(run_id)
+    assert ended.outcome == "failed"
+    assert tells_of_the_disk(ended.reason), ended.reason
+    child = daemon.client.resume(run_id, checkpoint=good.path)
+    assert (child.parent.run_id, child.parent.step) == (run_id, good.step)
+    assert daemon.wait_for_run(child.run_id, lambda run: run.step > good.step, timeout_s=120).status == "EXEC"
+
+
 def test_a_daemon_does_not_start_on_a_full_disk_but_says_so(disk: SmallDisk, make_daemon) -> None:
     daemon = make_daemon(start=False)
     disk.fill()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mosaic_wire.manifest import AnalyticsManifest
+from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
 from mosaic_wire.paths import RunFolder
 
 from cleanrl_worker.config import CleanRLWorkerConfig
@@ -31,6 +31,7 @@ def build_manifest(
     `versions` are those of the run's requirement sets, where they differ from what this process sees.
     """
     earlier = _earlier_manifest(folder) if attempt > 1 else None
+    checkpoints, best = _what_counts(earlier, config, folder) if earlier is not None else ((), {})
     own_module = config.env_id.rpartition(":")[0]
     environment = describe_module(own_module) if own_module else None
     return AnalyticsManifest(
@@ -40,15 +41,30 @@ def build_manifest(
         env_id=config.env_id,
         seed=config.seed,
         tensorboard_dir=_relative(config.tensorboard_folder(folder), folder) if config.writes_events else None,
-        checkpoints=earlier.checkpoints if earlier is not None else (),
+        checkpoints=checkpoints,
         notes=str(config.extras.get("notes") or ""),
         requirements=tuple(requirements),
         versions=versions_of(from_sets=versions),
         parent=_parent(config) or (earlier.parent if earlier is not None else None),
         argv=tuple(argv),
         host=describe_machine(threads=threads),
-        extra={"environment_source": environment} if environment else {},
+        extra={**({"environment_source": environment} if environment else {}), **best},
     )
+
+
+def _what_counts(
+    earlier: AnalyticsManifest, config: CleanRLWorkerConfig, folder: RunFolder
+) -> tuple[tuple[CheckpointEntry, ...], dict[str, Any]]:
+    """The checkpoints, and the best of them, up to the one this attempt goes on from: later ones could not be used."""
+    source = config.resume_from
+    if source is None or source.parent.resolve() != folder.checkpoints.resolve():
+        return (), {}
+    going_on_from = [entry.step for entry in earlier.checkpoints if Path(entry.path).name == source.name]
+    newest = max(going_on_from, default=int(source.name.removeprefix("step-")))
+    kept = tuple(entry for entry in earlier.checkpoints if entry.step <= newest)
+    best = earlier.extra.get("best")
+    is_kept = isinstance(best, dict) and best.get("path") in {entry.path for entry in kept}
+    return kept, {"best": best} if is_kept else {}
 
 
 def _parent(config: CleanRLWorkerConfig) -> dict[str, Any] | None:

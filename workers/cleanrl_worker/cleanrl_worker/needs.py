@@ -45,6 +45,9 @@ class Needs:
     memory: Mapping[str, int] = field(default_factory=dict)
     checkpoint: int = 0
     checkpoints: int = 0
+    """How many lie on the disk at once, at most"""
+    replay: Mapping[str, int] = field(default_factory=dict)
+    """What the replay buffer takes on the disk"""
     margin: int = MARGIN_DISK_BYTES
     flags: tuple[str, ...] = ()
     """Fields that the largest part depends on: what a person would lower"""
@@ -54,8 +57,14 @@ class Needs:
         return self.process + sum(self.memory.values())
 
     @property
+    def disk(self) -> dict[str, int]:
+        """Bytes on the disk by purpose."""
+        checkpoints = {f"{self.checkpoints} checkpoints": self.checkpoint * self.checkpoints} if self.checkpoint else {}
+        return {**checkpoints, **self.replay, "events and logs": self.margin}
+
+    @property
     def disk_bytes(self) -> int:
-        return self.checkpoint * self.checkpoints + self.margin
+        return sum(self.disk.values())
 
     def memory_problem(self, free: int | None) -> str | None:
         """Say when it does not fit, naming the largest part."""
@@ -67,13 +76,16 @@ class Needs:
         return f"the run needs about {gib(self.memory_bytes)} of memory{largest}; {gib(free)} are free{cure}"
 
     def disk_problem(self, free: int, where: Path) -> str | None:
-        """Say when its checkpoints do not fit."""
+        """Say when what it leaves does not fit, naming the parts."""
         if self.disk_bytes <= free:
             return None
-        parts = (
-            f"{self.checkpoints} checkpoints of {gib(self.checkpoint)} each" if self.checkpoint else "logs and events"
-        )
-        cure = "; raise --checkpoint-freq" if self.checkpoints > 1 else ""
+        largest = sorted(self.disk.items(), key=lambda part: -part[1])
+        parts = ", ".join(f"{gib(size)} for {purpose}" for purpose, size in largest if size >= self.disk_bytes / 50)
+        cure = ""
+        if largest[0][0] in self.replay:
+            cure = "; lower --buffer-size, or leave it out of the checkpoints with --checkpoint-replay none"
+        elif self.checkpoints > 1:
+            cure = "; lower --keep-checkpoints"
         return f"the run needs about {gib(self.disk_bytes)} of disk ({parts}); {gib(free)} are free in {where}{cure}"
 
 
@@ -96,9 +108,40 @@ def estimate(
                 largest = expression
     checkpoint = declared.get("CHECKPOINT") or "0"
     size = max(0, int(evaluate(checkpoint, known))) if names_in(checkpoint) <= known.keys() else 0
-    every, total = int(known.get("checkpoint_freq", 0)), int(known.get("total_timesteps", 0))
     flags = tuple(sorted(names_in(largest) & values.keys())) if largest else ()
-    return Needs(process_mb << 20, memory, size, 1 + (total // every if every > 0 else 0), flags=flags)
+    replay = _replay_on_disk(sum(memory.get(name, 0) for name in _REPLAY), values)
+    if values.get("replay_storage") == "disk":  # pages of it come and go as they are needed
+        memory = {purpose: size for purpose, size in memory.items() if purpose not in _REPLAY}
+    return Needs(process_mb << 20, memory, size, 1 + sum(_kept_besides_the_last(values)), replay, flags=flags)
+
+
+_REPLAY = ("replay buffer",)
+"""Purposes in `MEMORY` that are the replay buffer which checkpoints hold"""
+
+
+def _kept_besides_the_last(values: Mapping[str, Any]) -> tuple[int, int]:
+    """(periodic checkpoints, best ones) that lie on the disk at once: an old one goes when the new one is there."""
+    total, every = int(values.get("total_timesteps") or 0), int(values.get("checkpoint_freq") or 0)
+    evaluated = bool(values.get("eval_freq"))
+    periodic = total // every if every > 0 else 0
+    if "keep_checkpoints" in values:
+        periodic = min(periodic, int(values["keep_checkpoints"]) + 1)
+    return periodic, int("keep_checkpoints" in values and (every > 0 or evaluated))
+
+
+def _replay_on_disk(size: int, values: Mapping[str, Any]) -> dict[str, int]:
+    """What the buffer of this size in memory takes on the disk: as a file, and in checkpoints."""
+    parts = {}
+    if values.get("replay_storage") == "disk":
+        parts["the replay buffer"] = size
+    if values.get("checkpoint_replay") == "full" and size:
+        # Checkpoints share what has not changed between them. The older they are, the more of it they alone refer to.
+        rows = max(1, int(values.get("buffer_size") or 1))
+        filled = min(size, size * int(values.get("total_timesteps") or rows) // rows)
+        periodic, best = _kept_besides_the_last(values)
+        changed = min(filled, size * int(values.get("checkpoint_freq") or 0) // rows)
+        parts["the replay buffer in checkpoints"] = filled + periodic * changed + best * filled
+    return parts
 
 
 def free_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:

@@ -28,8 +28,9 @@ from cleanrl_worker.environment_facts import facts_about
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.expressions import evaluate, names_in
 from cleanrl_worker.modes.table import CUSTOM_SCRIPT, TRAINING
+from cleanrl_worker.needed_files import file_problems
 from cleanrl_worker.needs import UPSTREAM_MEMORY, Needs, estimate, free_disk_bytes, free_memory_bytes, gib
-from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
+from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, backend_of, pipeline_of
 from cleanrl_worker.requirement_sets import interpreter_for, sets_needed
 from cleanrl_worker.requirement_sets import preflight as preflight_sets
 from cleanrl_worker.requirement_sets.errors import RequirementSetError
@@ -66,7 +67,7 @@ class Preflight:
         if self.needs is not None:
             parts = {"the process itself": self.needs.process, **self.needs.memory}
             shown["memory"] = {purpose: gib(size) for purpose, size in parts.items()}
-            shown["disk"] = gib(self.needs.disk_bytes)
+            shown["disk"] = {purpose: gib(size) for purpose, size in self.needs.disk.items()}
         return shown
 
 
@@ -87,6 +88,7 @@ def check_run(
     declared = _declarations(config) if config.mode in TRAINING else {}
     env_kwargs = _env_kwargs(values, found)
     found.problems += _rule_problems(declared, values, found.problems)
+    found.problems += [Problem(*said) for said in file_problems(declared, values, from_anywhere=True)]
     _check_sets(config, algorithm, home, found)
     if look_at_environments and env_kwargs is not None and not _blames(found, "extras.requirements"):
         _look_at_environments(config, algorithm, env_kwargs, home, found)
@@ -166,16 +168,19 @@ def _look_at_environments(
     if config.mode == CUSTOM_SCRIPT or _is_foreign(config) or algorithm.unavailable:
         return
     stages = [env_id for env_id in _stages(config.extras.get("curriculum_schedule")) if env_id != config.env_id]
-    requests = [(env_id, env_kwargs) for env_id in dict.fromkeys((config.env_id, *stages))]
+    backend = backend_of(config.algo, _all_values(config, algorithm).get("env_backend", "auto"))
+    how = (pipeline_of(config.algo), backend)
+    requests = [(env_id, env_kwargs, *how) for env_id in dict.fromkeys((config.env_id, *stages))]
     # The joint environment of several sets may not be there yet; it is small, and a run would make it, too.
     python = found.python if os.path.exists(found.python) else interpreter_for(home, found.sets)
     answers = facts_about(
         requests, python=python, versions=found.versions, home=home, environ={**os.environ, "SDL_VIDEODRIVER": "dummy"}
     )
-    for (env_id, _), facts in zip(requests, answers, strict=True):
+    for (env_id, *_), facts in zip(requests, answers, strict=True):
         found.facts[env_id] = facts
         path = "env_id" if env_id == config.env_id else "extras.curriculum_schedule"
         if "problem" in facts:
+            path = "env_backend" if _first_flag(facts["problem"]) == "env_backend" else path
             found.problems.append(Problem(path, facts["problem"], facts.get("suggestion")))
         else:
             found.problems += [Problem(path, text) for text in _misfits(algorithm, env_id, facts)]
@@ -205,7 +210,7 @@ def _agent_problems(
 ) -> Iterator[Problem]:
     """Does the network that was chosen play these observations?"""
     agent, plays = values.get("agent"), declared.get("AGENTS") or {}
-    largest = declared.get("LARGEST_IMAGE")
+    largest = declared.get("LARGEST_IMAGE") if agent is not None else None  # without the flag, the file knows its own
     for env_id, facts in all_facts.items():
         if "problem" in facts:
             continue
@@ -236,7 +241,7 @@ def _check_checkpoint(
     if checkpoint is None or not checkpoint.is_dir() or _blames(found, "extras.checkpoint_path"):
         return
     try:
-        earlier = (read_checkpoint(checkpoint).get("values") or {}).get("args") or {}
+        earlier = (read_checkpoint(checkpoint, hash_shared=False).get("values") or {}).get("args") or {}
         shapes = _shapes_of(checkpoint / _ARRAYS)
     except (DamagedCheckpoint, OSError, ValueError) as error:
         found.problems.append(Problem("extras.checkpoint_path", f"cannot be used: {error}"))

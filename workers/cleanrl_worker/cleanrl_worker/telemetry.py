@@ -40,6 +40,11 @@ class LifecycleEmitter:
                 self._write_heartbeat_line()
             case "checkpoint_saved":
                 self._add_checkpoint(facts)
+            case "checkpoint_removed":
+                left = tuple(known for known in self.manifest.checkpoints if known.path != facts["path"])
+                self._change_manifest(checkpoints=left)
+            case "best":
+                self._name_best(facts)
             case "checkpoint_loaded":
                 self._change_manifest(extra={**self.manifest.extra, "loaded_from": facts})
                 self._session.emit(LifecycleKind.CHECKPOINT_LOADED, facts)
@@ -73,10 +78,22 @@ class LifecycleEmitter:
 
     def _add_checkpoint(self, facts: Mapping[str, Any]) -> None:
         entry = CheckpointEntry(facts["path"], facts["step"], facts["sha256"], facts["checkpoint_kind"])
-        # Going on from an earlier step writes some steps again; the newer one counts.
-        others = [known for known in self.manifest.checkpoints if known.path != entry.path]
+        # Going on from an earlier step writes some steps again; the newer one counts. Only one is the last.
+        others = [
+            replace(known, kind="periodic") if known.kind == "last" else known
+            for known in self.manifest.checkpoints
+            if known.path != entry.path
+        ]
         self._change_manifest(checkpoints=tuple(sorted([*others, entry], key=lambda known: known.step)))
         self._session.emit(LifecycleKind.CHECKPOINT_SAVED, entry.to_json())
+
+    def _name_best(self, facts: Mapping[str, Any]) -> None:
+        """The best checkpoint so far; it may also be the last one, and then says so."""
+        checkpoints = tuple(
+            replace(known, kind="periodic") if known.kind == "best" and known.path != facts["path"] else known
+            for known in self.manifest.checkpoints
+        )
+        self._change_manifest(checkpoints=checkpoints, extra={**self.manifest.extra, "best": facts})
 
     def _note_in_manifest(self, kind: str, facts: Mapping[str, Any]) -> None:
         match kind:

@@ -93,6 +93,7 @@ class WorkerRun(ABC):
         try:
             emitter.write_manifest()
             session.started(self.started_facts())
+            session.follow_metrics(self._folder.tensorboard)
             ending = self.supervise(session, emitter)
             reserve.give_back()
             session.finish(

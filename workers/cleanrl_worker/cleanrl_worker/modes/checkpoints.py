@@ -34,7 +34,8 @@ class CheckpointSource:
         run_id, state_file = self.path.absolute().parent.parent.name, self.path / STATE_FILE
         if not is_run_id(run_id) or run_id == own_run_id:
             return None
-        return {"run_id": run_id, "step": read_checkpoint(self.path)["step"], "sha256": sha256_of_file(state_file)}
+        step = read_checkpoint(self.path, hash_shared=False)["step"]
+        return {"run_id": run_id, "step": step, "sha256": sha256_of_file(state_file)}
 
 
 def chosen_path(extras: Mapping[str, Any]) -> str | None:
@@ -97,7 +98,8 @@ def checkpoint_problems(
 
 def _state_problems(folder: Path, algo: str, env_id: str | None) -> list[Problem]:
     try:
-        state = read_checkpoint(folder)
+        # The hashes of a replay buffer (gigabytes) are compared once, by the learner that reads it.
+        state = read_checkpoint(folder, hash_shared=False)
     except DamagedCheckpoint as error:
         return [Problem(PATH, f"cannot be used: {error}")]
     wanted = {"algo": algo, "env_id": env_id} if env_id is not None else {"algo": algo}

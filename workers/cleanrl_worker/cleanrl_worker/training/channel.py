@@ -1,8 +1,9 @@
 """How a training process talks with the worker that started it: JSON lines over two inherited pipes.
 
 worker → training   {"command": "pause" | "resume" | "release" | "stop"}
-training → worker   {"kind": "progress" | "checkpoint_saved" | "checkpoint_loaded" | "paused" | "resumed"
-                             | "policy" | "alive" | "stage_changed" | "video" | "wandb" | "ended" | "failed", …}
+training → worker   {"kind": "progress" | "checkpoint_saved" | "checkpoint_removed" | "checkpoint_loaded" | "best"
+                             | "paused" | "resumed" | "policy" | "alive" | "stage_changed" | "video" | "wandb"
+                             | "ended" | "failed", …}
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import select
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from enum import StrEnum
@@ -48,10 +50,18 @@ class PipeChannel:
         os.set_blocking(progress_fd, False)
         self._unread = b""
         self._worker_gone = False
+        self._one_line = threading.Lock()
 
     def tell(self, kind: str, message: Mapping[str, Any], *, must_arrive: bool = True) -> None:
-        """Send one line; progress may be dropped when the pipe is full."""
+        """Send one line; progress may be dropped when the pipe is full. Checkpoints are told by another thread."""
         line = json.dumps({"kind": kind, **message}, separators=(",", ":")).encode() + b"\n"
+        if self._one_line.acquire(blocking=must_arrive):
+            try:
+                self._send(line, must_arrive=must_arrive)
+            finally:
+                self._one_line.release()
+
+    def _send(self, line: bytes, *, must_arrive: bool) -> None:
         deadline = time.monotonic() + _PATIENCE_S
         while line:
             try:

@@ -111,8 +111,13 @@ def play_episodes(
     limits: Limits | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     on_episode: Callable[[Episode], None] = lambda episode: None,
+    follow: Callable[[Sequence[int]], None] = lambda episodes: None,
 ) -> list[Episode] | None:
-    """Play so many episodes and return them in order; None when asked to stop on the way."""
+    """Play so many episodes and return them in order; None when asked to stop on the way.
+
+    `follow` is told, before every `act`, the numbers of the episodes it acts in: for policies that remember.
+    """
+    follow([])
     playing = [_Player(env, gamma, limits or Limits()) for env in envs[:episodes]]
     for index, player in enumerate(playing):
         player.begin(index, seed + index)
@@ -123,6 +128,7 @@ def play_episodes(
         if count % _LOOK_EVERY == 0 and should_stop():
             return None
         count += 1
+        follow([player.index for player in playing])
         actions = act(np.stack([player.obs for player in playing]), [player.rng for player in playing])
         playing = list(_step_all(playing, actions, waiting, seed, finished, on_episode))
     return sorted(finished, key=lambda episode: episode.index)
@@ -157,10 +163,11 @@ def evaluate(
     seed: int,
     should_stop: Callable[[], bool] = lambda: False,
     env_kwargs: Mapping[str, Any] | None = None,
+    pipeline: str = "plain",
 ) -> Evaluation | None:
     """Judge a policy that has just been trained with this seed; None when asked to stop on the way."""
     with said_of(env_id):
-        envs = [make_single(env_id, env_kwargs) for _ in range(min(_MOST_ENVS, episodes))]
+        envs = [make_single(env_id, env_kwargs, pipeline=pipeline) for _ in range(min(_MOST_ENVS, episodes))]
     try:
         played = play_episodes(
             envs, lambda obs, rngs: act(obs), episodes=episodes, seed=seed + SEED_OFFSET, should_stop=should_stop

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,21 @@ from typing import Any
 import numpy as np
 import torch
 from mosaic_wire import env
-from mosaic_wire.files import write_bytes_atomically
-from mosaic_wire.manifest import CheckpointEntry
 from mosaic_wire.paths import RunFolder
 
 from cleanrl_worker.env_kwargs import read_env_kwargs
-from cleanrl_worker.errors import BadInput, TrainingStopped
+from cleanrl_worker.errors import BadInput
+from cleanrl_worker.registry import backend_of, pipeline_of
 from cleanrl_worker.training.channel import Channel, Command
-from cleanrl_worker.training.checkpoint import load_state, save_state
-from cleanrl_worker.training.envs import VectorEnvs, make_envs
+from cleanrl_worker.training.checkpoint import ReplayPart, load_state
+from cleanrl_worker.training.envs import EpisodeTracker, VectorEnvs, make_envs
+from cleanrl_worker.training.evaluation import Evaluation
 from cleanrl_worker.training.events import EventWriter
 from cleanrl_worker.training.foreign_model import ForeignModel, read_foreign_model
+from cleanrl_worker.training.saving import Best, Checkpoints, Order, write_policy
 from cleanrl_worker.training.state import TrainingState
 from cleanrl_worker.training.tracking import FINISH_S, HURRIED_FINISH_S, WandbTracker
+from cleanrl_worker.training.watching import WatchedEnvs, watched
 from cleanrl_worker.wrappers.schedule import Schedule
 
 _REPORT_EVERY_S = 0.5
@@ -75,6 +78,12 @@ class RunContext:
             resume_at=self.checkpoint.step if self.checkpoint is not None else -1,
             mirror=self._tracker.log if self._tracker is not None else None,
         )
+        self._checkpoints = Checkpoints(self.folder, algo, channel.tell, before=self.writer.flush)
+        self._keeps_replay = True
+        self.evaluation: Evaluation | None = None
+        """The newest one during training"""
+        self._evaluated_at = 0
+        self._watched_envs: WatchedEnvs | None = None
         self.stopped: Stop | None = None
         self._asked_to_stop = False
         self._saved_at = -1
@@ -88,22 +97,42 @@ class RunContext:
 
     def make_envs(self, args: Any) -> VectorEnvs:
         """The environments to train in: copies of one, or those of the curriculum; its stages are told as they come."""
-        env_id, num_envs, env_kwargs = args.env_id, args.num_envs, read_env_kwargs(args.env_kwargs)
+        env_id, num_envs, env_kwargs = args.env_id, getattr(args, "num_envs", 1), read_env_kwargs(args.env_kwargs)
         if self.curriculum is None:
             if self.checkpoint is not None and self.checkpoint.environments().values.get("curriculum"):
                 raise BadInput(
                     "the checkpoint is of a curriculum and this run has no curriculum_schedule; give it the same one, "
                     "or begin from the weights alone (the run's .cleanrl_model)"
                 )
-            return make_envs(env_id, num_envs, env_kwargs)
+            backend = backend_of(self.algo, getattr(args, "env_backend", "auto"))
+            return self._watched(make_envs(env_id, num_envs, env_kwargs, pipeline=self.pipeline, backend=backend))
+        if getattr(args, "env_backend", "auto") not in ("auto", "sync"):
+            raise BadInput(f"--env-backend {args.env_backend}: a curriculum's environments are stepped one by one")
+        if self.pipeline != "plain":
+            raise BadInput(f"{self.algo} has environments of one family, which no curriculum can be made of; use ppo")
         from cleanrl_worker.wrappers.curriculum import CurriculumEnvs  # only this mode needs it
 
-        return CurriculumEnvs(self.curriculum, num_envs, env_kwargs, on_stage=self._tell_stage)
+        return self._watched(CurriculumEnvs(self.curriculum, num_envs, env_kwargs, on_stage=self._tell_stage))
+
+    def _watched(self, envs: VectorEnvs) -> VectorEnvs:
+        seen = watched(envs)
+        self._watched_envs = seen if isinstance(seen, WatchedEnvs) else None
+        return seen
+
+    def follow_episodes(self, episodes: EpisodeTracker) -> None:
+        """Whose returns viewers are shown."""
+        if self._watched_envs is not None:
+            self._watched_envs.follow(episodes)
+
+    @property
+    def pipeline(self) -> str:
+        """What lies between the environment and this algorithm, see training/envs/pipelines.py."""
+        return pipeline_of(self.algo)
 
     def weights(self) -> Mapping[str, np.ndarray]:
         """The network's weights to begin from, of a checkpoint or a file; empty: training begins from scratch."""
         if self.model is not None:
-            return self.model.single_network(self.algo)
+            return self.model.weights_for(self.algo)
         return self.checkpoint.part("agent") if self.checkpoint is not None else {}
 
     def env_to_evaluate(self, env_id: str) -> str:
@@ -118,9 +147,15 @@ class RunContext:
     def begin(self, step: int, total: int, args: Any) -> None:
         """Say where training starts and where it is to end."""
         self._first_step, self._step, self._total, self._started_at = step, step, total, time.monotonic()
-        if self.checkpoint is None:
-            rows = "\n".join(f"|{name}|{value}|" for name, value in asdict(args).items())
+        self._keeps_replay = getattr(args, "checkpoint_replay", "none") == "full"
+        self._checkpoints.keep = getattr(args, "keep_checkpoints", self._checkpoints.keep)
+        if not self.writer.goes_on:
+            flags = asdict(args)
+            rows = "\n".join(f"|{name}|{value}|" for name, value in flags.items())
             self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
+            evaluated = flags.get("eval_freq") and flags.get("eval_episodes")
+            metrics = ["charts/episodic_return", *(["eval/episodic_return"] if evaluated else [])]
+            self.writer.begin_session(flags, metrics)
         if self._tracker is not None:
             self._tracker.start(args)
         self._tell_progress()
@@ -129,10 +164,15 @@ class RunContext:
         """Say that the checkpoint was taken over, and how exactly the environments go on."""
         assert self.checkpoint is not None
         assert self._resumed_from is not None
-        self._due_from = self.checkpoint.step
+        state = self.checkpoint
+        self._due_from, self._evaluated_at = state.step, int(state.run.get("evaluated_at", state.step))
+        facts: dict[str, Any] = {"step": state.step, "environments": environments, "weights_only": False}
+        if state.saved_replay is None and "checkpoint_replay" in state.values.get("args", {}):
+            facts["replay"] = "empty: the checkpoint was written without it; it fills anew before learning goes on"
         if self._resumed_from.resolve().is_relative_to(self.folder.checkpoints.resolve()):
-            self._saved_at = self.checkpoint.step  # it is this run's already
-        facts = {"step": self.checkpoint.step, "environments": environments, "weights_only": False}
+            self._saved_at = state.step  # it is this run's already
+            passed_over = self._checkpoints.take_over(state.step, state.saved_replay, state.run.get("best"))
+            facts |= {"passed_over": passed_over} if passed_over else {}
         self._channel.tell("checkpoint_loaded", {"path": str(self._resumed_from), **facts})
 
     def loaded_weights(self) -> None:
@@ -170,14 +210,19 @@ class RunContext:
 
     def should_stop(self, step: int, snapshot: Snapshot) -> bool:
         """The safe point: obey what was asked for; holds here while paused."""
-        return self._obey(lambda: self._save(step, snapshot, "last"))
+        self._checkpoints.check()
+        return self._obey(lambda: self.save_last(step, snapshot))
 
-    def stop_requested(self) -> bool:
-        """The same after training, where everything worth saving has been saved (a long evaluation)."""
+    def stop_requested(self, save: Callable[[], None] = lambda: None) -> bool:
+        """The same in an evaluation; `save` is called before a pause, where not everything has been saved yet."""
+        self.say_alive()
+        return self._obey(save)
+
+    def say_alive(self) -> None:
+        """Tell that something goes on which the step does not show; cheap enough to be called often."""
         if time.monotonic() - self._reported_at >= _REPORT_EVERY_S:
             self._reported_at = time.monotonic()
             self._channel.tell("alive", {}, must_arrive=False)
-        return self._obey(lambda: None)
 
     def _obey(self, save: Callable[[], None]) -> bool:
         commands = self._channel.poll()
@@ -213,37 +258,89 @@ class RunContext:
 
     # -- what stays
 
-    def save_if_due(self, step: int, every: int, snapshot: Snapshot) -> None:
-        """Write a periodic checkpoint when a multiple of `every` steps was passed since the last."""
+    def save_if_due(
+        self,
+        step: int,
+        every: int,
+        snapshot: Snapshot,
+        *,
+        score: float | None = None,
+        model: Callable[[], Any] | None = None,
+    ) -> None:
+        """Save a checkpoint when a multiple of `every` steps was passed since the last.
+
+        It is the best one when its `score` is (the mean training return, in a run without evaluations); `model` gives
+        the weights that `best.cleanrl_model` then holds. Returns before everything is on disk.
+        """
         if every and step // every > self._due_from // every:
             self._due_from = step
-            self._save(step, snapshot, "periodic")
+            best = Best(step, score, "training") if score is not None and self._checkpoints.is_better(score) else None
+            self._save(step, snapshot, "best" if best is not None else "periodic", best, model)
 
-    def save_last(self, step: int, snapshot: Snapshot) -> None:
-        """Write the checkpoint that a resumed or extended run goes on from."""
-        self._save(step, snapshot, "last")
+    def save_last(
+        self, step: int, snapshot: Snapshot, *, score: float | None = None, model: Callable[[], Any] | None = None
+    ) -> None:
+        """Save the checkpoint that a resumed or extended run goes on from, and wait for it."""
+        best = None
+        if score is not None and self._checkpoints.best is not None and self._checkpoints.is_better(score):
+            best = Best(step, score, "training")
+        self._save(step, snapshot, "last", best, model)
+        self._checkpoints.wait()
 
-    def _save(self, step: int, snapshot: Snapshot, kind: str) -> None:
+    def _save(
+        self, step: int, snapshot: Snapshot, kind: str, best: Best | None = None, model: Callable[[], Any] | None = None
+    ) -> None:
+        policy = policy_bytes(model()) if best is not None and model is not None else None
         if step == self._saved_at:
+            if best is not None:
+                self._checkpoints.wait()
+                self._checkpoints.name_best(best, policy)
             return
-        entry = save_state(self.folder, self.algo, snapshot(), kind)
+        self._checkpoints.wait()
+        state = snapshot()
+        run = {"evaluated_at": self._evaluated_at}
+        replay = ReplayPart.of(state) if self._keeps_replay else None
+        order = Order(on_its_own(state, run), kind, replay, best, policy)
+        if self.stopped is None:
+            self._checkpoints.save(order)
+        else:
+            self._checkpoints.save_in_a_hurry(order)
         self._saved_at = step
-        self._tell_saved(entry)
 
-    def _tell_saved(self, entry: CheckpointEntry) -> None:
-        message = {"path": entry.path, "step": entry.step, "sha256": entry.sha256, "checkpoint_kind": entry.kind}
-        self._channel.tell("checkpoint_saved", message)
+    def evaluate_if_due(
+        self,
+        step: int,
+        every: int,
+        judge: Callable[[Callable[[], bool]], Evaluation | None],
+        snapshot: Snapshot,
+        model: Callable[[], Any] | None = None,
+    ) -> None:
+        """Evaluate when a multiple of `every` steps was passed since the last time, and save the best so far."""
+        if not every or step // every <= self._evaluated_at // every:
+            return
+        began_at = time.monotonic()
+        evaluation = judge(lambda: self.stop_requested(lambda: self.save_last(step, snapshot)))
+        self._started_at += time.monotonic() - began_at  # an evaluation is not slow training
+        if evaluation is None:
+            return  # somebody asked to stop; whoever goes on from here begins with it
+        self.evaluation, self._evaluated_at = evaluation, step
+        figures = {"": evaluation.mean_return, "_std": evaluation.std_return}
+        self.writer.add_scalars({f"eval/episodic_return{end}": figure for end, figure in figures.items()}, step)
+        if self._checkpoints.is_better(evaluation.mean_return):
+            self._save(step, snapshot, "best", Best(step, evaluation.mean_return, "evaluation"), model)
+
+    def evaluation_at(self, step: int) -> Evaluation | None:
+        """What an evaluation at this step has found, if there was one."""
+        return self.evaluation if step == self._evaluated_at else None
 
     def save_policy(self, model: Any, name: str) -> None:
         """Write the bare weights for people who load them elsewhere, as CleanRL does: a state dict or several."""
-        weights = _on_the_cpu(model)
-        buffer = io.BytesIO()
-        torch.save(weights, buffer)
-        try:
-            write_bytes_atomically(self.folder.root / name, buffer.getvalue())
-        except OSError as error:
-            raise TrainingStopped(f"the policy {name} could not be written: {error.strerror or error}") from error
+        write_policy(self.folder, name, policy_bytes(model))
         self._channel.tell("policy", {"path": name})
+
+    def finish_saving(self) -> None:
+        """Wait for what is being saved, however training ended; raise what went wrong with it."""
+        self._checkpoints.wait()
 
     def finish_tracking(self, *, failed: bool) -> None:
         """Let W&B have the rest, within bounds; harmless when nothing is tracked or it is done already."""
@@ -254,10 +351,25 @@ class RunContext:
 
     def end(self, result: Mapping[str, Any]) -> None:
         """Say how it ended; the training process has nothing to do after this but to let W&B finish."""
+        self.writer.end_session(completed=self.stopped is None)
         self.writer.close()
         self._tell_progress()
         self._channel.tell("ended", {"outcome": str(self.stopped or "completed"), "step": self._step, **result})
         self.finish_tracking(failed=False)
+
+
+def on_its_own(state: TrainingState, run: Mapping[str, Any]) -> TrainingState:
+    """A snapshot that nothing training does can change, with what the run adds to it."""
+    # Views are what learners forget to copy: they show the weights of the next update.
+    arrays = {name: array if array.flags.owndata else array.copy() for name, array in state.arrays.items()}
+    return replace(state, arrays=arrays, values=copy.deepcopy(dict(state.values)), replay=None, run=run)
+
+
+def policy_bytes(model: Any) -> bytes:
+    """A state dict, or a tuple of them, as torch writes it."""
+    buffer = io.BytesIO()
+    torch.save(_on_the_cpu(model), buffer)
+    return buffer.getvalue()
 
 
 def _on_the_cpu(model: Any) -> Any:

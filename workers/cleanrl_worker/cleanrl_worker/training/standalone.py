@@ -15,8 +15,11 @@ from typing import Any
 
 import torch
 import tyro
+from mosaic_wire import env
 
 from cleanrl_worker.errors import BadInput, TrainingStopped
+from cleanrl_worker.threads import set_numpy_threads
+from cleanrl_worker.training.allocator import keep_freed_memory
 from cleanrl_worker.training.channel import Channel, ConsoleChannel
 from cleanrl_worker.training.evaluation import Evaluation
 from cleanrl_worker.training.run_context import RunContext, Stop
@@ -29,6 +32,8 @@ Train = Callable[[Any, RunContext], Evaluation | None]
 
 def run_alone(algo: str, args_type: type[Any], train: Train, argv: list[str] | None = None) -> None:
     """Parse the flags, train, and leave everything under `runs/<env>__<name>__<seed>__<time>/`."""
+    if "--cuda" in (sys.argv if argv is None else argv):
+        os.environ[env.MOSAIC_GPUS_MANDATORY] = "1"
     args = tyro.cli(args_type, args=argv, prog=f"python -m cleanrl_worker.algorithms {algo}")
     name = args.env_id.replace("/", "_").replace(":", "_")
     folder = Path("runs") / f"{name}__{args.exp_name}__{args.seed}__{int(time.time())}"
@@ -68,6 +73,8 @@ def run_algorithm(
 ) -> Stop | None:
     """Train in this process; SIGTERM and Ctrl-C end it at the next safe point, with a checkpoint."""
     torch.set_num_threads(max(1, args.torch_threads))
+    set_numpy_threads(max(1, args.torch_threads))
+    keep_freed_memory()
     run = RunContext(
         algo, folder, channel, tensorboard=tensorboard, resume=resume, curriculum=curriculum, track=args.track
     )
@@ -87,9 +94,12 @@ def stopped_by_signals(run: RunContext) -> Iterator[None]:
     earlier = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
+        run.finish_saving()
         run.writer.close()
     except BaseException:
-        with suppress(TrainingStopped):  # what went wrong first is the reason, not that its events are lost, too
+        with suppress(Exception):  # what went wrong first is the reason, not that more is lost, too
+            run.finish_saving()
+        with suppress(TrainingStopped):
             run.writer.close()
         raise
     finally:
