@@ -49,6 +49,8 @@ def main() -> int:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     entry = resolve(arguments.algo)
+    if "--cuda" in arguments.flags:  # somebody said so: flags that are left out are not passed on
+        os.environ[env.MOSAIC_GPUS_MANDATORY] = "1"
 
     import tyro
 

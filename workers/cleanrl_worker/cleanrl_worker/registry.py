@@ -31,7 +31,7 @@ class AlgorithmEntry:
     preset: str = "Args"
     """The dataclass of the file that has this name's flags and defaults"""
     pipeline: str = "plain"
-    """What lies between the environment and the algorithm, see training/pipelines.py"""
+    """What lies between the environment and the algorithm, see training/envs/pipelines.py"""
 
     @property
     def source(self) -> Path:
@@ -69,41 +69,211 @@ _ENTRIES = (
     AlgorithmEntry(
         "ppo", "Proximal policy optimisation", _DISCRETE, (*_VECTOR, *_IMAGE), module="cleanrl_worker.algorithms.ppo"
     ),
-    AlgorithmEntry("ppo_continuous_action", "PPO for continuous actions", _CONTINUOUS, _VECTOR),
-    AlgorithmEntry("ppo_atari", "PPO for Atari", _DISCRETE, _IMAGE, _ATARI),
-    AlgorithmEntry("ppo_atari_multigpu", "PPO for Atari over several processes", _DISCRETE, _IMAGE, _ATARI),
-    AlgorithmEntry("ppo_atari_lstm", "Recurrent PPO for Atari", _DISCRETE, _IMAGE, _ATARI),
-    AlgorithmEntry("ppo_atari_envpool", "PPO for Atari on envpool", _DISCRETE, _IMAGE, _ENVPOOL),
+    AlgorithmEntry(
+        "ppo_continuous_action",
+        "PPO for continuous actions",
+        _CONTINUOUS,
+        _VECTOR,
+        module="cleanrl_worker.algorithms.ppo",
+        preset="ContinuousArgs",
+    ),
+    AlgorithmEntry(
+        "ppo_atari",
+        "PPO for Atari",
+        _DISCRETE,
+        _IMAGE,
+        _ATARI,
+        module="cleanrl_worker.algorithms.ppo",
+        preset="AtariArgs",
+        pipeline="atari",
+    ),
+    AlgorithmEntry(
+        "ppo_atari_multigpu",
+        "PPO for Atari over several processes",
+        _DISCRETE,
+        _IMAGE,
+        _ATARI,
+        module="cleanrl_worker.algorithms.ppo_atari_multigpu",
+        pipeline="atari",
+    ),
+    AlgorithmEntry(
+        "ppo_atari_lstm",
+        "Recurrent PPO for Atari",
+        _DISCRETE,
+        _IMAGE,
+        _ATARI,
+        module="cleanrl_worker.algorithms.ppo_atari_lstm",
+        pipeline="atari_single_frame",
+    ),
+    AlgorithmEntry(
+        "ppo_atari_envpool",
+        "PPO for Atari on envpool",
+        _DISCRETE,
+        _IMAGE,
+        _ENVPOOL,
+        module="cleanrl_worker.algorithms.ppo",
+        preset="EnvpoolArgs",
+        pipeline="atari",
+    ),
     AlgorithmEntry("ppo_atari_envpool_xla_jax", "PPO in JAX", _DISCRETE, _IMAGE, (*_ENVPOOL, *_JAX)),
     AlgorithmEntry("ppo_atari_envpool_xla_jax_scan", "PPO in JAX, scanned", _DISCRETE, _IMAGE, (*_ENVPOOL, *_JAX)),
-    AlgorithmEntry("ppo_procgen", "PPO for Procgen", _DISCRETE, _IMAGE, _PROCGEN),
-    AlgorithmEntry("ppo_rnd_envpool", "PPO with random network distillation", _DISCRETE, _IMAGE, _ENVPOOL),
-    AlgorithmEntry("ppo_pettingzoo_ma_atari", "PPO for two-player Atari", _DISCRETE, _IMAGE, ("pettingzoo",)),
-    AlgorithmEntry("ppg_procgen", "Phasic policy gradient", _DISCRETE, _IMAGE, _PROCGEN),
-    AlgorithmEntry("pqn", "Parallelised Q-network", _DISCRETE, _VECTOR),
-    AlgorithmEntry("pqn_atari_envpool", "PQN for Atari", _DISCRETE, _IMAGE, _ENVPOOL),
-    AlgorithmEntry("pqn_atari_envpool_lstm", "Recurrent PQN for Atari", _DISCRETE, _IMAGE, _ENVPOOL),
-    AlgorithmEntry("rpo_continuous_action", "Robust policy optimisation", _CONTINUOUS, _VECTOR),
-    AlgorithmEntry("dqn", "Deep Q-network", _DISCRETE, _VECTOR),
-    AlgorithmEntry("dqn_atari", "DQN for Atari", _DISCRETE, _IMAGE, _ATARI),
+    AlgorithmEntry(
+        "ppo_procgen",
+        "PPO for Procgen",
+        _DISCRETE,
+        _IMAGE,
+        _PROCGEN,
+        module="cleanrl_worker.algorithms.ppo",
+        preset="ProcgenArgs",
+        pipeline="procgen",
+    ),
+    AlgorithmEntry(
+        "ppo_rnd_envpool",
+        "PPO with random network distillation",
+        _DISCRETE,
+        _IMAGE,
+        _ENVPOOL,
+        module="cleanrl_worker.algorithms.ppo_rnd",
+        pipeline="rnd",
+    ),
+    AlgorithmEntry(
+        "ppo_pettingzoo_ma_atari",
+        "PPO for two-player Atari",
+        _DISCRETE,
+        _IMAGE,
+        ("pettingzoo",),
+        module="cleanrl_worker.algorithms.ppo_pettingzoo_ma_atari",
+        pipeline="pettingzoo_atari",
+    ),
+    AlgorithmEntry(
+        "ppg_procgen",
+        "Phasic policy gradient",
+        _DISCRETE,
+        _IMAGE,
+        _PROCGEN,
+        module="cleanrl_worker.algorithms.ppg",
+        pipeline="procgen",
+    ),
+    AlgorithmEntry("pqn", "Parallelised Q-network", _DISCRETE, _VECTOR, module="cleanrl_worker.algorithms.pqn"),
+    AlgorithmEntry(
+        "pqn_atari_envpool",
+        "PQN for Atari",
+        _DISCRETE,
+        _IMAGE,
+        _ENVPOOL,
+        module="cleanrl_worker.algorithms.pqn",
+        preset="AtariArgs",
+        pipeline="atari",
+    ),
+    AlgorithmEntry(
+        "pqn_atari_envpool_lstm",
+        "Recurrent PQN for Atari",
+        _DISCRETE,
+        _IMAGE,
+        _ENVPOOL,
+        module="cleanrl_worker.algorithms.pqn_lstm",
+        pipeline="atari_single_frame",
+    ),
+    AlgorithmEntry(
+        "rpo_continuous_action",
+        "Robust policy optimisation",
+        _CONTINUOUS,
+        _VECTOR,
+        module="cleanrl_worker.algorithms.ppo",
+        preset="RpoArgs",
+    ),
+    AlgorithmEntry("dqn", "Deep Q-network", _DISCRETE, _VECTOR, module="cleanrl_worker.algorithms.dqn"),
+    AlgorithmEntry(
+        "dqn_atari",
+        "DQN for Atari",
+        _DISCRETE,
+        _IMAGE,
+        _ATARI,
+        module="cleanrl_worker.algorithms.dqn",
+        preset="AtariArgs",
+        pipeline="atari",
+    ),
     AlgorithmEntry("dqn_jax", "DQN in JAX", _DISCRETE, _VECTOR, _JAX),
     AlgorithmEntry("dqn_atari_jax", "DQN for Atari in JAX", _DISCRETE, _IMAGE, (*_ATARI, *_JAX)),
-    AlgorithmEntry("rainbow_atari", "Rainbow DQN for Atari", _DISCRETE, _IMAGE, _ATARI),
-    AlgorithmEntry("qdagger_dqn_atari_impalacnn", "QDagger from a teacher", _DISCRETE, _IMAGE, _ATARI),
+    AlgorithmEntry(
+        "rainbow_atari",
+        "Rainbow DQN for Atari",
+        _DISCRETE,
+        _IMAGE,
+        _ATARI,
+        module="cleanrl_worker.algorithms.rainbow",
+        pipeline="atari",
+    ),
+    AlgorithmEntry(
+        "qdagger_dqn_atari_impalacnn",
+        "QDagger from a teacher",
+        _DISCRETE,
+        _IMAGE,
+        _ATARI,
+        module="cleanrl_worker.algorithms.qdagger",
+        pipeline="atari",
+    ),
     AlgorithmEntry("qdagger_dqn_atari_jax_impalacnn", "QDagger in JAX", _DISCRETE, _IMAGE, (*_ATARI, *_JAX)),
-    AlgorithmEntry("c51", "Categorical DQN", _DISCRETE, _VECTOR),
+    AlgorithmEntry("c51", "Categorical DQN", _DISCRETE, _VECTOR, module="cleanrl_worker.algorithms.c51"),
     AlgorithmEntry("c51_jax", "Categorical DQN in JAX", _DISCRETE, _VECTOR, _JAX),
-    AlgorithmEntry("c51_atari", "Categorical DQN for Atari", _DISCRETE, _IMAGE, _ATARI),
+    AlgorithmEntry(
+        "c51_atari",
+        "Categorical DQN for Atari",
+        _DISCRETE,
+        _IMAGE,
+        _ATARI,
+        module="cleanrl_worker.algorithms.c51",
+        preset="AtariArgs",
+        pipeline="atari",
+    ),
     AlgorithmEntry("c51_atari_jax", "Categorical DQN for Atari in JAX", _DISCRETE, _IMAGE, (*_ATARI, *_JAX)),
-    AlgorithmEntry("ddpg_continuous_action", "Deep deterministic policy gradient", _CONTINUOUS, _VECTOR),
+    AlgorithmEntry(
+        "ddpg_continuous_action",
+        "Deep deterministic policy gradient",
+        _CONTINUOUS,
+        _VECTOR,
+        module="cleanrl_worker.algorithms.ddpg",
+    ),
     AlgorithmEntry("ddpg_continuous_action_jax", "DDPG in JAX", _CONTINUOUS, _VECTOR, _JAX),
-    AlgorithmEntry("td3_continuous_action", "Twin delayed DDPG", _CONTINUOUS, _VECTOR),
+    AlgorithmEntry(
+        "td3_continuous_action",
+        "Twin delayed DDPG",
+        _CONTINUOUS,
+        _VECTOR,
+        module="cleanrl_worker.algorithms.td3",
+    ),
     AlgorithmEntry("td3_continuous_action_jax", "TD3 in JAX", _CONTINUOUS, _VECTOR, _JAX),
-    AlgorithmEntry("sac_continuous_action", "Soft actor-critic", _CONTINUOUS, _VECTOR),
-    AlgorithmEntry("sac_atari", "Discrete soft actor-critic for Atari", _DISCRETE, _IMAGE, _ATARI),
+    AlgorithmEntry(
+        "sac_continuous_action",
+        "Soft actor-critic",
+        _CONTINUOUS,
+        _VECTOR,
+        module="cleanrl_worker.algorithms.sac",
+    ),
+    AlgorithmEntry(
+        "sac_atari",
+        "Discrete soft actor-critic for Atari",
+        _DISCRETE,
+        _IMAGE,
+        _ATARI,
+        module="cleanrl_worker.algorithms.sac_discrete",
+        pipeline="atari",
+    ),
 )
 
 DEFAULT_ALGO_REGISTRY: dict[str, AlgorithmEntry] = {entry.name: entry for entry in _ENTRIES}
+
+
+def pipeline_of(name: str) -> str:
+    """What lies between the environment and this algorithm."""
+    entry = DEFAULT_ALGO_REGISTRY.get(name)
+    return entry.pipeline if entry is not None else "plain"
+
+
+def backend_of(name: str, asked: str) -> str:
+    """How its environments are stepped: as asked, and of itself on envpool where the name says so."""
+    entry = DEFAULT_ALGO_REGISTRY.get(name)
+    return "envpool" if asked == "auto" and entry is not None and "envpool" in entry.requirement_sets else asked
 
 
 def resolve(name: str) -> AlgorithmEntry:

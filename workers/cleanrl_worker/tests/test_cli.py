@@ -84,7 +84,7 @@ def test_every_wrong_flag_is_named_at_once():
     ("flags", "message"),
     [
         (["--algo", "pppo"], "Did you mean 'ppo'"),
-        (["--algo", "dqn"], "not there yet"),
+        (["--algo", "dqn_jax"], "not there yet"),
         (["--env-id", "CartPol-v1"], "Did you mean 'CartPole-v1'"),
         (["--learning-rat", "1"], "Did you mean '--learning-rate'"),
         (["--extras", "{"], "--extras is not JSON"),

@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,7 +136,9 @@ def test_it_costs_less_than_a_second_and_120_mb_and_no_torch(home):
 
 def test_the_answer_about_an_environment_is_remembered(home):
     def look(env_id: str, python: str) -> dict:
-        return facts_about([(env_id, {})], python=Path(python), versions={}, home=home, environ=os.environ)[0]
+        return facts_about(
+            [(env_id, {}, "plain", "auto")], python=Path(python), versions={}, home=home, environ=os.environ
+        )[0]
 
     first = look("CartPole-v1", sys.executable)
     assert (first["observation"]["size"], first["observation"]["kind"], first["action"]["count"]) == (4, "vector", 2)
@@ -209,7 +212,9 @@ def test_a_set_that_is_not_installed_is_named_with_the_command(home):
 )
 def test_actions_an_algorithm_cannot_take_are_said(home, wanted, env_id, told):
     algorithm = AlgorithmSpec("a", action_spaces=(wanted,), observation_spaces=("vector",))
-    (facts,) = facts_about([(env_id, {})], python=Path(sys.executable), versions={}, home=home, environ=os.environ)
+    (facts,) = facts_about(
+        [(env_id, {}, "plain", "auto")], python=Path(sys.executable), versions={}, home=home, environ=os.environ
+    )
     assert _misfits(algorithm, env_id, facts) == ([told] if told else [])
 
 
@@ -308,10 +313,57 @@ def test_checkpoints_that_do_not_fit_on_the_disk_are_said(tmp_path):
     needs = Needs(0, checkpoint=2**30, checkpoints=50)
     told = needs.disk_problem(free=2**30, where=tmp_path)
     assert told is not None
-    assert "50 checkpoints of 1.0 GiB each" in told
-    assert "raise --checkpoint-freq" in told
+    assert "50.0 GiB for 50 checkpoints" in told
+    assert "lower --keep-checkpoints" in told
     assert needs.disk_problem(free=60 * 2**30, where=tmp_path) is None
     assert free_disk_bytes(tmp_path / "not" / "yet" / "there") > 0
+
+
+OFF_POLICY = {
+    "total_timesteps": 10_000, "buffer_size": 1000, "checkpoint_freq": 0, "keep_checkpoints": 3, "eval_freq": 0,
+    "checkpoint_replay": "full", "replay_storage": "memory",
+}  # fmt: skip
+
+
+def disk_of(**changes: Any) -> dict[str, int]:
+    declared = {"MEMORY": {"replay buffer": "buffer_size * 1000", "other": "5"}, "CHECKPOINT": "10"}
+    return estimate(declared, {**OFF_POLICY, **changes}, None, process_mb=0).disk
+
+
+@pytest.mark.parametrize(
+    ("flags", "checkpoints", "replay"),
+    [
+        ({}, 1, 1_000_000),
+        ({"total_timesteps": 300}, 1, 300_000),  # it will not be full
+        # The newest refers to all of it, three older ones and the one being written to what changed since; the best
+        # may refer to a buffer of long ago.
+        ({"checkpoint_freq": 100}, 1 + 4 + 1, 1_000_000 + 4 * 100_000 + 1_000_000),
+        ({"checkpoint_freq": 5000}, 1 + 2 + 1, 1_000_000 + 2 * 1_000_000 + 1_000_000),
+        ({"eval_freq": 500}, 1 + 1, 2_000_000),
+        ({"checkpoint_freq": 100, "checkpoint_replay": "none"}, 6, None),
+    ],
+)
+def test_the_disk_need_of_checkpoints_and_their_replay_buffer_is_named(flags, checkpoints, replay):
+    disk = disk_of(**flags)
+    assert disk[f"{checkpoints} checkpoints"] == 10 * checkpoints
+    assert disk.get("the replay buffer in checkpoints") == replay
+
+
+def test_a_replay_buffer_on_disk_takes_disk_instead_of_memory(tmp_path):
+    declared = {"MEMORY": {"replay buffer": "buffer_size * 1000000", "other": "5"}}
+    needs = estimate(declared, {**OFF_POLICY, "replay_storage": "disk"}, None, process_mb=0)
+    assert needs.memory == {"other": 5}
+    assert needs.disk["the replay buffer"] == 10**9
+    told = needs.disk_problem(10**9, tmp_path)
+    assert told is not None
+    assert "for the replay buffer, " in told
+    assert "lower --buffer-size, or leave it out of the checkpoints with --checkpoint-replay none" in told
+
+
+def test_an_evaluation_without_an_episode_is_told(home):
+    (problem,) = problems(home, config(algo_params={"eval_freq": 100}))
+    assert problem == "eval_freq: --eval-freq 100 asks for evaluations without an episode: give --eval-episodes, too"
+    assert problems(home, config(algo_params={"eval_freq": 100, "eval_episodes": 1})) == []
 
 
 def test_free_memory_is_what_the_control_group_leaves(tmp_path):

@@ -1,0 +1,247 @@
+"""What a training reached, as one JSON object: the coverage pages are made of these, never typed.
+
+    python -m cleanrl_worker.tools.learning_results run [--python P] ppo --env-id CartPole-v1 --seed 1 > result.json
+    python -m cleanrl_worker.tools.learning_results read RUN_FOLDER > result.json
+
+`run` trains alone, in a folder that is removed afterwards (keep it with --folder), and measures what that cost.
+`read` reports a run that has ended, of this worker or of a CleanRL script; what its files do not tell stays null.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mosaic_wire.event_files import EventFolderReader, ScalarColumn
+
+from cleanrl_worker.provenance import cpu_model
+from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
+
+EPISODES = 100
+"""The last so many training episodes are averaged"""
+PACKAGES = ("torch", "gymnasium", "numpy", "ale-py", "minigrid", "mujoco", "envpool", "procgen", "pettingzoo", "box2d")
+"""Packages whose version may change what is learned"""
+RETURNS, SPS, PARAMETERS = "charts/episodic_return", "charts/SPS", "hyperparameters/text_summary"
+
+
+@dataclass(frozen=True)
+class LearningResult:
+    """One training, one seed."""
+
+    algo: str
+    env_id: str
+    seed: int
+    total_timesteps: int
+    """Steps asked for; `steps` are those that were taken"""
+    steps: int
+    mean_last_100: float | None
+    """Mean return (of whole games, as the environment pays) over the last 100 training episodes; None without any"""
+    episodes: int
+    """Training episodes that ended"""
+    best_mean_100: float | None
+    """The largest mean over 100 episodes in a row: shows what was reached and lost again"""
+    evaluation: Mapping[str, float] | None = None
+    """mean, std and episodes of an evaluation after training"""
+    cpu_seconds: float | None = None
+    wall_seconds: float | None = None
+    sps: float | None = None
+    """Steps a second as the run charted it last, start-up not counted"""
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """Those that were not left at their defaults; all of them where the defaults are not known"""
+    source: str = "mosaic"
+    """`upstream` for a script of CleanRL"""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    machine: str = ""
+    load: Sequence[float] | None = None
+    """Load of the machine at the start and at the end; a machine under load trains slower, not worse"""
+    command: str = ""
+    date: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="cleanrl_worker.tools.learning_results", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="train, then report")
+    run.add_argument("--python", default=sys.executable, help="interpreter of a requirement set")
+    run.add_argument("--folder", type=Path, help="where the run's files stay")
+    run.add_argument("algo")
+    run.add_argument("flags", nargs=argparse.REMAINDER)
+    read = commands.add_parser("read", help="report a run that has ended")
+    read.add_argument("folder", type=Path)
+    read.add_argument("--cpu-seconds", type=float)
+    read.add_argument("--ran-as", default="", help="the command it was started with")
+    arguments = parser.parse_args(argv)
+    if arguments.command == "run":
+        result = train_and_report(arguments.algo, arguments.flags, python=arguments.python, folder=arguments.folder)
+    else:
+        result = replace(
+            read_result(arguments.folder), cpu_seconds=arguments.cpu_seconds, command=arguments.ran_as,
+            versions=versions_in(sys.executable), machine=this_machine(),
+        )  # fmt: skip
+    sys.stdout.write(json.dumps(result.to_json(), indent=1, sort_keys=True) + "\n")
+    return 0
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_result(folder: Path) -> LearningResult:
+    """What the files of a run say about it."""
+    columns, texts = _read_events(folder)
+    flags = _flags_in(texts.get(PARAMETERS, ""))
+    if not flags:
+        raise SystemExit(f"{folder} has no event file with the run's hyperparameters")
+    algo = _algo_of(folder) or flags.get("exp_name", "")
+    returns = columns.get(RETURNS, ScalarColumn())
+    times = [moment for column in columns.values() for moment in (column.wall_times[0], column.wall_times[-1])]
+    sps = columns.get(SPS)
+    return LearningResult(
+        algo=algo,
+        env_id=flags.get("env_id", ""),
+        seed=int(flags.get("seed", 0)),
+        total_timesteps=int(flags.get("total_timesteps", 0)),
+        steps=max((column.steps[-1] for tag, column in columns.items() if not tag.startswith("eval")), default=0),
+        mean_last_100=_mean(returns.values[-EPISODES:]),
+        best_mean_100=best_mean(returns.values),
+        episodes=len(returns),
+        wall_seconds=round(max(times) - min(times), 1) if times else None,
+        sps=round(sps.values[-1], 1) if sps is not None else None,
+        flags=changed_flags(algo, flags),
+        date=time.strftime("%Y-%m-%d", time.gmtime(max(times))) if times else "",
+    )
+
+
+def _read_events(folder: Path) -> tuple[dict[str, ScalarColumn], dict[str, str]]:
+    """All curves of a run, and its texts; what a resumed run wrote again counts once."""
+    reader = EventFolderReader(folder, texts=True)
+    columns: dict[str, ScalarColumn] = {}
+    texts: dict[str, str] = {}
+    while True:
+        for batch in reader.read():
+            if batch.drop_from is not None:
+                for column in columns.values():
+                    column.drop_from(batch.drop_from)
+            for tag, added in batch.columns.items():
+                column = columns.setdefault(tag, ScalarColumn())
+                column.steps.extend(added.steps)
+                column.wall_times.extend(added.wall_times)
+                column.values.extend(added.values)
+            texts |= {text.tag: text.text for text in batch.texts}
+        if not reader.has_more:
+            return {tag: column for tag, column in columns.items() if column}, texts
+
+
+def _flags_in(table: str) -> dict[str, str]:
+    """The rows of the Markdown table that every run of ours and of CleanRL's writes."""
+    rows = re.findall(r"^\|([a-z0-9_]+)\|(.*)\|\s*$", table, re.MULTILINE)
+    return {name: value for name, value in rows if name != "param"}
+
+
+def changed_flags(algo: str, flags: Mapping[str, str]) -> dict[str, str]:
+    """What was asked for besides the defaults of that name; env_id, seed and the like stand elsewhere."""
+    entry = DEFAULT_ALGO_REGISTRY.get(algo)
+    defaults = {spec.name: str(spec.default) for spec in entry.spec().fields} if entry is not None else {}
+    elsewhere = {"env_id", "seed", "total_timesteps"}
+    return {k: v for k, v in sorted(flags.items()) if k not in elsewhere and defaults.get(k) != v}
+
+
+def _algo_of(folder: Path) -> str:
+    """The algorithm's name as a checkpoint of the run has it: --exp-name may be anything."""
+    for state in sorted(folder.glob("checkpoints/*/state.json")):
+        return str(json.loads(state.read_text()).get("algo", ""))
+    return ""
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return round(sum(values) / len(values), 3) if values else None
+
+
+def best_mean(values: Sequence[float], window: int = EPISODES) -> float | None:
+    """The largest mean of so many values in a row; None when there are fewer."""
+    if len(values) < window:
+        return None
+    best = total = sum(values[:window])
+    for gone, come in zip(values, values[window:], strict=False):
+        total += come - gone
+        best = max(best, total)
+    return round(best / window, 3)
+
+
+# ---------------------------------------------------------------- running
+
+
+def train_and_report(algo: str, flags: Sequence[str], *, python: str, folder: Path | None) -> LearningResult:
+    """Train alone, as one runs a CleanRL script; its output goes to a file and to stderr when it fails."""
+    words = [python, "-m", "cleanrl_worker.algorithms", algo, *flags]
+    with ExitStack() as stack:
+        place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mosaic-learning-")))
+        place.mkdir(parents=True, exist_ok=True)
+        log = place / "output.txt"
+        load, began = os.getloadavg()[0], time.monotonic()
+        with log.open("wb") as output:
+            process = subprocess.Popen(words, cwd=place, stdout=output, stderr=subprocess.STDOUT)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        wall_seconds = time.monotonic() - began
+        told = log.read_text(errors="replace")
+        if process.returncode != 0:
+            raise SystemExit(f"{shlex.join(words)} ended with exit code {process.returncode}:\n{told[-2000:]}")
+        left = re.search(r"^everything is in (.+)$", told, re.MULTILINE)
+        if left is None:
+            raise SystemExit(f"{shlex.join(words)} did not say where its files are:\n{told[-2000:]}")
+        result = read_result(place / left[1])
+    return replace(
+        result,
+        algo=algo,
+        evaluation=_evaluation_in(told),
+        cpu_seconds=round(usage.ru_utime + usage.ru_stime, 1),
+        wall_seconds=round(wall_seconds, 1),
+        versions=versions_in(python),
+        machine=this_machine(),
+        load=(round(load, 1), round(os.getloadavg()[0], 1)),
+        command=shlex.join(["python", *words[1:]]),
+        date=time.strftime("%Y-%m-%d"),
+    )
+
+
+def _evaluation_in(told: str) -> dict[str, float] | None:
+    """The figures of the line in which a run says how it ended."""
+    found = re.findall(r"^ended .*?\bevaluation=(\{.*?\})", told, re.MULTILINE)
+    if not found:
+        return None
+    figures = ast.literal_eval(found[-1])
+    return {"mean": figures["mean_return"], "std": figures["std_return"], "episodes": figures["episodes"]}
+
+
+def versions_in(python: str) -> dict[str, str]:
+    """Versions that this interpreter trains with."""
+    code = f"import json; from cleanrl_worker.provenance import versions_of; print(json.dumps(versions_of({PACKAGES})))"
+    answer = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    found: dict[str, str] = json.loads(answer.stdout)
+    return found
+
+
+def this_machine() -> str:
+    return f"{cpu_model()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

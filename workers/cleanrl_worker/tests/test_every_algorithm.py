@@ -1,0 +1,108 @@
+"""What holds for every algorithm there is: its file can be read without running it, and says what a dry run needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+
+import pytest
+from cleanrl_worker.config import CleanRLWorkerConfig
+from cleanrl_worker.description import spec_without_environments
+from cleanrl_worker.expressions import evaluate, names_in
+from cleanrl_worker.preflight import check_run
+from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, AlgorithmEntry
+from cleanrl_worker.rules import broken_rules
+from cleanrl_worker.testing import lend_sets
+from cleanrl_worker.training.envs import PIPELINES
+from mosaic_wire.ids import new_run_id
+from mosaic_wire.paths import Home
+
+ENTRIES = [entry for entry in DEFAULT_ALGO_REGISTRY.values() if entry.module]
+EVERYWHERE = {"base", "atari", "minigrid", "mujoco"}
+"""Sets that the quick tests have, too"""
+FACTS = {"obs_size": 84 * 84 * 4, "obs_bytes": 84 * 84 * 4, "actions": 6}
+SMALL = {"buffer_size": 1000}
+"""Where the default asks for more memory than a small machine has"""
+
+NEEDED_FLAGS = {"qdagger_dqn_atari_impalacnn": ["teacher_checkpoint"]}
+"""What cannot have a default that works"""
+
+of_every_algorithm = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+
+
+def defaults_of(entry: AlgorithmEntry) -> dict:
+    return {field.name: field.default for field in entry.spec().fields}
+
+
+def numbers_in(values: dict) -> dict:
+    return {name: value for name, value in values.items() if type(value) in (int, float)}
+
+
+@of_every_algorithm
+def test_its_rules_hold_for_its_defaults_and_are_about_its_flags(entry: AlgorithmEntry) -> None:
+    values, rules = defaults_of(entry), entry.declarations()["RULES"]
+    assert broken_rules(rules, values) == []
+    for expression, sentence in rules:
+        assert names_in(expression) <= values.keys()
+        assert "--" in sentence, f"{sentence!r} names no flag that a person could change"
+
+
+@of_every_algorithm
+def test_memory_and_checkpoints_can_be_computed_from_its_flags(entry: AlgorithmEntry) -> None:
+    known, declared = {**numbers_in(defaults_of(entry)), **FACTS}, entry.declarations()
+    assert declared["MEMORY"]
+    for purpose, expression in declared["MEMORY"].items():
+        assert names_in(expression) <= known.keys(), purpose
+        assert evaluate(expression, known) >= 0, purpose
+    assert sum(evaluate(expression, known) for expression in declared["MEMORY"].values()) > 0
+    assert evaluate(declared["CHECKPOINT"], known) > 0
+    for shape in declared.get("SHAPES", {}).values():
+        assert all(names_in(part) <= known.keys() for part in shape)
+
+
+@of_every_algorithm
+def test_a_checkpoint_of_another_environment_is_refused(entry: AlgorithmEntry) -> None:
+    needs = entry.declarations()["RESUME_NEEDS"]
+    assert {"env_id", "env_kwargs"} <= set(needs) <= defaults_of(entry).keys()
+
+
+@of_every_algorithm
+def test_reading_its_flags_and_running_the_file_give_the_same(entry: AlgorithmEntry) -> None:
+    module = importlib.import_module(entry.module)
+    fields = dataclasses.fields(getattr(module, entry.preset))
+    assert {field.name: field.default for field in fields} == defaults_of(entry)
+    assert defaults_of(entry)["exp_name"] == entry.name
+    assert [field.name for field in entry.spec().fields if not field.help] == []
+    assert callable(module.train)
+    assert callable(module.make_policy)
+    assert entry.pipeline in PIPELINES
+
+
+@pytest.fixture(scope="module")
+def lending_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """What one dry run finds out about an environment the next one need not ask again."""
+    home = Home(tmp_path_factory.mktemp("every") / "home")
+    home.create()
+    return home
+
+
+def _with_sets(entry: AlgorithmEntry) -> object:
+    marks = [] if set(entry.requirement_sets) <= EVERYWHERE else [pytest.mark.slow, pytest.mark.timeout(900)]
+    return pytest.param(entry, id=entry.name, marks=marks)
+
+
+@pytest.mark.parametrize("entry", [_with_sets(entry) for entry in ENTRIES])
+def test_a_dry_run_of_its_defaults_finds_nothing_wrong(entry: AlgorithmEntry, lending_home: Home) -> None:
+    values = defaults_of(entry)
+    parameters = {name: value for name, value in SMALL.items() if name in values}
+    run = CleanRLWorkerConfig(
+        new_run_id(), entry.name, values["env_id"], values["total_timesteps"], 1, {"algo_params": parameters}
+    )
+    spec, folder = spec_without_environments(), lending_home.run_folder(run.run_id)
+    needed = check_run(run, spec, folder, lending_home, look_at_environments=False).sets
+    lend_sets(lending_home, *needed)
+    found = check_run(run, spec, folder, lending_home)
+    assert [problem.path for problem in found.problems] == NEEDED_FLAGS.get(entry.name, []), found.problems
+    assert found.needs is not None
+    assert found.needs.memory
+    assert found.needs.checkpoint > 0
