@@ -81,7 +81,9 @@ TOPICS = (
     ),
     Topic(
         "Environments",
-        ("environment_facts.py", "environment_probe.py", "training/envs.py", "env_kwargs.py"),
+        ("environment_facts.py", "environment_probe.py", "env_kwargs.py", "training/envs/making.py",
+         "training/envs/pipelines.py", "training/envs/factory.py", "training/envs/processes.py",
+         "training/envs/envpool_envs.py", "training/envs/procgen_games.py", "training/envs/two_players.py"),
         "the id is not registered, a package is missing, or the environment's own code raised",
         "check the id; install the module of a `module:Env-v0` into the environment; try `gymnasium.make` yourself",
     ),
