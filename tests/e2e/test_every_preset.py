@@ -104,7 +104,8 @@ def runs(daemon: RunningDaemon, request: pytest.FixtureRequest) -> dict[str, str
     if PUPIL in asked:
         asked.add(TEACHER)
     selected = {str(preset): preset for preset in PRESETS if str(preset) in asked}
-    lend_sets(daemon.home, *sorted({name for preset in selected.values() for name in preset.sets}))
+    for name in sorted({name for preset in selected.values() for name in preset.sets}):
+        lend_sets(daemon.home, name)  # one by one: not all of them go together
     pupil = selected.pop(PUPIL, None)
     # The teacher comes first, so that its pupil need not wait for all the others.
     ordered = sorted(selected, key=lambda name: name != TEACHER)

@@ -43,7 +43,7 @@ GLOSSARY = {
     "backend": "how the processes exchange gradients: gloo (CPU), nccl (GPU), mpi",
     "local_batch_size": "computed: batch of one process",
     "local_minibatch_size": "computed: minibatch of one process",
-    "world_size": "computed: how many processes",
+    "world_size": "how many processes; 0: those of torchrun, or one",
     # -- phasic policy gradient
     "n_iteration": "policy updates between two auxiliary phases",
     "e_policy": "epochs of a policy update",
@@ -63,7 +63,7 @@ GLOSSARY = {
     # -- parallelised Q-network
     "q_lambda": "lambda of the Q-returns",
     # -- learning from a replay buffer
-    "buffer_size": "transitions the replay buffer keeps; pictures of a million of them take 26 GiB",
+    "buffer_size": "transitions the replay buffer keeps; pictures of a million of them take 7.5 GiB (CleanRL: 26)",
     "target_network_frequency": "steps between two updates of the target network",
     "tau": "how much of the network moves into its target at once; 1: a copy",
     "start_e": "part of random actions at the start",
@@ -91,7 +91,7 @@ GLOSSARY = {
     "prioritized_replay_beta": "how strongly that preference is corrected for at the start",
     "prioritized_replay_eps": "keeps transitions without surprise from never being drawn",
     # -- QDagger
-    "teacher_policy_hf_repo": "where the teacher's weights are on the hub; none: chosen by name",
+    "teacher_policy_hf_repo": "CleanRL's script: where the teacher's weights are on the hub; MOSAIC fetches nothing",
     "teacher_model_exp_name": "the algorithm that trained the teacher",
     "teacher_eval_episodes": "episodes that measure the teacher",
     "teacher_steps": "steps of the teacher that fill its buffer",

@@ -12,7 +12,13 @@ _ATARI = Advice(
     "1",
     "requirement set atari; --buffer-size 100000 where memory is short",
 )
-_REPLAY = "The replay buffer of a million transitions fills up to 26 GiB; a dry run compares it with the free memory."
+_REPLAY = (
+    "A replay buffer of a million transitions fills up to 7.5 GiB, because each picture is stored once; a dry run "
+    "compares it with the free memory."
+)
+_REPLAY_OF_SCRIPT = (
+    "The replay buffer of a million transitions fills up to 26 GiB; a dry run compares it with the free memory."
+)
 _SUPPORT = "Returns outside v_min to v_max cannot be told apart: choose them for your environment's discounted returns."
 
 PAGES = {
@@ -36,6 +42,6 @@ PAGES = {
         "C51 for Atari in JAX",
         "The same with JAX and Flax.",
         (_ATARI,),
-        (_REPLAY, "Needs the requirement sets atari and jax."),
+        (_REPLAY_OF_SCRIPT, "Needs the requirement sets atari and jax."),
     ),
 }

@@ -46,8 +46,8 @@ PAGES = {
             ),
         ),
         (
-            "It keeps two copies of every picture: 52 GiB at a million transitions; a dry run compares that with the "
-            "free memory.",
+            "A replay buffer of a million transitions fills up to 7.5 GiB, because each picture is stored once; a dry "
+            "run compares it with the free memory.",
         ),
     ),
 }

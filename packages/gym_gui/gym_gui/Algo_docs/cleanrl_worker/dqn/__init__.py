@@ -12,7 +12,13 @@ _ATARI = Advice(
     "1",
     "requirement set atari; --buffer-size 100000 where memory is short",
 )
-_REPLAY = "The replay buffer of a million transitions fills up to 26 GiB; a dry run compares it with the free memory."
+_REPLAY = (
+    "A replay buffer of a million transitions fills up to 7.5 GiB, because each picture is stored once; a dry run "
+    "compares it with the free memory."
+)
+_REPLAY_OF_SCRIPT = (
+    "The replay buffer of a million transitions fills up to 26 GiB; a dry run compares it with the free memory."
+)
 
 PAGES = {
     "dqn": Page(
@@ -32,14 +38,14 @@ PAGES = {
         "DQN for Atari in JAX",
         "DQN for pictures with JAX and Flax.",
         (_ATARI,),
-        (_REPLAY, "Needs the requirement sets atari and jax."),
+        (_REPLAY_OF_SCRIPT, "Needs the requirement sets atari and jax."),
     ),
     "rainbow_atari": Page(
         "Rainbow",
         "DQN with its best-known improvements together: distributions of returns, double and duelling networks, noisy "
         "layers, n-step returns and prioritised replay.",
         (_ATARI,),
-        ("It keeps two copies of every picture: 52 GiB at a million transitions.",),
+        (_REPLAY, "Which part of the replay buffer is drawn changes with every update: it costs more time than DQN."),
     ),
     "qdagger_dqn_atari_impalacnn": Page(
         "QDagger",
@@ -47,8 +53,10 @@ PAGES = {
         "influence fades.",
         (_ATARI,),
         (
-            "The teacher's weights come from the Hugging Face hub: without a network it cannot run.",
-            "Two replay buffers, the teacher's and its own: up to 52 GiB.",
+            "Name the teacher: --teacher-checkpoint takes a run, a checkpoint or a .cleanrl_model of dqn_atari; "
+            "--teacher-trajectories a file of recorded games. Nothing is fetched from a hub.",
+            "teacher_steps and offline_steps come before total_timesteps, on the same axis of the charts.",
+            _REPLAY,
         ),
     ),
     "qdagger_dqn_atari_jax_impalacnn": Page(

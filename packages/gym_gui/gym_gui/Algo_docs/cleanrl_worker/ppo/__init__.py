@@ -71,10 +71,14 @@ PAGES = {
                 "BreakoutNoFrameskip-v4",
                 "10,000,000",
                 "local_num_envs 8 per process",
-                "requirement set atari; started with torchrun",
+                "requirement set atari; --world-size 2 for two processes",
             ),
         ),
-        ("num_envs is computed: local_num_envs × the number of processes.",),
+        (
+            "num_envs is computed: local_num_envs × the number of processes.",
+            "--world-size says how many processes the run starts; under torchrun leave it out.",
+            "A checkpoint goes on with as many processes as it was made by.",
+        ),
     ),
     "ppo_atari_lstm": Page(
         "Recurrent PPO for Atari",
@@ -123,6 +127,10 @@ PAGES = {
         "PPO for two-player Atari",
         "Both players are the same network that learns by playing itself.",
         (Advice("PettingZoo Atari", "pong_v3, surround_v2", "20,000,000", "16", "requirement set pettingzoo"),),
-        ("The mean return of self-play says little: what one player wins the other loses.",),
+        (
+            "num_envs counts players: two for each game.",
+            "The mean return of self-play says little: what one player wins the other loses. Evaluation plays the "
+            "first player against one who presses buttons at random.",
+        ),
     ),
 }
