@@ -65,8 +65,8 @@ $(TEST_READY): $(TRAIN_READY) requirements/dev.txt
 	@echo "Installing the test and lint tools into $(VENV) …"
 	@$(PIP_INSTALL) -r requirements/dev.txt
 	@$(BIN)/python -m pip check
-	@echo "Installing the requirement sets that tests use into $(TEST_SETS) (400 MB) …"
-	@$(BIN)/python -m cleanrl_worker.tools.install_extras --home $(TEST_SETS) --set atari,minigrid,mujoco
+	@echo "Installing the requirement sets that tests use into $(TEST_SETS) (530 MB) …"
+	@$(BIN)/python -m cleanrl_worker.tools.install_extras --home $(TEST_SETS) --set atari,minigrid,mujoco,video
 	@touch $@
 
 # ---------------------------------------------------------------- targets

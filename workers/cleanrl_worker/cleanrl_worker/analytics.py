@@ -42,6 +42,9 @@ def build_manifest(
         seed=config.seed,
         tensorboard_dir=_relative(config.tensorboard_folder(folder), folder) if config.writes_events else None,
         checkpoints=checkpoints,
+        videos=tuple(
+            video for video in (earlier.videos if earlier is not None else ()) if (folder.root / video).exists()
+        ),
         notes=str(config.extras.get("notes") or ""),
         requirements=tuple(requirements),
         versions=versions_of(from_sets=versions),

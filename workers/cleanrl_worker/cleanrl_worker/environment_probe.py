@@ -55,6 +55,7 @@ def look_at(
         return {
             "observation": _observation(env.observation_space),
             "action": _action(env.action_space),
+            "draws": "rgb_array" in (env.metadata.get("render_modes") or ()),
             "gymnasium": gymnasium.__version__,
         }
     finally:

@@ -93,6 +93,7 @@ def check_run(
     if look_at_environments and env_kwargs is not None and not _blames(found, "extras.requirements"):
         _look_at_environments(config, algorithm, env_kwargs, home, found)
         found.problems += _agent_problems(values, declared, found.facts)
+        found.problems += _drawing_problems(config, values, found.facts)
     facts = found.facts.get(config.env_id)
     found.needs = estimate(declared, values, facts, process_mb=spec.capabilities.estimated_memory_mb)
     # A run that starts now may use the last of the memory; one that would never fit is refused all the same.
@@ -220,6 +221,20 @@ def _agent_problems(
         elif agent not in plays and largest and seen["kind"] == "image" and max(seen["shape"]) > largest:
             text = f"the images of {env_id} are pictures of shape {seen['shape']}; those of grid worlds can be played"
             yield Problem("env_id", f"{text} (up to {largest} cells), or any with --agent minigrid")
+
+
+def _drawing_problems(
+    config: CleanRLWorkerConfig, values: Mapping[str, Any], all_facts: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Problem]:
+    """Can what is to be recorded be drawn?"""
+    wanted = {
+        "capture_video": config.mode in TRAINING and values.get("capture_video"),
+        "extras.eval_capture_video": config.extras.get("eval_capture_video"),
+    }
+    env_id = [config.env_id, *_stages(config.extras.get("curriculum_schedule"))][-1]
+    for path, asked in wanted.items():
+        if asked is True and not all_facts.get(env_id, {}).get("draws", True):
+            yield Problem(path, f"{env_id} cannot be drawn: it has no picture to show (rgb_array); go without videos")
 
 
 def _check_room(needs: Needs, folder: RunFolder, found: Preflight) -> None:

@@ -100,7 +100,8 @@ class LifecycleEmitter:
             case "policy":
                 self._change_manifest(policy=facts["path"])
             case "video":
-                self._change_manifest(videos=(*self.manifest.videos, facts["path"]))
+                known = (*self.manifest.videos, facts["path"])  # an earlier attempt may have told of it
+                self._change_manifest(videos=tuple(dict.fromkeys(known)))
             case "versions":  # of an interpreter that is not this one
                 self._change_manifest(versions={**self.manifest.versions, **facts["versions"]})
             case "wandb":

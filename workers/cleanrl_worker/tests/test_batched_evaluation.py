@@ -115,8 +115,8 @@ def test_a_stop_leaves_only_whole_batches():
 
 
 def test_videos_without_their_packages_are_refused_with_the_command_that_installs_them(tmp_path):
-    if importlib.util.find_spec("moviepy") is not None:
-        pytest.skip("moviepy is installed here")
+    if importlib.util.find_spec("imageio_ffmpeg") is not None:
+        pytest.skip("imageio-ffmpeg is installed here")
     settings = EvaluationSettings(episodes=1, capture_video=True)
     with pytest.raises(BadInput, match="mosaic extras install video"):
         run_batched_evaluation(lambda env: Right(), LONG, settings, videos=tmp_path / "videos")

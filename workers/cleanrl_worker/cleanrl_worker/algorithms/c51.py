@@ -479,8 +479,6 @@ class C51Learner:
 def train(args: Args, run: RunContext) -> Evaluation | None:
     """Train until the steps are used up, the return is reached or somebody asks to stop; then evaluate."""
     check_args(args, RULES)
-    if args.capture_video:
-        raise BadInput("--capture-video: recording videos is not there yet; leave it out")
     envs = run.make_envs(args)
     learner = C51Learner(args, envs, make_replay(args, envs, folder=run.folder.root), device_for(args))
     return train_to_the_end(learner, run, total=args.total_timesteps)

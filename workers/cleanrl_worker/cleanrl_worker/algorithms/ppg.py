@@ -495,8 +495,6 @@ class PpgLearner:
 def train(args: Args, run: RunContext) -> Evaluation | None:
     """Train until the steps are used up, the return is reached or somebody asks to stop; then evaluate."""
     check_args(args, RULES)
-    if args.capture_video:
-        raise BadInput("--capture-video: recording videos is not there yet; leave it out")
     phase = args.num_envs * args.num_steps * args.n_iteration
     total = args.total_timesteps // phase * phase
     envs = NormalisedEnvs(run.make_envs(args), args.gamma, observations=False)

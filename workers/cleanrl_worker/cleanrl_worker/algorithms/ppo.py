@@ -21,7 +21,7 @@ from cleanrl_worker.agents.atari import AtariAgent
 from cleanrl_worker.agents.choice import choose_agent, make_agent
 from cleanrl_worker.agents.layers import DiscreteAgent, SharedTrunkAgent
 from cleanrl_worker.agents.separate import Agent, GaussianAgent
-from cleanrl_worker.errors import BadInput, TrainingStopped
+from cleanrl_worker.errors import TrainingStopped
 from cleanrl_worker.ranges import Range
 from cleanrl_worker.training.acting import (
     Acting,
@@ -518,8 +518,6 @@ def make_policy(
 def check(args: PpoArgs) -> None:
     """Refuse values that no run can be made of."""
     check_args(args, RULES)
-    if args.capture_video:
-        raise BadInput("--capture-video: recording videos is not there yet; leave it out")
 
 
 def train(args: PpoArgs, run: RunContext) -> Evaluation | None:

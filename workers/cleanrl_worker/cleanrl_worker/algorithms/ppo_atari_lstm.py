@@ -382,8 +382,6 @@ class RecurrentPpoLearner:
 def train(args: Args, run: RunContext) -> Evaluation | None:
     """Train until the steps are used up, the return is reached or somebody asks to stop; then evaluate."""
     check_args(args, RULES)
-    if args.capture_video:
-        raise BadInput("--capture-video: recording videos is not there yet; leave it out")
     batch_size = args.num_envs * args.num_steps
     total = args.total_timesteps // batch_size * batch_size
     learner = RecurrentPpoLearner(args, run.make_envs(args), device_for(args), total=total)

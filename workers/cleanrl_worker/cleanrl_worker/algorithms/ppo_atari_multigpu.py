@@ -452,8 +452,6 @@ def agent_for(env_id: str, observations: gym.Space, actions: gym.Space, algo: st
 def check(args: Args) -> None:
     """Refuse values that no run can be made of."""
     check_args(args, RULES)
-    if args.capture_video:
-        raise BadInput("--capture-video: recording videos is not there yet; leave it out")
 
 
 def device_of(args: Args, team: Team) -> torch.device:

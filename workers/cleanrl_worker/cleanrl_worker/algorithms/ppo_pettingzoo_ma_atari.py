@@ -356,8 +356,6 @@ class SelfPlayLearner:
 def check(args: Args) -> None:
     """Refuse values that no run can be made of."""
     check_args(args, RULES)
-    if args.capture_video:
-        raise BadInput("--capture-video: recording videos is not there yet; leave it out")
 
 
 def train(args: Args, run: RunContext) -> Evaluation | None:

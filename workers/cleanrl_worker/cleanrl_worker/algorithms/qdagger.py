@@ -330,6 +330,7 @@ class QDaggerLearner:
                 charts = self._study(min(block, self.play_from))
             case Phase.PLAY:
                 charts = self._play(min(block, self.total), run)
+        self._forget_lessons()
         charts["charts/SPS"] = run.steps_per_second(self.step)
         run.writer.add_scalars(charts, self.step)
 
@@ -381,7 +382,6 @@ class QDaggerLearner:
             losses = self._update(lesson, lesson, 1.0)
             before, self.step = self.step, self.step + 1
             self._move_target_if_due(before)
-        self._forget_lessons()
         charts = {"loss": losses.total, "q_loss": losses.td, "distill_loss": losses.distill}
         self._check_finite(losses)
         return {f"charts/offline/{name}": float(value) for name, value in charts.items()}
@@ -462,7 +462,7 @@ class QDaggerLearner:
 
     def _forget_lessons(self) -> None:
         """The student's transitions need the memory; a teacher that can be asked is better than what it once did."""
-        if self.phase is Phase.PLAY and not self._by_trajectories:
+        if self.phase is Phase.PLAY and not self._by_trajectories and len(self.lessons):
             self.lessons = self._make_buffer(self.args.num_envs)
 
     def _check_finite(self, losses: Losses) -> None:
@@ -519,8 +519,6 @@ class QDaggerLearner:
 def check(args: Args) -> None:
     """Refuse values that no run can be made of."""
     check_args(args, RULES)
-    if args.capture_video:
-        raise BadInput("--capture-video: recording videos is not there yet; leave it out")
     if wrong := list(file_problems({"NEEDS_FILES": NEEDS_FILES, "REFUSED": REFUSED}, asdict(args))):
         raise BadInput("; ".join(sentence for _, sentence in wrong))
 

@@ -480,8 +480,6 @@ class RainbowLearner:
 def train(args: Args, run: RunContext) -> Evaluation | None:
     """Train until the steps are used up, the return is reached or somebody asks to stop; then evaluate."""
     check_args(args, RULES)
-    if args.capture_video:
-        raise BadInput("--capture-video: recording videos is not there yet; leave it out")
     envs = run.make_envs(args)
     whole_steps = replace(args, buffer_size=args.buffer_size // args.num_envs * args.num_envs)
     learner = RainbowLearner(args, envs, make_replay(whole_steps, envs, folder=run.folder.root), device_for(args))

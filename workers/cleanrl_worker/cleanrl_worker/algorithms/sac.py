@@ -19,7 +19,6 @@ import torch
 from torch import nn
 
 from cleanrl_worker.agents.continuous import LOG_STD_MIDDLE, LOG_STD_REACH, ActorCritic, GaussianActor, QNetwork
-from cleanrl_worker.errors import BadInput
 from cleanrl_worker.ranges import Range
 from cleanrl_worker.training.acting import ObservationNormaliser
 from cleanrl_worker.training.adam import FlatAdam
@@ -309,8 +308,6 @@ class SacLearner(OffPolicyLearner):
 def train(args: Args, run: RunContext) -> Evaluation | None:
     """Train until the steps are used up, the return is reached or somebody asks to stop; then evaluate."""
     check_args(args, RULES)
-    if args.capture_video:
-        raise BadInput("--capture-video: recording videos is not there yet; leave it out")
     envs = run.make_envs(args)
     learner = SacLearner(args, envs, make_replay(args, envs, folder=run.folder.root), device_for(args))
     return train_to_the_end(learner, run, total=args.total_timesteps)

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from cleanrl_worker.agents.continuous import Actor, ActorCritic, QNetwork
-from cleanrl_worker.errors import BadInput
 from cleanrl_worker.ranges import Range
 from cleanrl_worker.training.acting import ObservationNormaliser
 from cleanrl_worker.training.arguments import check_args
@@ -194,8 +193,6 @@ class Td3Learner(OffPolicyLearner):
 def train(args: Args, run: RunContext) -> Evaluation | None:
     """Train until the steps are used up, the return is reached or somebody asks to stop; then evaluate."""
     check_args(args, RULES)
-    if args.capture_video:
-        raise BadInput("--capture-video: recording videos is not there yet; leave it out")
     envs = run.make_envs(args)
     learner = Td3Learner(args, envs, make_replay(args, envs, folder=run.folder.root), device_for(args))
     return train_to_the_end(learner, run, total=args.total_timesteps)

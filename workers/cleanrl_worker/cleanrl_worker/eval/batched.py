@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +15,13 @@ import numpy as np
 from mosaic_wire.files import write_json_atomically
 
 from cleanrl_worker.env_kwargs import read_env_kwargs
-from cleanrl_worker.errors import BadInput
 from cleanrl_worker.eval.policies import TrainedPolicy
 from cleanrl_worker.modes.policy_eval import EvaluationSettings
 from cleanrl_worker.training.acting import Policy
 from cleanrl_worker.training.channel import Channel
 from cleanrl_worker.training.envs import make_single, said_of
 from cleanrl_worker.training.evaluation import MOST_STEPS, SEED_OFFSET, Episode, Limits, play_episodes
+from cleanrl_worker.training.recording import make_filmed
 from cleanrl_worker.training.remembering import tell_episodes
 from cleanrl_worker.training.run_context import RunContext
 from cleanrl_worker.training.standalone import stopped_by_signals
@@ -159,16 +158,9 @@ def _filmed(
     env_id: str, env_kwargs: Mapping[str, Any] | None, pipeline: str, videos: Path, batch: int
 ) -> gym.Env[Any, Any]:
     """The environment whose first episode is recorded."""
-    if importlib.util.find_spec("moviepy") is None:
-        raise BadInput(
-            "videos need packages that are not installed (moviepy); install them: mosaic extras install video; "
-            "or evaluate without videos"
-        )
-    env = make_single(env_id, env_kwargs, pipeline=pipeline, render_mode="rgb_array")
-    return gym.wrappers.RecordVideo(
-        env, str(videos / f"eval-{batch}"), episode_trigger=lambda episode: episode == 0, name_prefix="eval",
-        disable_logger=True,
-    )  # fmt: skip
+    env = make_filmed(env_id, env_kwargs, pipeline=pipeline, flag="eval_capture_video")
+    env.film(videos / f"eval-{batch}" / "eval-episode-0.mp4")
+    return env
 
 
 def evaluate_run(

@@ -18,6 +18,7 @@ from cleanrl_worker.errors import BadInput
 from cleanrl_worker.training.envs import EpisodeTracker, VectorEnvs
 from cleanrl_worker.training.evaluating import Evaluator
 from cleanrl_worker.training.evaluation import Evaluation
+from cleanrl_worker.training.recording import Recorder
 from cleanrl_worker.training.run_context import RunContext
 from cleanrl_worker.training.state import TrainingState
 
@@ -88,10 +89,14 @@ def train_to_the_end(learner: Learner, run: RunContext, *, total: int) -> Evalua
     """Train until `total` steps, the wished-for return, or somebody asks to stop; then evaluate. Closes the envs."""
     args = learner.args
     evaluator = Evaluator.of(args, run.env_to_evaluate(args.env_id), run.pipeline) if args.eval_episodes else None
+    recorder = None
     try:
+        recorder = Recorder.of(args, run) if args.capture_video else None
         _begin(learner, run, total)
         while True:
             _keep_what_is_due(learner, run, evaluator, total)
+            if recorder is not None:
+                recorder.record_if_due(learner, run)
             if learner.step >= total or run.should_stop(learner.step, learner.snapshot):
                 break
             if learner.episodes.has_reached(args.stop_at_return):
@@ -107,6 +112,8 @@ def train_to_the_end(learner: Learner, run: RunContext, *, total: int) -> Evalua
         learner.envs.close()
         if evaluator is not None:
             evaluator.close()
+        if recorder is not None:
+            recorder.close()
 
 
 def _begin(learner: Learner, run: RunContext, total: int) -> None:

@@ -333,6 +333,14 @@ class RunContext:
         """What an evaluation at this step has found, if there was one."""
         return self.evaluation if step == self._evaluated_at else None
 
+    def record(self, step: int, film: Callable[[Callable[[], bool]], Path | None], snapshot: Snapshot) -> None:
+        """Have a video made, and list it."""
+        began_at = time.monotonic()
+        video = film(lambda: self.stop_requested(lambda: self.save_last(step, snapshot)))
+        self._started_at += time.monotonic() - began_at  # nor is this slow training
+        if video is not None:
+            self._channel.tell("video", {"path": str(video.relative_to(self.folder.root))})
+
     def save_policy(self, model: Any, name: str) -> None:
         """Write the bare weights for people who load them elsewhere, as CleanRL does: a state dict or several."""
         write_policy(self.folder, name, policy_bytes(model))

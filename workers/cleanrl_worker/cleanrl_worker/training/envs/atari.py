@@ -60,6 +60,7 @@ class AtariGame(gym.Wrapper):
         meanings = env.unwrapped.get_action_meanings()  # type: ignore[attr-defined]
         self._fires = len(meanings) >= 3 and meanings[1] == "FIRE"
         self.observation_space = gym.spaces.Box(0, 255, (settings.stack, SIDE, SIDE), dtype=np.uint8)
+        self.metadata = {**env.metadata, "render_fps": 60 / skip}  # drawn once a step, the game runs at 60
         height, width = self._ale.getScreenDims()
         self._screens = (np.zeros((height, width), np.uint8), np.zeros((height, width), np.uint8))
         self._stack = np.zeros((settings.stack, SIDE, SIDE), dtype=np.uint8)
@@ -141,6 +142,10 @@ class AtariGame(gym.Wrapper):
         stack[:-1] = stack[1:]
         brighter = np.maximum(*self._screens, out=self._screens[0])
         cv2.resize(brighter, (SIDE, SIDE), dst=stack[-1], interpolation=cv2.INTER_AREA)
+
+    def render(self) -> Any:
+        """The screen; this class plays past gymnasium's wrapper, which therefore thinks nothing has begun."""
+        return self.env.unwrapped.render()
 
     # -- beginnings
 

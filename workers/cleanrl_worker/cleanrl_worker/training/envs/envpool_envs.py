@@ -83,9 +83,10 @@ class EnvpoolGame(gym.Env):
     Between two lives envpool does the same as between two episodes of training.
     """
 
-    metadata = {"render_modes": []}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
 
-    def __init__(self, env_id: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, env_id: str, options: Mapping[str, Any], *, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
         self._envs = EnvpoolEnvs(env_id, 1, {**ATARI, **options}, is_atari=True)
         self.observation_space, self.action_space = self._envs.observation_space, self._envs.action_space
         self._obs: np.ndarray | None = None
@@ -107,6 +108,12 @@ class EnvpoolGame(gym.Env):
         self._obs = step.obs[0]
         cut = bool(step.truncated[0])
         return self._obs, float(step.raw_rewards[0]), bool(step.over[0]) and not cut, cut, {}
+
+    def render(self) -> np.ndarray:
+        """What the agent sees, for envpool draws nothing else: its newest picture."""
+        assert self._obs is not None
+        grey: np.ndarray = self._obs[-1]
+        return np.repeat(grey[:, :, None], 3, axis=2)
 
     def close(self) -> None:
         self._envs.close()

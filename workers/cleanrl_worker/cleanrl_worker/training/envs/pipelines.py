@@ -89,7 +89,7 @@ class Atari:
         if not training and find_spec("ale_py") is None and find_spec("envpool") is not None:
             from cleanrl_worker.training.envs.envpool_envs import EnvpoolGame
 
-            return EnvpoolGame(envpool_name(env_id), self.for_envpool(env_kwargs))
+            return EnvpoolGame(envpool_name(env_id), self.for_envpool(env_kwargs), **options)
         game = atari_game(env_id)
         from cleanrl_worker.training.envs.atari import AtariGame
 
