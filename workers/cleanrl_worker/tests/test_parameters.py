@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from cleanrl_worker.training.adam import FlatAdam, _pieces
 from cleanrl_worker.training.parameters import FlatParameters, NumpyMlp
 from torch import nn
 
@@ -43,3 +44,29 @@ def test_other_layers_are_refused() -> None:
     ):
         with pytest.raises(TypeError, match="Linear layers"):
             NumpyMlp(FlatParameters(network), "", network)
+
+
+@pytest.mark.parametrize("size", [1, 5, 128, 1001, 143_362])
+def test_the_pieces_that_a_gpu_gets_are_the_block(size: int) -> None:
+    block = torch.arange(size, dtype=torch.float32)
+    pieces = _pieces(block)
+    assert len(pieces) <= 32
+    assert torch.equal(torch.cat(pieces), block)
+    assert all(piece.storage_offset() % 4 == 0 for piece in pieces)
+    assert {piece.untyped_storage().data_ptr() for piece in pieces} == {block.untyped_storage().data_ptr()}
+
+
+@pytest.mark.gpu
+def test_adam_moves_a_block_on_a_gpu_as_torch_does_to_the_bit() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    torch.manual_seed(3)
+    ours, theirs = (nn.Parameter(torch.zeros(143_362, device="cuda")) for _ in range(2))
+    ours.grad, theirs.grad = torch.zeros_like(ours), torch.zeros_like(theirs)
+    adam, reference = FlatAdam(ours), torch.optim.Adam([theirs], lr=0.01, fused=True)
+    for _ in range(3):
+        ours.grad.copy_(torch.randn_like(ours))
+        theirs.grad.copy_(ours.grad)
+        adam.step(0.01)
+        reference.step()
+    assert torch.equal(ours, theirs)
