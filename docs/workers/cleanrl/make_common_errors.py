@@ -75,7 +75,12 @@ TOPICS = (
     ),
     Topic(
         "Values that do not fit each other",
-        ("algorithms/ppo.py", "training/arguments.py", "algorithms", "agents/choice.py"),
+        ("algorithms/ppo.py", "algorithms/c51.py", "algorithms/ddpg.py", "algorithms/dqn.py", "algorithms/ppg.py",
+         "algorithms/ppo_atari_lstm.py", "algorithms/ppo_atari_multigpu.py",
+         "algorithms/ppo_pettingzoo_ma_atari.py", "algorithms/ppo_rnd.py", "algorithms/pqn.py",
+         "algorithms/pqn_lstm.py", "algorithms/qdagger.py", "algorithms/rainbow.py", "algorithms/sac.py",
+         "algorithms/sac_discrete.py", "algorithms/td3.py",
+         "training/arguments.py", "training/q_policies.py", "training/off_policy.py", "agents/choice.py"),
         "each value is possible, but no run can be made of them together, or the environment is not for this algorithm",
         "change one of the values the message names; a dry run tells all of them at once",
     ),
@@ -96,7 +101,9 @@ TOPICS = (
     Topic(
         "Checkpoints and models",
         ("mosaic_wire/checkpoints.py", "modes/checkpoints.py", "training/checkpoint.py", "training/foreign_model.py",
-         "training/weights.py", "training/weights_reader.py"),
+         "training/weights.py", "training/weights_reader.py", "training/rollout_state.py", "training/saving.py",
+         "training/replay.py", "training/replay_segments.py", "training/frame_replay.py", "training/teacher.py",
+         "training/trajectories.py"),
         "the checkpoint is missing, damaged, or of another algorithm, environment or shape; or a model file is none",
         "name another checkpoint (`mosaic show RUN` lists them) or train from the start",
     ),
@@ -109,6 +116,7 @@ TOPICS = (
     Topic(
         "While it trains",
         ("runtime.py", "training/events.py", "training/run_context.py", "training_process.py", "training/evaluation.py",
+         "training/loop.py", "training/replay_storage.py", "training/recording.py", "training/team.py",
          "eval/batched.py", "eval/policies.py", "launcher.py"),
         "training started and could not go on; checkpoints written before are whole",
         "cure the reason, then `mosaic resume RUN` goes on from the last checkpoint",

@@ -45,7 +45,10 @@ def main(words: Sequence[str]) -> None:
         expected["random"] |= {env_id: random_return(env_id) for env_id in words[1:]}
         _write_json(EXPECTED, {**expected, "random": dict(sorted(expected["random"].items()))})
     elif words:
-        added = [json.loads(Path(word).read_text()) for word in words]
+        texts = {word: Path(word).read_text() for word in words}
+        for word in (word for word, text in texts.items() if not text.strip()):
+            sys.stderr.write(f"{word} is empty: its training has not ended, or failed\n")
+        added = [json.loads(text) for text in texts.values() if text.strip()]
         known = {_key(result): result for result in [*json.loads(LEARNED.read_text()), *added]}
         _write_json(LEARNED, [known[key] for key in sorted(known)])
     learned, expected = json.loads(LEARNED.read_text()), json.loads(EXPECTED.read_text())

@@ -57,6 +57,9 @@ class PlayDaemon:
         self.refusal: tuple[grpc.StatusCode, str] | None = None
         self.registrations: list[messages.RegisterWorkerRequest] = []
         self.heartbeats: list[messages.HeartbeatRequest] = []
+        self.metrics: list[messages.PublishRunMetricsRequest] = []
+        self.steps: list[messages.RunStep] = []
+        self.episodes: list[messages.RunEpisode] = []
         self.strangers: list[str] = []
         """Names of the calls that came with a wrong token"""
         self.control_streams = 0
@@ -143,7 +146,7 @@ class PlayDaemon:
 
 
 class _WorkerCalls(TrainerServiceServicer):
-    """The three calls a worker makes."""
+    """The calls a worker makes."""
 
     def __init__(self, daemon: PlayDaemon) -> None:
         self._daemon = daemon
@@ -158,6 +161,27 @@ class _WorkerCalls(TrainerServiceServicer):
         self._check_session(request.run_id, context, "Heartbeat")
         self._daemon.heartbeats.append(request)
         return messages.HeartbeatResponse()
+
+    def PublishRunMetrics(
+        self, request: messages.PublishRunMetricsRequest, context: Any
+    ) -> messages.PublishRunMetricsResponse:
+        self._check_session(request.run_id, context, "PublishRunMetrics")
+        self._daemon.metrics.append(request)
+        return messages.PublishRunMetricsResponse(accepted=True, position_json=request.after_json, credits=50_000)
+
+    def PublishRunSteps(
+        self, request: messages.PublishRunStepsRequest, context: Any
+    ) -> messages.PublishTelemetryResponse:
+        self._check_session(request.run_id, context, "PublishRunSteps")
+        self._daemon.steps.extend(request.steps)
+        return messages.PublishTelemetryResponse(stored_seq=len(self._daemon.steps), credits=10_000)
+
+    def PublishRunEpisodes(
+        self, request: messages.PublishRunEpisodesRequest, context: Any
+    ) -> messages.PublishTelemetryResponse:
+        self._check_session(request.run_id, context, "PublishRunEpisodes")
+        self._daemon.episodes.extend(request.episodes)
+        return messages.PublishTelemetryResponse(stored_seq=len(self._daemon.episodes), credits=10_000)
 
     def ControlStream(self, request: messages.ControlStreamRequest, context: Any) -> Iterator[messages.ControlCommand]:
         self._check_session(request.run_id, context, "ControlStream")

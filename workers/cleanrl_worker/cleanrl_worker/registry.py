@@ -14,7 +14,8 @@ from cleanrl_worker.schema import fields_of, literals_of
 
 _ALGORITHMS = Path(__file__).with_name("algorithms")
 _NOT_YET = (
-    "MOSAIC's own implementation of it is not there yet; `--source upstream` runs CleanRL's script, and ppo is ours"
+    "MOSAIC's own implementation of the JAX names is not there yet; `--source upstream` runs CleanRL's script, and the "
+    "name without _jax is ours"
 )
 
 

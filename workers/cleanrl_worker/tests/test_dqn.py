@@ -427,7 +427,6 @@ def test_a_learner_acts_at_random_now_and_then_only_if_it_is_to(tmp_path):
         ({"end_e": -0.1}, "--end-e must be at least 0"),
         ({"exploration_fraction": 2.0}, "--exploration-fraction must be at most 1"),
         ({"train_frequency": 0}, "--train-frequency must be at least 1"),
-        ({"capture_video": True}, "--capture-video"),
         ({"env_id": "Pendulum-v1"}, "dqn needs discrete actions; Pendulum-v1 has Box actions"),
         ({"env_id": "tiny_worlds:CorridorShort-v0"}, "needs vectors or stacked frames of 84 x 84"),
     ],

@@ -250,7 +250,6 @@ def test_a_model_can_be_played(tmp_path):
         ({"num_minibatches": 3}, "--num-minibatches 3 does not divide the batch"),
         ({"total_timesteps": 100}, "less than one phase of 524288 steps"),
         ({"num_aux_rollouts": 5}, "the 2048 sequences of a phase .* cannot be parted into steps of 5"),
-        ({"capture_video": True}, "--capture-video"),
         ({"env_id": "CartPole-v1"}, "needs pictures .height, width, channels. as observations"),
         ({"env_id": "picture_worlds:Quadrants-v0"}, "needs pictures .height, width, channels. as observations"),
     ],

@@ -236,7 +236,6 @@ def test_state_travels_between_processes_unchanged() -> None:
         ({"num_minibatches": 3}, "does not divide the batch of 1024 steps"),
         ({"total_timesteps": 1500, "world_size": 2}, "less than one batch of 2048 steps"),
         ({"local_num_envs": 1, "num_steps": 4}, "too small"),
-        ({"capture_video": True}, "--capture-video"),
     ],
 )
 def test_values_no_run_can_be_made_of_are_refused(flags: dict, message: str) -> None:

@@ -199,7 +199,6 @@ def test_weights_that_are_not_finite_end_the_run():
         ({"num_minibatches": 3}, "does not divide the batch of 2048 steps"),
         ({"total_timesteps": 100}, "less than one batch"),
         ({"num_envs": 2, "num_steps": 2}, "too small"),
-        ({"capture_video": True}, "--capture-video"),
     ],
 )
 def test_values_no_run_can_be_made_of_are_refused(flags, message):

@@ -408,7 +408,7 @@ def test_both_gradients_train_alike(tmp_path):
 
 
 def test_without_a_compiler_training_goes_on_and_says_so(tmp_path):
-    flags = ["--compile", "--num-envs", "2", "--num-steps", "8", "--total-timesteps", "32"]
+    flags = ["--compile", "--no-cuda", "--num-envs", "2", "--num-steps", "8", "--total-timesteps", "32"]
     nowhere = {"CXX": str(tmp_path / "no-such-compiler"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     done = subprocess.run(
         [sys.executable, "-m", "cleanrl_worker.algorithms", "ppo", *flags], cwd=tmp_path, env={**os.environ, **nowhere},

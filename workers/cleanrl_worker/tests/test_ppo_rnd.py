@@ -219,7 +219,6 @@ def test_a_model_plays_as_the_learner_does():
         ({"update_proportion": 2.0}, "--update-proportion must be at most 1"),
         ({"num_minibatches": 3}, "--num-minibatches 3 does not divide the batch"),
         ({"total_timesteps": 100}, "less than one batch"),
-        ({"capture_video": True}, "--capture-video"),
         ({"env_id": "CartPole-v1", "env_backend": "sync"}, "needs stacked frames of 84 x 84 as observations"),
     ],
 )

@@ -10,7 +10,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from cleanrl_worker.algorithms import rainbow
 from cleanrl_worker.algorithms.rainbow import (
     Args,
     Batch,
@@ -27,6 +26,7 @@ from cleanrl_worker.training.envs import SyncEnvs
 from cleanrl_worker.training.replay import make_replay
 from cleanrl_worker.training.run_context import RunContext
 from mosaic_wire.event_files import EventFolderReader
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 WORLD = "picture_worlds:Quadrants-v0"
 ALGO = "rainbow_on_pictures"
@@ -226,21 +226,13 @@ def test_a_resumed_run_ends_as_if_it_had_not_been_stopped(tmp_path, world):
 
 
 def test_a_run_without_its_replay_buffer_fills_it_before_it_learns_again(tmp_path):
-    run_rainbow(tmp_path / "first", **SHORT, checkpoint_freq=100, checkpoint_replay="none")
-    checkpoint = tmp_path / "first" / "checkpoints" / "step-100"
-    run_rainbow(tmp_path / "second", **SHORT, checkpoint_replay="none", resume=checkpoint)
+    flags = {**SHORT, "learning_starts": 120, "checkpoint_replay": "none"}
+    run_rainbow(tmp_path / "first", **flags, checkpoint_freq=100)
+    assert set(scalars(tmp_path / "first")["losses/td_loss"]) == {200, 240}
+    run_rainbow(tmp_path / "second", **flags, resume=tmp_path / "first" / "checkpoints" / "step-100")
     charts = scalars(tmp_path / "second")
     assert charts["charts/replay_size"] == {200: 100, 240: 140}
-    first = RunContext(ALGO, tmp_path / "third", Quiet(), resume=checkpoint)
-    args = Args(**SHORT, checkpoint_replay="none")
-    envs = first.make_envs(args)
-    learner = RainbowLearner(args, envs, make_replay(args, envs), torch.device("cpu"))
-    learner.restore(first.checkpoint)
-    updates = []
-    learner.update = lambda: updates.append(learner.step) or rainbow.Losses(*torch.zeros(3))
-    learner.learn(first)
-    assert min(updates) == 160  # sixty steps after 100
-    first.writer.close()
+    assert set(charts["losses/td_loss"]) == {240}
 
 
 def test_weights_that_are_not_finite_end_the_run_and_are_never_saved(tmp_path):
@@ -256,19 +248,19 @@ def test_the_predicted_returns_of_a_probe_are_charted(tmp_path):
     learner = RainbowLearner(args, envs, make_replay(args, envs), torch.device("cpu"))
     learner.begin_episodes()
     run = RunContext(ALGO, tmp_path, Quiet())
-    told = []
-    run.writer.add_histogram = lambda *arguments: told.append(arguments)
     while learner.step < 1000:
         learner.learn(run)
     run.writer.close()
-    assert [(tag, step) for tag, _, _, step in told] == [("charts/predicted_returns", 1000)]
-    _, support, shares, _ = told[0]
-    np.testing.assert_allclose(support, np.linspace(0, 3, 11), atol=1e-6)
+    events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"histograms": 0})
+    events.Reload()
+    (event,) = events.Histograms("charts/predicted_returns")
+    histogram, shares = event.histogram_value, np.array(event.histogram_value.bucket)
+    assert (event.step, len(shares), histogram.min, histogram.max) == (1000, 11, 0, 3)
     assert shares.sum() == pytest.approx(1, rel=1e-5)
     with torch.no_grad():
         each = learner.agent(torch.from_numpy(learner.probe), None).exp().numpy()
-    expected = np.mean([rows[(rows @ support).argmax()] for rows in each], axis=0)
-    np.testing.assert_allclose(shares, expected, rtol=1e-5)
+    best = [rows[(rows @ np.linspace(0, 3, 11)).argmax()] for rows in each]
+    np.testing.assert_allclose(shares, np.mean(best, axis=0), rtol=1e-5)
 
 
 # -- policies
@@ -321,7 +313,6 @@ def test_a_saved_policy_plays_with_mean_weights_and_sampled_with_noise(tmp_path)
         ({"buffer_size": 6, "num_envs": 2}, "--buffer-size 6 is too small"),
         ({"learning_starts": 20_000_000}, "--learning-starts 20000000 leaves none"),
         ({"n_atoms": 1}, "--n-atoms must be at least 2"),
-        ({"capture_video": True}, "--capture-video"),
     ],
 )
 def test_values_no_run_can_be_made_of_are_refused(tmp_path, flags, message):
@@ -366,6 +357,7 @@ def test_compiled_losses_are_the_same():
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.timeout(600)  # the sets may have to be installed first
 @pytest.mark.usefixtures("atari")
 def test_pong_is_played_and_a_resumed_run_is_the_same(tmp_path):
     flags = {

@@ -16,6 +16,7 @@ from torch.distributions import AffineTransform, Normal, TanhTransform, Transfor
 from torch.nn import functional
 
 ROWS = 48
+CRITICS_AT_ZERO = {f"qf{number}_{what}": torch.zeros(1) for number in (1, 2) for what in ("values", "errors")}
 LOW, HIGH, SCALE, BIAS = (-1.0, 0.0), (1.0, 4.0), (1.0, 2.0), (0.0, 2.0)
 
 
@@ -165,11 +166,13 @@ def test_alpha_follows_the_entropy():
         optimizer.step()
         assert figures["alpha_loss"].item() == pytest.approx(loss.item(), rel=2e-3)
         assert figures["alpha"].item() == pytest.approx(log_alpha.exp().item(), rel=1e-4)
+    assert learner.charts({**CRITICS_AT_ZERO, **figures})["losses/alpha"] == figures["alpha"].item()
     fixed = learner_with_a_batch(autotune=False, alpha=0.7)
     with torch.no_grad():
-        figures = fixed.update(policy=True, targets=True)
-    assert figures["alpha"].item() == pytest.approx(0.7)
-    assert "alpha_loss" not in figures
+        charts = fixed.charts(fixed.update(policy=True, targets=True))
+    assert charts["losses/alpha"] == pytest.approx(0.7)
+    assert "losses/actor_loss" in charts
+    assert "losses/alpha_loss" not in charts
 
 
 @torch.no_grad()

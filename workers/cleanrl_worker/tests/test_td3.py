@@ -117,6 +117,20 @@ def test_weights_move_as_torch_s_adam_would_move_them():
 
 
 @torch.no_grad()
+def test_charts_show_means_of_the_batch():
+    learner = learner_with_a_batch()
+    figures = learner.update(policy=True, targets=True)
+    charts = learner.charts(figures)
+    losses = [np.mean(figures[f"{name}_errors"].numpy() ** 2) for name in ("qf1", "qf2")]
+    assert charts["losses/qf1_loss"] == pytest.approx(losses[0], rel=1e-5)
+    assert charts["losses/qf2_loss"] == pytest.approx(losses[1], rel=1e-5)
+    assert charts["losses/qf_loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert charts["losses/qf2_values"] == pytest.approx(figures["qf2_values"].numpy().mean(), rel=1e-5)
+    assert charts["losses/actor_loss"] == pytest.approx(-figures["actor_values"].numpy().mean(), rel=1e-5)
+    assert "losses/actor_loss" not in learner.charts(learner.update(policy=False, targets=False))
+
+
+@torch.no_grad()
 def test_the_policy_is_delayed_and_targets_follow_it():
     learner = learner_with_a_batch(policy_frequency=3)
     assert [learner.due(count) for count in range(5)] == [
