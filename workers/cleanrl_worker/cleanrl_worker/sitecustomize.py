@@ -17,7 +17,6 @@ import json
 import os
 import sys
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from types import ModuleType
@@ -58,7 +57,8 @@ vector_observers: list[Callable[[Any], None]] = []
 # ------------------------------------------------------------------ installing
 
 _settings: HookSettings | None = None
-_writers: weakref.WeakSet[Any] = weakref.WeakSet()
+_writers: list[Any] = []
+"""Kept: a script that is over has let go of them, and what they hold would be lost"""
 _observing = False
 
 
@@ -84,7 +84,7 @@ def install_in_child(text: str) -> None:
 
 def flush_writers() -> None:
     """Bring to disk what a script that ends without closing its writers would lose."""
-    for writer in list(_writers):
+    for writer in _writers:
         try:
             writer.flush()
         except Exception as error:  # noqa: BLE001 - a closed writer, a full disk: the script is over anyway
@@ -174,7 +174,7 @@ def _patch_summary_writer(module: ModuleType) -> None:
         else:
             kwargs["flush_secs"] = min(kwargs.get("flush_secs", FLUSH_S), FLUSH_S)
         original(self, log_dir, *args, **kwargs)
-        _writers.add(self)
+        _writers.append(self)
 
     writer.__init__ = __init__
 

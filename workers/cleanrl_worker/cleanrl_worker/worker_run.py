@@ -12,6 +12,7 @@ from mosaic_wire import env
 from mosaic_wire.capabilities import WorkerCapabilities
 from mosaic_wire.errors import RegistrationRefused, SessionError, SessionStopped
 from mosaic_wire.exit_record import ExitOutcome
+from mosaic_wire.frames import remove_frames
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
 from mosaic_wire.session import WorkerSession
@@ -85,7 +86,10 @@ class WorkerRun(ABC):
             except SessionError as error:
                 logger.error("%s", error)
                 return EXIT_FAILED
-            return self._run_registered(session)
+            try:
+                return self._run_registered(session)
+            finally:
+                remove_frames(config.run_id)  # a training process that failed or was killed leaves them
 
     def _run_registered(self, session: WorkerSession) -> int:
         emitter = LifecycleEmitter(session, self.first_manifest(session))

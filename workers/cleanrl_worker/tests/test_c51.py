@@ -13,6 +13,7 @@ from cleanrl_worker.algorithms.c51 import (
     Args,
     AtariArgs,
     AtariQNetwork,
+    C51Learner,
     NumpyGradient,
     QNetwork,
     TorchGradient,
@@ -23,9 +24,10 @@ from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.testing_runs import charts, train_here, weights_digest
 from cleanrl_worker.training.categorical_mlp import CategoricalMlp
 from cleanrl_worker.training.channel import Command
+from cleanrl_worker.training.envs import make_envs
 from cleanrl_worker.training.foreign_model import read_foreign_model
 from cleanrl_worker.training.parameters import FlatParameters
-from cleanrl_worker.training.replay import Transitions
+from cleanrl_worker.training.replay import Transitions, make_replay
 from cleanrl_worker.training.return_distributions import Atoms, project
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
@@ -33,6 +35,7 @@ from torch import nn
 CPU = torch.device("cpu")
 PICTURES = {
     "env_id": "picture_worlds:Quadrants-v0", "buffer_size": 500, "batch_size": 32, "learning_starts": 64,
+    "target_network_frequency": 50,
     "v_min": 0, "v_max": 4, "n_atoms": 21,
 }  # fmt: skip
 
@@ -68,6 +71,15 @@ def _test_environments():
 
 def run_c51(folder: Path, *commands, args=Args, algo: str = "", resume: Path | None = None, **flags):
     return train_here(c51, folder, args(**flags), algo=algo, commands=commands, resume=resume)
+
+
+class NoRun:
+    class writer:
+        add_scalars = staticmethod(lambda values, step: None)
+
+    @staticmethod
+    def steps_per_second(step):
+        return 1.0
 
 
 # -- the projection
@@ -241,7 +253,7 @@ def test_predicted_returns_are_charted_and_become_those_that_come(tmp_path):
 def test_pictures_are_learned_from(tmp_path):
     _, evaluation = run_c51(
         tmp_path, args=AtariArgs, **PICTURES, total_timesteps=600, gamma=0.5, learning_rate=5e-4,
-        exploration_fraction=0.5, target_network_frequency=50, eval_episodes=4,
+        exploration_fraction=0.5, eval_episodes=4,
     )  # fmt: skip
     assert evaluation.mean_return >= 6  # of 8; at random 2
 
@@ -261,7 +273,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     [
         (Args, {**QUICK, "env_id": "CartPole-v1", "buffer_size": 400, "total_timesteps": 1200, "v_max": 100}),
         (Args, {**QUICK, "env_id": "CartPole-v1", "num_envs": 8, "total_timesteps": 1200, "v_max": 100}),
-        (AtariArgs, {**PICTURES, "total_timesteps": 500, "buffer_size": 150, "target_network_frequency": 80}),
+        (AtariArgs, {**PICTURES, "total_timesteps": 500, "buffer_size": 150, "train_frequency": 10}),
     ],
     ids=["sync", "native", "pictures"],
 )
@@ -297,6 +309,36 @@ def test_weights_that_are_not_finite_end_the_run_and_are_never_saved(tmp_path):
     with pytest.raises(TrainingStopped, match="not finite at step 300: lower --learning-rate"):
         run_c51(tmp_path, **{**QUICK, "learning_rate": 1e38}, checkpoint_freq=300)
     assert not list(tmp_path.glob("checkpoints/step-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore")  # of the compiler's own packages
+def test_compiled_it_learns_the_same(tmp_path, caplog):
+    found = []
+    for compile_it in (False, True):
+        run_c51(tmp_path / str(compile_it), **{**QUICK, "total_timesteps": 400}, compile=compile_it)
+        found.append(charts(tmp_path / str(compile_it))["losses/loss"])
+    assert not [record for record in caplog.records if record.name.startswith("cleanrl_worker")]  # it was possible
+    assert [step for step, _ in found[0]] == [step for step, _ in found[1]]
+    assert [loss for _, loss in found[0]] == pytest.approx([loss for _, loss in found[1]], rel=1e-3)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_it_learns_the_same():
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    found = []
+    args = Args(**{**QUICK, "env_id": "CartPole-v1", "learning_starts": 80, "v_max": 100})
+    for device in (CPU, torch.device("cuda")):
+        envs = make_envs(args.env_id, 1)
+        learner = C51Learner(args, envs, make_replay(args, envs), device)
+        learner.begin_episodes()
+        learner.learn(NoRun())
+        learner.learn(NoRun())
+        found.append(learner.gradient.losses())
+        assert learner.predicted_returns(learner.probe).sum() == pytest.approx(1, rel=1e-4)
+    assert found[0] == pytest.approx(found[1], rel=1e-3)
 
 
 # -- files and bad input

@@ -25,6 +25,7 @@ from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.expressions import evaluate
 from cleanrl_worker.preflight import check_run
 from cleanrl_worker.testing_runs import charts, train_here, weights_digest
+from cleanrl_worker.threads import set_numpy_threads
 from cleanrl_worker.training.adam import FlatAdam
 from cleanrl_worker.training.channel import Command
 from cleanrl_worker.training.envs import make_envs
@@ -38,6 +39,7 @@ from torch import nn
 CPU = torch.device("cpu")
 PICTURES = {
     "env_id": "picture_worlds:Quadrants-v0", "buffer_size": 500, "batch_size": 32, "learning_starts": 64,
+    "target_network_frequency": 50,
 }  # fmt: skip
 
 
@@ -96,10 +98,10 @@ def run_dqn(folder: Path, *commands, args=Args, algo: str = "", resume: Path | N
     return train_here(dqn, folder, args(**flags), algo=algo, commands=commands, resume=resume)
 
 
-def learner_of(num_envs: int = 1, **flags) -> DqnLearner:
+def learner_of(num_envs: int = 1, device: torch.device = CPU, **flags) -> DqnLearner:
     args = Args(num_envs=num_envs, **flags)
     envs = make_envs(args.env_id, num_envs)
-    learner = DqnLearner(args, envs, make_replay(args, envs), CPU)
+    learner = DqnLearner(args, envs, make_replay(args, envs), device)
     learner.begin_episodes()
     return learner
 
@@ -210,6 +212,13 @@ def test_actions_are_random_in_the_share_asked_for_and_the_best_otherwise():
     assert len(asked) < 4000  # nobody follows the network in the last third
 
 
+def test_numpy_uses_as_many_threads_as_it_is_told():
+    try:
+        assert set_numpy_threads(2) == 2
+    finally:
+        assert set_numpy_threads(1) == 1
+
+
 # -- what is stored, and when is learned
 
 
@@ -287,7 +296,7 @@ def test_observations_that_are_no_floats_are_learned_from(tmp_path):
 def test_pictures_are_learned_from(tmp_path):
     _, evaluation = run_dqn(
         tmp_path, args=AtariArgs, **PICTURES, total_timesteps=600, gamma=0.5, learning_rate=5e-4,
-        exploration_fraction=0.5, target_network_frequency=50, eval_episodes=4,
+        exploration_fraction=0.5, eval_episodes=4,
     )  # fmt: skip
     assert evaluation.mean_return >= 6  # of 8; at random 2
 
@@ -306,7 +315,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     [
         (Args, {**QUICK, "env_id": "CartPole-v1", "buffer_size": 400, "total_timesteps": 1200, "tau": 0.5}),
         (Args, {**QUICK, "env_id": "CartPole-v1", "num_envs": 8, "total_timesteps": 1200}),
-        (AtariArgs, {**PICTURES, "total_timesteps": 500, "buffer_size": 150, "target_network_frequency": 80}),
+        (AtariArgs, {**PICTURES, "total_timesteps": 500, "buffer_size": 150, "train_frequency": 10}),
     ],
     ids=["sync", "native", "pictures"],
 )
@@ -361,13 +370,28 @@ def test_an_environment_that_gives_nan_is_named_as_the_cause(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_compiled_update_learns_the_same(tmp_path):
+@pytest.mark.filterwarnings("ignore")  # of the compiler's own packages
+def test_compiled_it_learns_the_same(tmp_path, caplog):
     found = []
-    for compiled in (False, True):
-        run_dqn(tmp_path / str(compiled), **{**QUICK, "total_timesteps": 400}, compile=compiled)
-        found.append(charts(tmp_path / str(compiled))["losses/td_loss"])
+    for compile_it in (False, True):
+        run_dqn(tmp_path / str(compile_it), **{**QUICK, "total_timesteps": 400}, compile=compile_it)
+        found.append(charts(tmp_path / str(compile_it))["losses/td_loss"])
+    assert not [record for record in caplog.records if record.name.startswith("cleanrl_worker")]  # it was possible
     assert [step for step, _ in found[0]] == [step for step, _ in found[1]]
     assert [loss for _, loss in found[0]] == pytest.approx([loss for _, loss in found[1]], rel=1e-3)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_it_learns_the_same():
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    found = []
+    for device in (CPU, torch.device("cuda")):
+        learner = learner_of(device=device, **{**QUICK, "env_id": "CartPole-v1", "learning_starts": 80})
+        learner.learn(NoRun())
+        learner.learn(NoRun())
+        found.append(learner.gradient.losses())
+    assert found[0] == pytest.approx(found[1], rel=1e-3)
 
 
 # -- files and bad input

@@ -342,7 +342,10 @@ def test_weights_of_other_returns_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_compiled_losses_are_the_same():
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it compiles
+def test_compiled_losses_are_the_same(monkeypatch):
+    monkeypatch.setattr(torch._inductor.config, "compile_threads", 1)  # otherwise processes that stay
     network, target = tiny_network(seed=0), tiny_network(seed=1)
     noise = torch.from_numpy(draw_noise(np.random.default_rng(0), network.noise_size))
     obs = pictures(4)

@@ -25,6 +25,7 @@ from cleanrl_worker.training.adam import FlatAdam
 from cleanrl_worker.training.arguments import check_args
 from cleanrl_worker.training.categorical_mlp import CategoricalMlp
 from cleanrl_worker.training.common_args import ReplayArgs
+from cleanrl_worker.training.compiling import compiled
 from cleanrl_worker.training.envs import EpisodeTracker, VectorEnvs, is_image
 from cleanrl_worker.training.evaluation import Evaluation
 from cleanrl_worker.training.loop import device_for, train_to_the_end
@@ -287,7 +288,7 @@ class TorchGradient:
     ) -> None:
         self._agent, self._parameters, self._target, self._gamma = agent, parameters, target, args.gamma
         self._device = device
-        self._entropy = torch.compile(self._cross_entropy) if args.compile else self._cross_entropy
+        self._entropy = compiled(self._cross_entropy, wanted=args.compile)
 
     def descend(self, batch: Transitions) -> None:
         self._loss, self._predicted = self._entropy(*(torch.from_numpy(array).to(self._device) for array in batch))

@@ -24,6 +24,7 @@ from cleanrl_worker.training.acting import ObservationNormaliser, network_dtype
 from cleanrl_worker.training.adam import FlatAdam
 from cleanrl_worker.training.arguments import check_args
 from cleanrl_worker.training.common_args import ReplayArgs
+from cleanrl_worker.training.compiling import compiled
 from cleanrl_worker.training.envs import EpisodeTracker, VectorEnvs, is_image
 from cleanrl_worker.training.evaluation import Evaluation
 from cleanrl_worker.training.loop import device_for, train_to_the_end
@@ -249,7 +250,7 @@ class TorchTdGradient:
     ) -> None:
         self._agent, self._parameters, self._target, self._gamma = agent, parameters, target, args.gamma
         self._device = device
-        self._td = torch.compile(self._td_loss) if args.compile else self._td_loss
+        self._td = compiled(self._td_loss, wanted=args.compile)
 
     def descend(self, batch: Transitions) -> None:
         self._loss, self._predicted = self._td(*(torch.from_numpy(array).to(self._device) for array in batch))
