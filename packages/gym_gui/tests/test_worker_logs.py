@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
+from pathlib import Path
 
 from gym_gui.services.trainer.worker_logs import LogFollower, cap_size, tail_text
 
@@ -74,3 +76,26 @@ def test_a_file_over_its_cap_keeps_its_end_and_the_writer_goes_on(tmp_path):
         assert not cap_size(log, 100_000)
     finally:
         os.close(writer)
+
+
+def test_what_is_kept_of_a_flood_is_bounded_though_it_goes_on_while_it_is_copied(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "stdout.log"
+    path.write_bytes(b"x" * (4 << 20))
+    read = io.BufferedReader.read
+
+    def read_while_somebody_writes(self: io.BufferedReader, size: int = -1) -> bytes:
+        with path.open("ab") as stream:
+            stream.write(b"y" * (1 << 20))
+        return read(self, size)
+
+    class Flooded(io.BufferedReader):
+        read = read_while_somebody_writes
+
+    original = Path.open
+    monkeypatch.setattr(
+        Path, "open", lambda self, mode="r": Flooded(io.FileIO(self, "r")) if mode == "rb" else original(self, mode)
+    )
+    assert cap_size(path, 1 << 20)
+    monkeypatch.undo()
+    assert (tmp_path / "stdout.log.1").stat().st_size == 1 << 19
+    assert path.stat().st_size == 0

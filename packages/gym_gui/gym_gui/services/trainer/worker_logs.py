@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -96,9 +95,13 @@ def cap_size(path: Path, cap_bytes: int) -> bool:
         if size <= cap_bytes:
             return False
         older = path.with_name(path.name + ".1")
+        # No more than that: a worker that floods the file writes on while it is copied.
+        left = cap_bytes // 2
         with path.open("rb") as source, older.open("wb") as target:
-            source.seek(size - cap_bytes // 2)
-            shutil.copyfileobj(source, target, 1 << 20)
+            source.seek(size - left)
+            while left > 0 and (piece := source.read(min(left, 1 << 20))):
+                target.write(piece)
+                left -= len(piece)
         os.truncate(path, 0)
     except OSError as error:
         logger.warning("cannot cap %s: %s", path, error)
