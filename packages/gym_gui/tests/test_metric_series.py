@@ -74,6 +74,7 @@ def test_a_long_curve_is_shown_by_as_many_points_as_were_asked_for(tmp_path: Pat
     shown = series.points(0, len(series), 2_000)
     assert 200 < len(shown) <= 2_000 + 4 * FAN_OUT
     assert (min(shown.values), max(shown.values)) == (-9.0, 9.0)
+    assert (shown.steps[-1], shown.values[-1]) == (199_999, values[-1])
     near = series.between(77_700, 77_800, 2_000)
     assert list(near.steps) == list(range(77_700, 77_801))
 

@@ -34,6 +34,7 @@ from gym_gui.services.trainer.fsm import RunOutcome, RunStatus
 from gym_gui.services.trainer.journal import Journal
 from gym_gui.services.trainer.launch import NOT_TRAINING, with_checkpoint
 from gym_gui.services.trainer.metrics.hub import MetricHub
+from gym_gui.services.trainer.metrics.store import MEAN_RETURN, SPS_TAG
 from gym_gui.services.trainer.records import Headline, NewRun, Parent, RunRecord
 from gym_gui.services.trainer.run_files import delete_run_files
 from gym_gui.services.trainer.run_supervisor import RunSupervisor
@@ -50,6 +51,7 @@ from gym_gui.services.trainer.validation.train_config import (
 logger = logging.getLogger(__name__)
 
 _MAX_KEY_CHARACTERS = 256
+_FIGURES = (MEAN_RETURN, SPS_TAG)
 
 
 class Trainer:
@@ -369,8 +371,17 @@ class Trainer:
 
     async def heartbeat(self, run_id: str, session_token: str, headline: Headline, lifecycle_seq: int) -> None:
         supervisor = await self.worker_session(run_id, session_token)
-        supervisor.heartbeat(replace(headline, metrics=self.metrics.headline(run_id)), lifecycle_seq)
+        supervisor.heartbeat(self._with_curves(run_id, headline), lifecycle_seq)
         self.dispatcher.plan_headline_flush()
+
+    def _with_curves(self, run_id: str, headline: Headline) -> Headline:
+        """What a heartbeat leaves open the run's curves may tell."""
+        values = self.metrics.headline(run_id)
+        if values is None:
+            return headline
+        told = headline.episodic_return, headline.sps
+        known = [values.get(tag) if figure is None else figure for figure, tag in zip(told, _FIGURES, strict=True)]
+        return replace(headline, metrics=values, episodic_return=known[0], sps=known[1])
 
     async def publish_telemetry(self, run_id: str, session_token: str, kind: Kind, messages: Sequence[Any]) -> Receipt:
         """Take steps or episodes of a live worker; those of an analytics run only where it asked for it."""

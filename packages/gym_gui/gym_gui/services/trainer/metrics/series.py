@@ -229,6 +229,9 @@ class Series:
             level, width = level + 1, width * FAN_OUT
         shown = Points()
         self._show(shown, level, begin, end)
+        last = self._points(end - 1, end)  # where the curve stands is what people look for first
+        if (shown.steps[-1], shown.values[-1]) != (last.steps[0], last.values[0]):
+            shown.extend(last)
         return shown
 
     def between(self, first_step: int, last_step: int, most: int) -> Points:
