@@ -381,7 +381,8 @@ class Trainer:
             return headline
         told = headline.episodic_return, headline.sps
         known = [values.get(tag) if figure is None else figure for figure, tag in zip(told, _FIGURES, strict=True)]
-        return replace(headline, metrics=values, episodic_return=known[0], sps=known[1])
+        step = max(headline.step, self.metrics.last_step(run_id))  # news of a curve may overtake a heartbeat
+        return replace(headline, step=step, metrics=values, episodic_return=known[0], sps=known[1])
 
     async def publish_telemetry(self, run_id: str, session_token: str, kind: Kind, messages: Sequence[Any]) -> Receipt:
         """Take steps or episodes of a live worker; those of an analytics run only where it asked for it."""

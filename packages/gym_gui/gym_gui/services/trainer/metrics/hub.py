@@ -72,6 +72,7 @@ class MetricHub:
         self._runs: dict[str, RunMetrics] = {}
         self._live: set[str] = set()
         self._headlines: dict[str, dict[str, float]] = {}
+        self._steps: dict[str, int] = {}
         self._waiting = 0
         self._throttled_at: dict[str, float] = {}
         self._listeners: dict[str, set[asyncio.Event]] = {}
@@ -102,7 +103,7 @@ class MetricHub:
         metrics = self._open(run_id)
         accepted = metrics.take(folders, before, after)
         if accepted:
-            self._headlines[run_id] = metrics.headline()
+            self._headlines[run_id], self._steps[run_id] = metrics.headline(), metrics.last_step()
             if metrics.unstored >= _FLUSH_POINTS:
                 self._flush(run_id, metrics)
         return Answer(accepted, metrics.position, CREDITS, last_step=metrics.last_step())
@@ -110,6 +111,10 @@ class MetricHub:
     def headline(self, run_id: str) -> dict[str, float] | None:
         """The last values of a live run's important curves; None: nothing is known here."""
         return self._headlines.get(run_id)
+
+    def last_step(self, run_id: str) -> int:
+        """How far a live run is by its curves."""
+        return self._steps.get(run_id, 0)
 
     def is_throttled(self, run_id: str) -> bool:
         """Whether its worker was sent away a moment ago."""
@@ -161,6 +166,7 @@ class MetricHub:
         except OSError as error:
             logger.warning("run %s: its event files could not be read to the end: %s", run_id, error)
         self._headlines.pop(run_id, None)
+        self._steps.pop(run_id, None)
         self._flush(run_id, metrics)
         self._live.discard(run_id)
         self._throttled_at.pop(run_id, None)
