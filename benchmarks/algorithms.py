@@ -199,10 +199,10 @@ def main() -> None:
             steps = case.shorter(4) if arguments.quick else case.steps
             print(f"{case.name} {shlex.join(case.flags)} ({steps[0]:,} and {steps[1]:,} steps)")
             results.append(measure(case, both, pairs=1 if arguments.quick else arguments.pairs, steps=steps))
+            if arguments.json:  # as they come: measuring them all takes a while
+                store(arguments.json, results[-1:], checkout, interpreters)
     if results:
         print_results(results)
-    if results and arguments.json:
-        store(arguments.json, results, checkout, interpreters)
 
 
 if __name__ == "__main__":
