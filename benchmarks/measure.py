@@ -64,6 +64,61 @@ def alternate(
     return Sample(tuple(mine)), Sample(tuple(theirs))
 
 
+@dataclass(frozen=True)
+class TwoHorizons:
+    """CPU seconds of a short and of a long run of the same thing, measured several times."""
+
+    short: Sample
+    long: Sample
+
+    def microseconds_per_step(self, horizons: tuple[int, int]) -> Sample:
+        """What a step costs when the start is left out."""
+        steps = horizons[1] - horizons[0]
+        pairs = zip(self.short.values, self.long.values, strict=True)
+        return Sample(tuple((long - short) / steps * 1e6 for short, long in pairs))
+
+
+def alternate_horizons(
+    ours: Callable[[int], float], peer: Callable[[int], float], *, horizons: tuple[int, int], pairs: int
+) -> tuple[TwoHorizons, TwoHorizons]:
+    """`alternate` for a short and a long run each."""
+    short_ours: list[float] = []
+    short_peer: list[float] = []
+
+    def both(measure: Callable[[int], float], shorts: list[float]) -> float:
+        shorts.append(measure(horizons[0]))
+        return measure(horizons[1])
+
+    long_ours, long_peer = alternate(lambda: both(ours, short_ours), lambda: both(peer, short_peer), pairs=pairs)
+    return TwoHorizons(Sample(tuple(short_ours)), long_ours), TwoHorizons(Sample(tuple(short_peer)), long_peer)
+
+
+def print_shares(
+    what: str,
+    names: tuple[str, str],
+    ours: TwoHorizons,
+    peer: TwoHorizons,
+    horizons: tuple[int, int],
+    *,
+    to_reach: float,
+    first_to_reach: float | None = None,
+) -> None:
+    """The table of two runs side by side, start and steps apart."""
+    per_step = [both.microseconds_per_step(horizons) for both in (ours, peer)]
+    reach = f"  (to reach: {first_to_reach:.3f})" if first_to_reach else ""
+    print_table(
+        f"{what}: CPU of a short run ({horizons[0]:,} steps) and a long one ({horizons[1]:,})",
+        [
+            *((f"a step, {name} (µs)", str(sample)) for name, sample in zip(names, per_step, strict=True)),
+            ("ratio of a step", f"{per_step[0].median / per_step[1].median:8.3f}  (to reach: {to_reach:.3f})"),
+            *((f"the short run, {name} (s)", str(both.short)) for name, both in zip(names, (ours, peer), strict=True)),
+            ("ratio of the short run", f"{ours.short.median / peer.short.median:8.3f}{reach}"),
+            *((f"the long run, {name} (s)", str(both.long)) for name, both in zip(names, (ours, peer), strict=True)),
+            ("ratio of the long run, start included", f"{ours.long.median / peer.long.median:8.3f}"),
+        ],
+    )
+
+
 def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in rows)
     print(f"\n{title}")

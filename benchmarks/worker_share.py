@@ -1,4 +1,4 @@
-"""Worker and launcher against the bare script: CPU seconds per step, and CPU until the first step.
+"""Worker and launcher against the bare script: CPU per step, and CPU until the first step.
 
 The bare script is `python -m cleanrl_worker.algorithms ppo …`: the same file, without worker, daemon and pipes. With
 `--script FILE` the same for an unmodified script (CleanRL's, say): `python FILE …` against `mosaic`'s way to run it.
@@ -13,10 +13,9 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
-from measure import alternate, print_table
+from measure import alternate_horizons, print_shares
 from mosaic_wire import env
 from mosaic_wire.ids import new_run_id
 
@@ -78,27 +77,16 @@ def main() -> None:
         extras: dict[str, object] = {"script_path": str(script), "algo_params": {"cuda": False}} if script else {}
         algo = script.stem if script else "ppo"
 
-        def ours(steps: int) -> Callable[[], float]:
-            return lambda: through_the_worker(folder, steps, algo, extras)
+        def ours(steps: int) -> float:
+            return through_the_worker(folder, steps, algo, extras)
 
-        def peer(steps: int) -> Callable[[], float]:
-            return lambda: script_by_hand(folder, steps, script) if script else by_hand(folder, steps)
+        def peer(steps: int) -> float:
+            return script_by_hand(folder, steps, script) if script else by_hand(folder, steps)
 
-        print(f"{arguments.first} steps: the start")
-        first_ours, first_peer = alternate(ours(arguments.first), peer(arguments.first), pairs=arguments.pairs)
-        print(f"{arguments.steps} steps: the whole run")
-        whole_ours, whole_peer = alternate(ours(arguments.steps), peer(arguments.steps), pairs=arguments.pairs)
-    print_table(
-        f"{algo} on {ENV} (CPU seconds; {arguments.pairs} alternating pairs)",
-        [
-            (f"worker + launcher, {arguments.steps} steps", str(whole_ours)),
-            (f"the bare script, {arguments.steps} steps", str(whole_peer)),
-            ("ratio of CPU per step", f"{whole_ours.median / whole_peer.median:8.3f}  (to reach: 1.020)"),
-            ("worker + launcher, first batch", str(first_ours)),
-            ("the bare script, first batch", str(first_peer)),
-            ("ratio of CPU to the first step", f"{first_ours.median / first_peer.median:8.3f}  (to reach: 1.200)"),
-        ],
-    )
+        horizons = (arguments.first, arguments.steps)
+        measured = alternate_horizons(ours, peer, horizons=horizons, pairs=arguments.pairs)
+    names = ("worker + launcher", "the bare script")
+    print_shares(f"{algo} on {ENV}", names, *measured, horizons, to_reach=1.02, first_to_reach=1.2)
 
 
 if __name__ == "__main__":

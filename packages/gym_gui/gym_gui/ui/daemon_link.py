@@ -1,0 +1,336 @@
+"""The window's one connection to the daemon. gRPC runs in threads of its own; what it brings arrives as signals.
+
+    link = DaemonLink(connect, background)              connect: () -> TrainerClient, may start a daemon
+    link.runs_changed.connect(model.update)
+    link.call(lambda client: client.pause(run_id), owner=self, done=…)            one call
+    link.stream(lambda client: client.metrics(run_id, follow=True), self.add, owner=self)   a stream, in batches
+
+A daemon that goes away is said by `state_changed` and looked for again without a click; streams go on by themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from mosaic_wire.proto import trainer_pb2 as pb
+from PySide6.QtCore import QObject, QTimer, Signal, Slot
+from shiboken6 import isValid
+
+from gym_gui.services.trainer.client import RpcStream, TrainerClient
+from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
+from gym_gui.ui.background import Background
+
+T = TypeVar("T")
+
+BATCH_MS = 100
+"""How often news of runs reach the widgets; a window cannot show more, and 200 live runs must not fill its queue"""
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 0.2, 2.0
+
+
+class LinkPhase(Enum):
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    LOST = "lost"
+
+
+@dataclass(frozen=True)
+class LinkState:
+    phase: LinkPhase
+    detail: str = ""
+    """Why it was lost, in words for people"""
+    target: str = ""
+
+
+class Subscription(QObject, Generic[T]):
+    """A stream that is read in its own thread until it is over or `cancel` is called."""
+
+    def __init__(
+        self,
+        link: DaemonLink,
+        open_stream: Callable[[TrainerClient], RpcStream[T]],
+        on_batch: Callable[[list[T]], Any],
+        *,
+        owner: QObject,
+        ended: Callable[[str], Any] | None,
+        every_ms: int,
+        keep_last: int | None,
+    ) -> None:
+        super().__init__(owner)
+        self._link = link
+        self._open = open_stream
+        self._on_batch = on_batch
+        self._ended = ended
+        self._every_ms = every_ms
+        self._waiting: deque[T] = deque(maxlen=keep_last)
+        self._skipped = 0
+        self._flush_is_due = False
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._stream: RpcStream[T] | None = None
+        self._thread = threading.Thread(target=self._read, name="mosaic-stream", daemon=True)
+        self._thread.start()
+
+    @property
+    def skipped(self) -> int:
+        """How many messages were passed over because the window was slower than the stream (only with `keep_last`)."""
+        return self._skipped
+
+    def cancel(self) -> None:
+        """End it; nothing is delivered afterwards."""
+        self._stopped.set()
+        if self._stream is not None:
+            self._stream.cancel()
+        self._link.forget_subscription(self)
+
+    def join(self, timeout_s: float = 5) -> None:
+        self._thread.join(timeout_s)
+
+    def _read(self) -> None:
+        words = ""
+        while not self._stopped.is_set():
+            client = self._link.wait_for_client(self._stopped)
+            if client is None:
+                return
+            try:
+                self._stream = self._open(client)
+                if self._stopped.is_set():  # cancelled in between: `cancel` found no stream to end
+                    self._stream.cancel()
+                for message in self._stream:
+                    self._take(message)
+                    if self._stopped.is_set():
+                        return
+            except DaemonUnreachable:
+                self._link.lose(client)
+                continue
+            except TrainerError as error:
+                words = str(error)
+            break
+        if not self._stopped.is_set():
+            self._link.background.in_window(lambda: self._end(words), owner=self)
+
+    def _take(self, message: T) -> None:
+        with self._lock:
+            if self._waiting.maxlen is not None and len(self._waiting) == self._waiting.maxlen:
+                self._skipped += 1
+            self._waiting.append(message)
+            if self._flush_is_due:
+                return
+            self._flush_is_due = True
+        self._link.background.in_window(self._flush, owner=self)
+
+    def _flush(self) -> None:
+        """In the window's thread: hand over what has gathered; more of it at the earliest in `every_ms`."""
+        with self._lock:
+            batch = list(self._waiting)
+            self._waiting.clear()
+            self._flush_is_due = bool(batch)
+        if batch and not self._stopped.is_set():
+            QTimer.singleShot(self._every_ms, self, self._flush)
+            self._on_batch(batch)
+
+    def _end(self, words: str) -> None:
+        self._flush()
+        self._link.forget_subscription(self)
+        if self._ended is not None:
+            self._ended(words)
+
+
+class DaemonLink(QObject):
+    """Calls and streams of one daemon, and what it tells about all runs."""
+
+    state_changed = Signal(object)  # LinkState
+    runs_loaded = Signal(object)  # tuple[pb.Run, ...]: everything, after each (re)connection
+    runs_changed = Signal(object)  # tuple[pb.Run, ...]: at most every BATCH_MS, each run once
+    runs_removed = Signal(object)  # tuple[str, ...]: run ids
+    happened = Signal(object)  # tuple[pb.StoryEvent, ...]: live only, not what was before the window opened
+    problem = Signal(str)  # of a call whose caller does not want to know
+
+    def __init__(self, connect: Callable[[], TrainerClient], background: Background, parent: QObject | None = None):
+        super().__init__(parent)
+        self.background = background
+        self.state = LinkState(LinkPhase.CONNECTING)
+        self._connect = connect
+        self._client: TrainerClient | None = None
+        self._client_ready = threading.Condition()
+        self._stopped = threading.Event()
+        self._watch_stream: RpcStream[pb.RunUpdate] | None = None
+        self._subscriptions: set[Subscription[Any]] = set()
+        self._news: dict[str, pb.Run] = {}
+        self._events: list[pb.StoryEvent] = []
+        self._removed: list[str] = []
+        self._news_lock = threading.Lock()
+        self._flush_is_due = False
+        self._thread = threading.Thread(target=self._watch, name="mosaic-link", daemon=True)
+
+    # -- life
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave the daemon (it goes on); returns when every thread of this link has ended."""
+        self._stopped.set()
+        with self._client_ready:
+            self._client_ready.notify_all()
+        for subscription in list(self._subscriptions):
+            subscription.cancel()
+            subscription.join()
+        if self._watch_stream is not None:
+            self._watch_stream.cancel()
+        if self._client is not None:
+            self._client.close()
+        if self._thread.is_alive():
+            self._thread.join(15)
+
+    @property
+    def is_connected(self) -> bool:
+        return self.state.phase is LinkPhase.CONNECTED
+
+    # -- what widgets use
+
+    def call(
+        self,
+        function: Callable[[TrainerClient], T],
+        *,
+        owner: QObject,
+        done: Callable[[T], Any] | None = None,
+        failed: Callable[[str], Any] | None = None,
+    ) -> None:
+        """One or several RPCs in a thread; `failed` gets words for people (without it: the signal `problem`)."""
+
+        def run() -> T:
+            client = self._client
+            if client is None:
+                raise DaemonUnreachable(self.state.detail or "not connected to the trainer daemon yet")
+            return function(client)
+
+        def complain(error: Exception) -> None:
+            if not isinstance(error, TrainerError | OSError | ValueError):
+                raise error
+            (failed or self.problem.emit)(str(error))
+
+        self.background.run(run, owner=owner, done=done, failed=complain)
+
+    def stream(
+        self,
+        open_stream: Callable[[TrainerClient], RpcStream[T]],
+        on_batch: Callable[[list[T]], Any],
+        *,
+        owner: QObject,
+        ended: Callable[[str], Any] | None = None,
+        every_ms: int = BATCH_MS,
+        keep_last: int | None = None,
+    ) -> Subscription[T]:
+        """Read a stream in a thread and hand its messages over in batches; `keep_last` bounds what waits for that.
+
+        When the daemon comes back after an absence, `open_stream` is called again: let it ask for what is missing.
+        `ended` is called with "" when the stream is over, or with words for people. It ends with `owner`.
+        """
+        subscription = Subscription(
+            self, open_stream, on_batch, owner=owner, ended=ended, every_ms=every_ms, keep_last=keep_last
+        )
+        self._subscriptions.add(subscription)
+        stopped = subscription._stopped  # the object is gone when `destroyed` is emitted; its event is not
+        subscription.destroyed.connect(lambda: stopped.set())
+        return subscription
+
+    def removed(self, run_ids: tuple[str, ...]) -> None:
+        """Somebody deleted these runs here: tell every widget."""
+        self.runs_removed.emit(run_ids)
+
+    # -- what subscriptions use
+
+    def wait_for_client(self, given_up: threading.Event) -> TrainerClient | None:
+        """The connected client, as soon as there is one; None when it is over."""
+        with self._client_ready:
+            while self._client is None and not self._stopped.is_set() and not given_up.is_set():
+                self._client_ready.wait(0.5)
+            return None if self._stopped.is_set() or given_up.is_set() else self._client
+
+    def lose(self, client: TrainerClient) -> None:
+        """A thread found that nobody answers: the watching thread, which reconnects, must notice now."""
+        if client is self._client and self._watch_stream is not None:
+            self._watch_stream.cancel()
+        self._stopped.wait(_FIRST_RETRY_S)
+
+    def forget_subscription(self, subscription: Subscription[Any]) -> None:
+        self._subscriptions.discard(subscription)
+
+    # -- the watching thread
+
+    def _watch(self) -> None:
+        retry_s = _FIRST_RETRY_S
+        while not self._stopped.is_set():
+            client: TrainerClient | None = None
+            try:
+                client = self._connect()
+                listing = client.list(include_archived=True)
+                retry_s = _FIRST_RETRY_S
+                self._serve(client, listing)
+                words = "the trainer daemon has ended its connection"
+            except TrainerError as error:
+                words = str(error)
+            except OSError as error:
+                words = f"cannot reach the trainer daemon: {error}"
+            with self._client_ready:
+                self._client = None
+            if client is not None:
+                client.close()
+            if not self._stopped.is_set():
+                self._say(LinkState(LinkPhase.LOST, words))
+                self._stopped.wait(retry_s)
+                retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
+
+    def _serve(self, client: TrainerClient, listing: pb.ListRunsResponse) -> None:
+        """Connected: publish the list, then every change of it, until the stream breaks."""
+        runs = tuple(listing.runs)
+        with self._news_lock:
+            self._news.clear()
+            self._removed.clear()
+        self._watch_stream = client.watch(since_seq=listing.last_seq)
+        with self._client_ready:
+            self._client = client
+            self._client_ready.notify_all()
+        self._in_window(lambda: self.runs_loaded.emit(runs))
+        self._say(LinkState(LinkPhase.CONNECTED, target=client.target))
+        for update in self._watch_stream:
+            self._note(update)
+
+    def _say(self, state: LinkState) -> None:
+        def change() -> None:
+            self.state = state
+            self.state_changed.emit(state)
+
+        self._in_window(change)
+
+    def _note(self, update: pb.RunUpdate) -> None:
+        with self._news_lock:
+            self._news[update.run.run_id] = update.run
+            if update.HasField("event"):
+                self._events.append(update.event)
+            if self._flush_is_due:
+                return
+            self._flush_is_due = True
+        self._in_window(self._flush)
+
+    @Slot()
+    def _flush(self) -> None:
+        with self._news_lock:
+            runs, events = tuple(self._news.values()), tuple(self._events)
+            self._news.clear()
+            self._events.clear()
+            self._flush_is_due = bool(runs)
+        if runs:
+            QTimer.singleShot(BATCH_MS, self, self._flush)
+            self.runs_changed.emit(runs)
+        if events:
+            self.happened.emit(events)
+
+    def _in_window(self, function: Callable[[], Any]) -> None:
+        if isValid(self):
+            self.background.in_window(function, owner=self)

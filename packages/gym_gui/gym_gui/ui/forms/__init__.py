@@ -1,0 +1,1 @@
+"""Forms made from what a worker says of its fields."""

@@ -1,0 +1,1 @@
+"""What a worker's runs look like in the window; no widgets."""
