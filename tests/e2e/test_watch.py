@@ -30,7 +30,13 @@ class Watching:
 
     @property
     def seqs(self) -> list[int]:
-        return [update.event.seq for update in self.updates if update.HasField("event")]
+        """Of everything but deletions, which have no number: the story of a deleted run is gone with it."""
+        events = [update.event for update in self.updates if update.HasField("event")]
+        return [event.seq for event in events if event.kind != "deleted"]
+
+    @property
+    def deleted(self) -> list[str]:
+        return [update.run.run_id for update in self.updates if update.event.kind == "deleted"]
 
     def _watch(self) -> None:
         while not self._stopping.is_set():
@@ -86,6 +92,7 @@ def test_no_event_is_missed_or_told_twice_over_restarts(daemon: RunningDaemon, t
         last = daemon.client.list().last_seq
         assert wait_until(lambda: watcher.seqs[-1:] == [last], timeout_s=30), (watcher.seqs[-5:], last)
         seqs = watcher.seqs
+        assert watcher.deleted == [first.run_id]
         assert watcher.connections == 3
         assert watcher.problems == []
     assert seqs == sorted(set(seqs))  # in order, none twice

@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 BATCH_MS = 100
 """How often news of runs reach the widgets; a window cannot show more, and 200 live runs must not fill its queue"""
+DELETED = "deleted"
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 0.2, 2.0
 
 
@@ -146,7 +147,7 @@ class DaemonLink(QObject):
     state_changed = Signal(object)  # LinkState
     runs_loaded = Signal(object)  # tuple[pb.Run, ...]: everything, after each (re)connection
     runs_changed = Signal(object)  # tuple[pb.Run, ...]: at most every BATCH_MS, each run once
-    runs_removed = Signal(object)  # tuple[str, ...]: run ids
+    runs_removed = Signal(object)  # tuple[str, ...]: ids of runs that somebody deleted, here or elsewhere
     happened = Signal(object)  # tuple[pb.StoryEvent, ...]: live only, not what was before the window opened
     problem = Signal(str)  # of a call whose caller does not want to know
 
@@ -239,10 +240,6 @@ class DaemonLink(QObject):
         subscription.destroyed.connect(lambda: stopped.set())
         return subscription
 
-    def removed(self, run_ids: tuple[str, ...]) -> None:
-        """Somebody deleted these runs here: tell every widget."""
-        self.runs_removed.emit(run_ids)
-
     # -- what subscriptions use
 
     def wait_for_client(self, given_up: threading.Event) -> TrainerClient | None:
@@ -310,9 +307,13 @@ class DaemonLink(QObject):
 
     def _note(self, update: pb.RunUpdate) -> None:
         with self._news_lock:
-            self._news[update.run.run_id] = update.run
-            if update.HasField("event"):
-                self._events.append(update.event)
+            if update.event.kind == DELETED:
+                self._news.pop(update.run.run_id, None)
+                self._removed.append(update.run.run_id)
+            else:
+                self._news[update.run.run_id] = update.run
+                if update.HasField("event"):
+                    self._events.append(update.event)
             if self._flush_is_due:
                 return
             self._flush_is_due = True
@@ -321,13 +322,17 @@ class DaemonLink(QObject):
     @Slot()
     def _flush(self) -> None:
         with self._news_lock:
-            runs, events = tuple(self._news.values()), tuple(self._events)
+            runs, events, removed = tuple(self._news.values()), tuple(self._events), tuple(self._removed)
             self._news.clear()
             self._events.clear()
-            self._flush_is_due = bool(runs)
-        if runs:
+            self._removed.clear()
+            self._flush_is_due = bool(runs or removed)
+        if runs or removed:
             QTimer.singleShot(BATCH_MS, self, self._flush)
+        if runs:
             self.runs_changed.emit(runs)
+        if removed:
+            self.runs_removed.emit(removed)
         if events:
             self.happened.emit(events)
 

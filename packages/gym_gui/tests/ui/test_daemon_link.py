@@ -68,3 +68,12 @@ def test_a_stream_goes_on_after_the_daemon_was_killed(qtbot, tmp_path: Path, bac
         daemon.start()
         qtbot.waitUntil(lambda: phases[-1] is LinkPhase.CONNECTED and len(opened) == 2, timeout=30_000)
         link.stop()
+
+
+def test_a_run_that_somebody_else_deletes_goes(qtbot, link: DaemonLink, window_daemon: RunningDaemon) -> None:
+    run = window_daemon.submit(timesteps=5)
+    window_daemon.wait_for(run.run_id, "TERM")
+    gone: list[str] = []
+    link.runs_removed.connect(gone.extend)
+    window_daemon.client.delete(run.run_id)
+    qtbot.waitUntil(lambda: gone == [run.run_id], timeout=30_000)

@@ -550,7 +550,7 @@ class RunUpdate(_message.Message):
     def run(self) -> Global___Run: ...
     @_builtins.property
     def event(self) -> Global___StoryEvent:
-        """absent when only the headline moved"""
+        """Absent when only the headline moved. Of kind `deleted` and without a number when the run was deleted just now."""
 
     def __init__(
         self,

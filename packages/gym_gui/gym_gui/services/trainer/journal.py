@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -22,6 +23,7 @@ T = TypeVar("T")
 
 _WATCHER_BACKLOG = 10_000
 _RETRY_S = 1.0
+DELETED = "deleted"
 
 
 def with_headline(record: RunRecord, headline: Headline) -> RunRecord:
@@ -147,6 +149,10 @@ class Journal:
                 watcher.offer(record, event)
             if not events:
                 watcher.offer(record, None)
+
+    def tell_deleted(self, record: RunRecord) -> None:
+        """The story of a deleted run is gone with it, so its last event has no number: whoever watches now hears it."""
+        self.publish(record, [StoryEvent(0, record.run_id, time.time(), DELETED, "", "", "", {}, record.attempt)])
 
     def watch(self, run_id: str = "") -> Watcher:
         watcher = Watcher(run_id)

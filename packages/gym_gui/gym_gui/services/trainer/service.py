@@ -41,6 +41,7 @@ from gym_gui.services.trainer.errors import (
 )
 from gym_gui.services.trainer.frame_relay import stream_frames
 from gym_gui.services.trainer.fsm import RunStatus
+from gym_gui.services.trainer.journal import DELETED
 from gym_gui.services.trainer.metrics.series import Points
 from gym_gui.services.trainer.metrics.store import Folder
 from gym_gui.services.trainer.records import Headline, RunQuery, RunRecord, StoryEvent
@@ -201,7 +202,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
                 current, live = await watcher.updates.get()
                 if live is None:
                     yield pb.RunUpdate(run=self._run(current))
-                elif live.seq > seen:
+                elif live.seq > seen or live.kind == DELETED:
                     yield pb.RunUpdate(run=self._run(current), event=_story_event(live))
             raise NotPossibleNow("this client fell too far behind; list the runs again and watch from there")
         finally:

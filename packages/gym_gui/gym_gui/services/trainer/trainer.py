@@ -304,6 +304,7 @@ class Trainer:
         freed = await asyncio.to_thread(delete_run_files, self.home, run_id)
         await asyncio.to_thread(self._secret_store.delete, run_id)
         await self.journal.read(self.journal.registry.remove, run_id)
+        self.journal.tell_deleted(record)
         return freed
 
     async def export(self, run_id: str) -> Path:
