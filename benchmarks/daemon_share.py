@@ -7,32 +7,23 @@ starting costs. Both are printed, and so is the long run as a whole.
 from __future__ import annotations
 
 import argparse
-import resource
-import subprocess
+import os
 import sys
 from pathlib import Path
 
 from gym_gui.testing import RunningDaemon
-from measure import alternate_horizons, cpu_with_ended_children, print_shares, temporary_home
+from measure import bind, cpu_of_command, cpu_with_ended_children, print_shares, side_by_side, temporary_home
 
 
 def by_hand(folder: Path, steps: int) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    flags = {"--env-id": "CartPole-v1", "--total-timesteps": str(steps), "--seed": "1"}
-    subprocess.run(
-        [sys.executable, "-m", "cleanrl_worker.algorithms", "ppo", *(word for pair in flags.items() for word in pair)],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        check=True,
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    flags = ["--env-id", "CartPole-v1", "--total-timesteps", str(steps), "--seed", "1"]
+    return cpu_of_command([sys.executable, "-m", "cleanrl_worker.algorithms", "ppo", *flags], folder)
 
 
 def through_the_daemon(daemon: RunningDaemon, steps: int) -> float:
     """Everything: daemon, worker and training process (the daemon waits for the worker, the worker for training)."""
     config = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": steps}
+    bind(daemon.pid, os.sched_getaffinity(0))
     before = cpu_with_ended_children(daemon.pid)
     run = daemon.client.submit({"metadata": {"worker": {"type": "cleanrl", "config": config}}}).run
     with daemon.client.watch(run_id=run.run_id, since_seq=run.event_seq) as updates:
@@ -50,7 +41,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with temporary_home() as (home, config_home), RunningDaemon(home, config_home) as daemon:
         horizons = (arguments.short, arguments.steps)
-        ours, peer = alternate_horizons(
+        ours, peer = side_by_side(
             lambda steps: through_the_daemon(daemon, steps),
             lambda steps: by_hand(config_home, steps),
             horizons=horizons,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import statistics
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,19 +80,56 @@ class TwoHorizons:
         return Sample(tuple((long - short) / steps * 1e6 for short, long in pairs))
 
 
-def alternate_horizons(
+def side_by_side(
     ours: Callable[[int], float], peer: Callable[[int], float], *, horizons: tuple[int, int], pairs: int
 ) -> tuple[TwoHorizons, TwoHorizons]:
-    """`alternate` for a short and a long run each."""
-    short_ours: list[float] = []
-    short_peer: list[float] = []
+    """Measure both at the same time, each on a CPU of its own, swapping CPUs: a neighbour's noise hits both alike.
 
-    def both(measure: Callable[[int], float], shorts: list[float]) -> float:
-        shorts.append(measure(horizons[0]))
-        return measure(horizons[1])
+    On a shared machine the same run differs by a tenth from one minute to the next, far more than what is looked for.
+    Both callables run in a thread bound to one CPU, and so does what they start.
+    """
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 2:
+        raise SystemExit("this benchmark runs two things side by side and needs two CPUs")
+    taken: dict[Callable[[int], float], dict[int, list[float]]] = {ours: {}, peer: {}}
+    for pair in range(pairs):
+        for steps in horizons:
+            with ThreadPoolExecutor(2) as threads:
+                places = cpus[:2][:: 1 if pair % 2 == 0 else -1]
+                running = [
+                    threads.submit(_bound, what, steps, cpu) for what, cpu in zip((ours, peer), places, strict=True)
+                ]
+                for what, future in zip((ours, peer), running, strict=True):
+                    taken[what].setdefault(steps, []).append(future.result())
+        mine, theirs = (taken[what][horizons[1]][-1] for what in (ours, peer))
+        print(f"  pair {pair + 1}/{pairs}: ours {mine:.3f}, peer {theirs:.3f}")
+    short, long = horizons
+    both = [TwoHorizons(Sample(tuple(taken[what][short])), Sample(tuple(taken[what][long]))) for what in (ours, peer)]
+    return both[0], both[1]
 
-    long_ours, long_peer = alternate(lambda: both(ours, short_ours), lambda: both(peer, short_peer), pairs=pairs)
-    return TwoHorizons(Sample(tuple(short_ours)), long_ours), TwoHorizons(Sample(tuple(short_peer)), long_peer)
+
+def _bound(measure: Callable[[int], float], steps: int, cpu: int) -> float:
+    os.sched_setaffinity(0, {cpu})  # this thread alone, and what it starts
+    return measure(steps)
+
+
+def bind(pid: int, cpus: Collection[int]) -> None:
+    """Bind a running process, all of its threads and what they start from now on."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(task.name), cpus)
+
+
+def cpu_of_command(argv: Sequence[str], folder: Path, variables: Mapping[str, str] | None = None) -> float:
+    """CPU seconds of a command and of everything it waited for."""
+    with (folder / "output.log").open("ab") as log:
+        process = subprocess.Popen(
+            argv, cwd=folder, env={**os.environ, **(variables or {})}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise SystemExit(f"{[*argv]} ended with {process.returncode}: {(folder / 'output.log').read_text()[-2000:]}")
+    return used.ru_utime + used.ru_stime
 
 
 def print_shares(
@@ -105,18 +144,24 @@ def print_shares(
 ) -> None:
     """The table of two runs side by side, start and steps apart."""
     per_step = [both.microseconds_per_step(horizons) for both in (ours, peer)]
+    steps, shorts, longs = _ratios(*per_step), _ratios(ours.short, peer.short), _ratios(ours.long, peer.long)
     reach = f"  (to reach: {first_to_reach:.3f})" if first_to_reach else ""
     print_table(
         f"{what}: CPU of a short run ({horizons[0]:,} steps) and a long one ({horizons[1]:,})",
         [
             *((f"a step, {name} (µs)", str(sample)) for name, sample in zip(names, per_step, strict=True)),
-            ("ratio of a step", f"{per_step[0].median / per_step[1].median:8.3f}  (to reach: {to_reach:.3f})"),
+            ("ratio of a step", f"{steps}  (to reach: {to_reach:.3f})"),
             *((f"the short run, {name} (s)", str(both.short)) for name, both in zip(names, (ours, peer), strict=True)),
-            ("ratio of the short run", f"{ours.short.median / peer.short.median:8.3f}{reach}"),
+            ("ratio of the short run", f"{shorts}{reach}"),
             *((f"the long run, {name} (s)", str(both.long)) for name, both in zip(names, (ours, peer), strict=True)),
-            ("ratio of the long run, start included", f"{ours.long.median / peer.long.median:8.3f}"),
+            ("ratio of the long run, start included", str(longs)),
         ],
     )
+
+
+def _ratios(ours: Sample, peer: Sample) -> Sample:
+    """Pair by pair: what drifts from pair to pair is in both and cancels out."""
+    return Sample(tuple(mine / theirs for mine, theirs in zip(ours.values, peer.values, strict=True)))
 
 
 def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:

@@ -1,50 +1,31 @@
 """Worker and launcher against the bare script: CPU per step, and CPU until the first step.
 
 The bare script is `python -m cleanrl_worker.algorithms ppo …`: the same file, without worker, daemon and pipes. With
-`--script FILE` the same for an unmodified script (CleanRL's, say): `python FILE …` against `mosaic`'s way to run it.
+`--upstream CHECKOUT` the same for CleanRL's unmodified `ppo.py`, in the requirement set `upstream`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import resource
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from measure import alternate_horizons, print_shares
+from cleanrl_worker.requirement_sets import interpreter_for
+from cleanrl_worker.requirement_sets.plan import venvs_of
+from measure import cpu_of_command, print_shares, side_by_side
 from mosaic_wire import env
 from mosaic_wire.ids import new_run_id
+from mosaic_wire.paths import Home, find_home
 
 ENV = "CartPole-v1"
 
 
-def cpu_of_command(argv: list[str], folder: Path, variables: dict[str, str]) -> float:
-    """CPU seconds of a command and of everything it waited for."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with (folder / "output.log").open("ab") as log:
-        done = subprocess.run(
-            argv,
-            cwd=folder,
-            env={**os.environ, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            check=False,
-        )
-    if done.returncode != 0:
-        raise SystemExit(f"{argv} ended with {done.returncode}: {(folder / 'output.log').read_text()[-2000:]}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def through_the_worker(folder: Path, steps: int, algo: str, extras: dict[str, object]) -> float:
+def through_the_worker(folder: Path, steps: int, extras: dict[str, object]) -> float:
     run_id = new_run_id()
     config = {
-        "run_id": run_id, "algo": algo, "env_id": ENV, "total_timesteps": steps, "seed": 1, "extras": extras,
+        "run_id": run_id, "algo": "ppo", "env_id": ENV, "total_timesteps": steps, "seed": 1, "extras": extras,
     }  # fmt: skip
     file = folder / "worker.json"
     file.write_text(json.dumps(config))
@@ -59,9 +40,17 @@ def by_hand(folder: Path, steps: int) -> float:
     return cpu_of_command(argv, folder, {env.CUDA_VISIBLE_DEVICES: ""})
 
 
-def script_by_hand(folder: Path, steps: int, script: Path) -> float:
+def script_by_hand(folder: Path, steps: int, checkout: Path, python: Path) -> float:
     flags = ["--env-id", ENV, "--total-timesteps", str(steps), "--seed", "1", "--no-cuda"]
-    return cpu_of_command([sys.executable, str(script), *flags], folder, {env.CUDA_VISIBLE_DEVICES: ""})
+    one_thread = dict.fromkeys(env.THREAD_COUNTS, "1")  # as a run of one CPU has it
+    variables = {**one_thread, env.CUDA_VISIBLE_DEVICES: "", "PYTHONPATH": str(checkout)}
+    return cpu_of_command([str(python), str(checkout / "cleanrl" / "ppo.py"), *flags], folder, variables)
+
+
+def lend_sets(home: Home, of: Home) -> None:
+    """The requirement sets of another home, for runs of this one."""
+    venvs_of(home).parent.mkdir(parents=True, exist_ok=True)
+    venvs_of(home).symlink_to(venvs_of(of))
 
 
 def main() -> None:
@@ -69,24 +58,30 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--first", type=int, default=512, help="steps of the run that measures the start: one batch")
-    parser.add_argument("--script", type=Path, help="an unmodified script instead of our ppo")
+    parser.add_argument("--upstream", type=Path, help="a checkout of CleanRL: its ppo.py instead of ours")
+    parser.add_argument("--home", type=Path, help="the home with the requirement sets (default: MOSAIC's)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mosaic-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        script: Path | None = arguments.script.absolute() if arguments.script else None
-        extras: dict[str, object] = {"script_path": str(script), "algo_params": {"cuda": False}} if script else {}
-        algo = script.stem if script else "ppo"
+        checkout: Path | None = arguments.upstream.absolute() if arguments.upstream else None
+        extras: dict[str, object] = {}
+        if checkout is not None:
+            having_sets = Home(arguments.home.absolute()) if arguments.home else find_home()
+            lend_sets(Home(folder / "home"), having_sets)
+            python = interpreter_for(having_sets, ["upstream"])
+            extras = {"source": str(checkout), "algo_params": {"cuda": False}}
 
         def ours(steps: int) -> float:
-            return through_the_worker(folder, steps, algo, extras)
+            return through_the_worker(folder, steps, extras)
 
         def peer(steps: int) -> float:
-            return script_by_hand(folder, steps, script) if script else by_hand(folder, steps)
+            return script_by_hand(folder, steps, checkout, python) if checkout else by_hand(folder, steps)
 
         horizons = (arguments.first, arguments.steps)
-        measured = alternate_horizons(ours, peer, horizons=horizons, pairs=arguments.pairs)
+        measured = side_by_side(ours, peer, horizons=horizons, pairs=arguments.pairs)
     names = ("worker + launcher", "the bare script")
-    print_shares(f"{algo} on {ENV}", names, *measured, horizons, to_reach=1.02, first_to_reach=1.2)
+    whose = "CleanRL's ppo.py" if checkout else "ppo"
+    print_shares(f"{whose} on {ENV}", names, *measured, horizons, to_reach=1.02, first_to_reach=1.2)
 
 
 if __name__ == "__main__":
