@@ -19,6 +19,7 @@ from typing import Any
 
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, AlgorithmEntry
 from cleanrl_worker.requirement_sets import sets_of_environment
+from cleanrl_worker.tools.learning_results import EPISODES
 
 HERE = Path(__file__).resolve().parent
 RAN, LEARNED, EXPECTED = HERE / "coverage.json", HERE / "learning.json", HERE / "expected_returns.json"
@@ -70,7 +71,7 @@ def _group(result: Result) -> tuple[Any, ...]:
     return result["algo"], result["env_id"], result["total_timesteps"], json.dumps(flags, sort_keys=True)
 
 
-MEASURING_ONLY = frozenset({"eval_episodes", "eval_freq", "checkpoint_freq", "exp_name", "cuda"})
+MEASURING_ONLY = frozenset({"eval_episodes", "eval_freq", "checkpoint_freq", "exp_name", "cuda", "cudagraphs"})
 """Flags that do not change what is learned"""
 
 
@@ -146,7 +147,9 @@ INTRODUCTION = """# What was learned
 Made by `make_matrix.py` from `learning.json`: every training that was reported, none left out. A return is the mean
 over the last 100 training episodes of one seed, as the environment pays, unclipped. To reach: the return that CleanRL
 published for the same steps less two of its standard deviations (or 5 % of the way from a random policy, where that is
-more), or what was asked for; where a training was shorter than the published one nothing is compared.
+more), or what was asked for; where a training was shorter than the published one nothing is compared. Where no more
+than 100 episodes were played in all, that mean would reach back to the untrained policy: there the evaluation after
+training is what is compared.
 """
 
 
@@ -188,7 +191,14 @@ def _cells(key: tuple[Any, ...], results: Sequence[Result], expected: Mapping[st
 
 
 def _reached(results: Sequence[Result], least: float) -> int:
-    return sum(result["mean_last_100"] is not None and result["mean_last_100"] >= least for result in results)
+    return sum((got := _attained(result)) is not None and got >= least for result in results)
+
+
+def _attained(result: Result) -> float | None:
+    """What is compared; see the introduction."""
+    if result["episodes"] <= EPISODES and result["evaluation"]:
+        return float(result["evaluation"]["mean"])
+    return result["mean_last_100"]
 
 
 def _number(value: float | None) -> str:
@@ -228,7 +238,7 @@ def _cell(
     for (_, env_id, total, _), results in groups(mine):
         least = least_return(results[0], expected)
         verdict = f"; reached by {_reached(results, least[0])} of {len(results)}" if least else "; no comparison"
-        returns = ", ".join(_number(result["mean_last_100"]) for result in results)
+        returns = ", ".join(_number(_attained(result)) for result in results)
         seeds = ", ".join(str(result["seed"]) for result in results)
         parts.append(f"learned: {env_id} {returns} at {_short(total)} steps (seeds {seeds}{verdict})")
     done = sorted({r["env_id"] for r in ran if r["algo"] == entry.name and _in(r, family, entry)})

@@ -130,6 +130,16 @@ def test_a_shorter_training_is_not_compared():
     assert maker.least_return(result("Taxi-v4"), EXPECTED) is None
 
 
+def test_a_training_of_few_episodes_is_judged_by_its_evaluation():
+    """The last 100 episodes of 100 are all of them, from the first untrained one on."""
+    maker = script("make_matrix")
+    evaluation = {"mean": -150.0, "std": 80.0, "episodes": 20}
+    of = result("Pendulum-v1", "sac_continuous_action", mean=-465.0, total=20_000, evaluation=evaluation)
+    assert "| 1 of 1 |" in maker.render_page([{**of, "episodes": 100}], EXPECTED)
+    assert "| 0 of 1 |" in maker.render_page([{**of, "episodes": 101}], EXPECTED)
+    assert "| 0 of 1 |" in maker.render_page([{**of, "episodes": 100, "evaluation": None}], EXPECTED)
+
+
 def test_all_seeds_are_shown_and_a_repeated_one_replaces_the_first(tmp_path, monkeypatch):
     maker = script("make_matrix")
     for name in ("LEARNED", "EXPECTED", "RAN", "PAGE", "MATRIX"):
