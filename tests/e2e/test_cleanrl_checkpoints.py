@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cleanrl_worker.testing import lend_sets
 from gym_gui.testing import RunningDaemon, processes_of
 from mosaic_wire.checkpoints import good_checkpoints, last_good_checkpoint, verify_checkpoint
 from mosaic_wire.files import read_json_object
@@ -32,8 +33,17 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "ddpg_continuous_action": ("Pendulum-v1", 1000, OFF_POLICY),
     "td3_continuous_action": ("Pendulum-v1", 1000, OFF_POLICY),
     "sac_continuous_action": ("Pendulum-v1", 800, OFF_POLICY),
+    "ppo MiniGrid": ("MiniGrid-Empty-5x5-v0", 8192, {"num_steps": 64}),
+    "ppo_continuous_action MuJoCo": ("Hopper-v4", 8192, {"num_steps": 512}),
+    "td3_continuous_action MuJoCo": ("HalfCheetah-v4", 1000, OFF_POLICY),
+    "ppo_atari": ("PongNoFrameskip-v4", 2048, {"num_envs": 4, "num_steps": 32}),
+    "ppo_atari_lstm": ("BreakoutNoFrameskip-v4", 2048, {"num_envs": 4, "num_steps": 32}),
+    "dqn_atari": ("BreakoutNoFrameskip-v4", 1200, OFF_POLICY),
+    "c51_atari": ("PongNoFrameskip-v4", 1200, OFF_POLICY),
+    "rainbow_atari": ("BreakoutNoFrameskip-v4", 800, OFF_POLICY),
+    "sac_atari": ("BreakoutNoFrameskip-v4", 400, {"learning_starts": 100, "buffer_size": 300}),
 }
-"""Algorithm → environment, steps, flags: long enough to be killed in the middle"""
+"""Algorithm (and where) → environment, steps, flags: long enough to be killed in the middle"""
 
 IN_EVERY_CI = ("dqn", "ppo")
 
@@ -42,7 +52,9 @@ IN_EVERY_CI = ("dqn", "ppo")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     folder = tmp_path_factory.mktemp("checkpoints")
     settings = {"heartbeat_s": 0.2, "grace_s": 10, "min_free_disk_mb": 0}
-    with RunningDaemon(Home(folder / "home"), folder / "config", settings=settings) as daemon:
+    home = Home(folder / "home")
+    lend_sets(home, "atari", "minigrid", "mujoco")
+    with RunningDaemon(home, folder / "config", settings=settings) as daemon:
         yield daemon
 
 
@@ -62,7 +74,7 @@ def undisturbed(daemon: RunningDaemon) -> Callable[[str], RunFolder]:
 def config(algo: str, *, retries: int = 0, **flags: Any) -> dict[str, Any]:
     env_id, total, usual = CASES[algo]
     worker_config = {
-        "algo": algo, "env_id": env_id, "seed": 1, "total_timesteps": total,
+        "algo": algo.split()[0], "env_id": env_id, "seed": 1, "total_timesteps": total,
         "extras": {"algo_params": {**usual, "checkpoint_freq": total // 8, **flags}},
     }  # fmt: skip
     return {

@@ -225,13 +225,16 @@ def _unlisted_checkpoints(run_folder: RunFolder, *, passing_over: set[str]) -> l
         names = set(filter(_FOLDER_NAME.fullmatch, os.listdir(run_folder.checkpoints))) - passing_over
     except OSError:
         return []
-    found = []
-    for name in names:
-        folder, step = run_folder.checkpoints / name, int(name.removeprefix("step-"))
-        try:
-            digest = sha256_of_file(folder / STATE_FILE)
-            if not folder.is_symlink() and read_json_object(folder / STATE_FILE).get("step") == step:
-                found.append(CheckpointEntry(f"checkpoints/{name}", step, digest))
-        except (OSError, ValueError):
-            continue
-    return found
+    return [entry for name in names if (entry := unlisted_checkpoint(run_folder.checkpoints / name)) is not None]
+
+
+def unlisted_checkpoint(folder: Path) -> CheckpointEntry | None:
+    """A checkpoint folder as a manifest would list it; None when it is none. Its other files are not looked at."""
+    step = int(folder.name.removeprefix("step-"))
+    try:
+        digest = sha256_of_file(folder / STATE_FILE)
+        if not folder.is_symlink() and read_json_object(folder / STATE_FILE).get("step") == step:
+            return CheckpointEntry(f"checkpoints/{folder.name}", step, digest)
+    except (OSError, ValueError):
+        pass  # what cannot be read is no checkpoint
+    return None

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mosaic_wire.checkpoints import unlisted_checkpoint
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
 from mosaic_wire.paths import RunFolder
 
@@ -62,9 +63,11 @@ def _what_counts(
     source = config.resume_from
     if source is None or source.parent.resolve() != folder.checkpoints.resolve():
         return (), {}
-    going_on_from = [entry.step for entry in earlier.checkpoints if Path(entry.path).name == source.name]
-    newest = max(going_on_from, default=int(source.name.removeprefix("step-")))
-    kept = tuple(entry for entry in earlier.checkpoints if entry.step <= newest)
+    going_on_from = [entry for entry in earlier.checkpoints if Path(entry.path).name == source.name]
+    if not going_on_from and (entry := unlisted_checkpoint(source)) is not None:
+        going_on_from = [entry]  # a worker that was killed had no time to list it
+    newest = max((entry.step for entry in going_on_from), default=int(source.name.removeprefix("step-")))
+    kept = tuple(entry for entry in earlier.checkpoints if entry.step < newest) + tuple(going_on_from)
     best = earlier.extra.get("best")
     is_kept = isinstance(best, dict) and best.get("path") in {entry.path for entry in kept}
     return kept, {"best": best} if is_kept else {}

@@ -97,6 +97,7 @@ class Checkpoints:
         self._stale = found - self._kept.keys()
         if best is not None and int(best["step"]) in self._kept:
             self.best = Best(int(best["step"]), float(best["score"]), str(best["by"]))
+            self._tell_best(self.best)  # whoever was killed may not have come to say it
         for name in os.listdir(self._folder.checkpoints):
             if name.startswith("."):  # half a checkpoint of somebody who was killed
                 shutil.rmtree(self._folder.checkpoints / name, ignore_errors=True)
