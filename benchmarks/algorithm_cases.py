@@ -16,10 +16,12 @@ class Case:
     target: float
     moonshot: float
     flags: tuple[str, ...] = ()
+    own_flags: tuple[str, ...] = ()
+    """Of ours alone: what their script does not offer, in a row of its own"""
 
     @property
     def name(self) -> str:
-        return f"{self.algo} {self.env_id}"
+        return " ".join((self.algo, self.env_id, *self.own_flags))
 
     def shorter(self, divisor: int) -> tuple[int, int]:
         """The same with fewer steps between the horizons, in whole batches of 2,048."""
@@ -42,4 +44,5 @@ CASES = (
     Case("td3_continuous_action", "Pendulum-v1", (300, 2_100), 1.6, 3, _LEARNS_AT_ONCE),
     Case("ddpg_continuous_action", "Pendulum-v1", (300, 2_700), 2, 3, _LEARNS_AT_ONCE),
     Case("ppo_atari", "PongNoFrameskip-v4", (1_024, 1_024 + 2_048), 2, 4),
+    Case("ppo_atari", "PongNoFrameskip-v4", (1_024, 1_024 + 2_048), 2, 4, own_flags=("--bf16",)),
 )

@@ -98,10 +98,10 @@ def sides(case: Case, checkout: Path, interpreters: Interpreters, folder: Path) 
     script = checkout / "cleanrl" / f"{case.algo}.py"
     if not script.is_file():
         raise SystemExit(f"{script} is not there: --upstream names a checkout of CleanRL")
-    places = [folder / name / case.algo for name in ("ours", "upstream")]
+    places = [folder / name / case.name for name in ("ours", "upstream")]
     for place in places:
         place.mkdir(parents=True)
-    ours = [our_python, "-m", "cleanrl_worker.algorithms", case.algo, *flags]
+    ours = [our_python, "-m", "cleanrl_worker.algorithms", case.algo, *flags, *case.own_flags]
     theirs = [their_python, str(script), *flags]
     return (
         Side(lambda steps: [*ours, "--total-timesteps", str(steps)], {}, places[0]),
@@ -125,10 +125,16 @@ def measure(case: Case, both: tuple[Side, Side], *, pairs: int, steps: tuple[int
         for side, costs in zip(("ours", "upstream"), found, strict=True)
     }
     return {
-        "algo": case.algo, "env_id": case.env_id, "flags": list(case.flags), "steps": list(steps), **speeds,
+        "algo": case.algo, "env_id": case.env_id, "flags": list(case.flags),
+        "own_flags": list(case.own_flags), "steps": list(steps), **speeds,
         "target": case.target, "moonshot": case.moonshot, "date": time.strftime("%Y-%m-%d"),
         "machine": this_machine(), "load": [round(load, 1), round(os.getloadavg()[0], 1)],
     }  # fmt: skip
+
+
+def name_of(result: dict[str, Any]) -> str:
+    """What `Case.name` says."""
+    return " ".join((result["algo"], result["env_id"], *result["own_flags"]))
 
 
 def ratios_of(result: dict[str, Any], unit: str) -> Sample:
@@ -147,20 +153,19 @@ def print_results(results: Sequence[dict[str, Any]]) -> None:
             verdict = "MISSED"
         spread = f"({min(by_cpu.values):.2f} – {max(by_cpu.values):.2f}; {by_clock.median:.2f})"
         wanted = f"to reach {result['target']:g}, moonshot {result['moonshot']:g}: {verdict}"
-        name = f"{result['algo']} {result['env_id']}"
-        print(f"  {name:<40}{theirs:>10,.0f}{ours:>10,.0f}   {by_cpu.median:5.2f} × {spread}  {wanted}")
+        print(f"  {name_of(result):<40}{theirs:>10,.0f}{ours:>10,.0f}   {by_cpu.median:5.2f} × {spread}  {wanted}")
     print(f"  {this_machine()}; load {os.getloadavg()[0]:.1f}")
 
 
 def store(path: Path, results: Sequence[dict[str, Any]], checkout: Path, interpreters: Interpreters) -> None:
     """Put the results into a file that may hold earlier ones of other cases."""
     earlier = json.loads(path.read_text())["cases"] if path.is_file() else []
-    known = {f"{entry['algo']} {entry['env_id']}": entry for entry in earlier}
+    known = {name_of(entry): entry for entry in earlier}
     versions = {"ours": versions_in(sys.executable), "upstream": versions_in(interpreters.having(["upstream"]))}
     for result in results:
         script = (checkout / "cleanrl" / f"{result['algo']}.py").read_bytes()
         facts = {"versions": versions, "script_sha256": hashlib.sha256(script).hexdigest()}
-        known[f"{result['algo']} {result['env_id']}"] = {**result, **facts}
+        known[name_of(result)] = {**result, **facts}
     write_json_atomically(path, {"cases": [known[case.name] for case in CASES if case.name in known]})
 
 

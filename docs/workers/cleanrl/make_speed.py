@@ -21,7 +21,7 @@ Made by `make_speed.py` from `speed.json`, which `make bench UPSTREAM=<a checkou
 against CleanRL's unmodified script, the same network and hyper-parameters, one process and one thread each, taking
 turns. Each measurement is two runs of different length with the shorter one subtracted, so that starting up does not
 count. Figures are medians, in brackets the smallest and the largest. CPU seconds are what matters: on a shared machine
-the clock measures the others, too.
+the clock measures the others, too. A flag after an algorithm's name is one that only ours has.
 """
 NOTHING = "\nNothing was measured yet.\n"
 COLUMNS = ("algorithm", "environment", "CleanRL, steps per CPU second", "ours", "ratio", "by the clock", "to reach",
@@ -58,11 +58,15 @@ def _cells(case: dict[str, Any]) -> tuple[str, ...]:
     ratio = statistics.median(by_cpu)
     verdict = "moonshot" if ratio >= case["moonshot"] else "reached" if ratio >= case["target"] else "missed"
     return (
-        f"`{case['algo']}`", case["env_id"], f"{statistics.median(case['upstream']['cpu']):,.0f}",
+        _name(case), case["env_id"], f"{statistics.median(case['upstream']['cpu']):,.0f}",
         f"{statistics.median(case['ours']['cpu']):,.0f}",
         f"{ratio:.2f} × ({min(by_cpu):.2f} – {max(by_cpu):.2f})", f"{statistics.median(by_clock):.2f} ×",
         f"{case['target']:g} ×", f"{case['moonshot']:g} ×", verdict,
     )  # fmt: skip
+
+
+def _name(case: dict[str, Any]) -> str:
+    return f"`{' '.join((case['algo'], *case['own_flags']))}`"
 
 
 def _ratios(case: dict[str, Any], unit: str) -> list[float]:
@@ -72,7 +76,7 @@ def _ratios(case: dict[str, Any], unit: str) -> list[float]:
 def _circumstances(case: dict[str, Any]) -> tuple[str, ...]:
     short, long = case["steps"]
     return (
-        f"`{case['algo']}`", f"`{' '.join(case['flags'])}`" if case["flags"] else "defaults",
+        _name(case), f"`{' '.join(case['flags'])}`" if case["flags"] else "defaults",
         f"{long:,} less {short:,}", str(len(case["ours"]["cpu"])), case["machine"],
         " – ".join(str(load) for load in case["load"]), case["date"],
     )  # fmt: skip
@@ -84,7 +88,7 @@ def _versions(cases: Sequence[dict[str, Any]]) -> list[str]:
     for side, name in (("ours", "Ours"), ("upstream", "CleanRL's")):
         for text in dict.fromkeys(_text(case["versions"][side]) for case in cases):
             lines.append(f"{name}: {text}.  ")
-    hashes = ", ".join(f"`{case['algo']}.py` {case['script_sha256'][:12]}" for case in cases)
+    hashes = ", ".join(dict.fromkeys(f"`{case['algo']}.py` {case['script_sha256'][:12]}" for case in cases))
     return [*lines, f"The scripts (sha256): {hashes}."]
 
 
