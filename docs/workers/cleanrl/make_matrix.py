@@ -108,13 +108,19 @@ def least_return(result: Result, expected: Mapping[str, Any]) -> tuple[float, st
             return wish["at_least"], f"asked for {wish['at_least']:g}"
     published = expected["published"].get(result["algo"])
     name = _published_name(result["env_id"], published["returns"]) if published else None
-    if published is None or name is None or result["total_timesteps"] < published["total_timesteps"]:
+    taken = result["total_timesteps"] if not was_stopped(result) else result["steps"]
+    if published is None or name is None or taken < published["total_timesteps"]:
         return None
     mean, std = published["returns"][name]["mean"], published["returns"][name]["std"]
     random = expected["random"].get(result["env_id"])
     margin = max(2 * std, 0.05 * abs(mean - random) if random is not None else 0.0)
     said = f"published {mean:g} ± {std:g}" + (f" for {name}" if name != result["env_id"] else "")
     return mean - margin, said
+
+
+def was_stopped(result: Result) -> bool:
+    """Before its end; the last batch does not count, which may not have fitted in."""
+    return bool(result["steps"] < 0.95 * result["total_timesteps"])
 
 
 def _published_name(env_id: str, returns: Mapping[str, Any]) -> str | None:
@@ -180,7 +186,7 @@ def _cells(key: tuple[Any, ...], results: Sequence[Result], expected: Mapping[st
     versions = {f"{name} {r['versions'][name]}" for r in results for name in shown if name in r["versions"]}
     named = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in sorted(json.loads(flags).items()))
     return (
-        f"`{algo}`", env_id, f"{total:,}", f"`{named}`" if named else "none", returns,
+        f"`{algo}`", env_id, _steps(total, results), f"`{named}`" if named else "none", returns,
         f"{_number(least[0])} ({least[1]})" if least else "–",
         f"{_reached(results, least[0])} of {len(results)}" if least else "–",
         ", ".join(f"{_number(e['mean'])} ± {_number(e['std'])}" for e in judged) or "–",
@@ -199,6 +205,11 @@ def _attained(result: Result) -> float | None:
     if result["episodes"] <= EPISODES and result["evaluation"]:
         return float(result["evaluation"]["mean"])
     return result["mean_last_100"]
+
+
+def _steps(total: int, results: Sequence[Result]) -> str:
+    stopped = sorted({result["steps"] for result in results if was_stopped(result)})
+    return f"{total:,}" + (f" (stopped at {', '.join(f'{steps:,}' for steps in stopped)})" if stopped else "")
 
 
 def _number(value: float | None) -> str:
@@ -240,7 +251,8 @@ def _cell(
         verdict = f"; reached by {_reached(results, least[0])} of {len(results)}" if least else "; no comparison"
         returns = ", ".join(_number(_attained(result)) for result in results)
         seeds = ", ".join(str(result["seed"]) for result in results)
-        parts.append(f"learned: {env_id} {returns} at {_short(total)} steps (seeds {seeds}{verdict})")
+        taken = min(total, *(result["steps"] for result in results)) if any(map(was_stopped, results)) else total
+        parts.append(f"learned: {env_id} {returns} at {_short(taken)} steps (seeds {seeds}{verdict})")
     done = sorted({r["env_id"] for r in ran if r["algo"] == entry.name and _in(r, family, entry)})
     only_ran = [env_id for env_id in done if env_id not in {result["env_id"] for result in mine}]
     if only_ran:

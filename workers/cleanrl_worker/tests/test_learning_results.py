@@ -128,6 +128,9 @@ def test_a_shorter_training_is_not_compared():
     maker = script("make_matrix")
     assert maker.least_return(result(total=499_999), EXPECTED) is None
     assert maker.least_return(result("Taxi-v4"), EXPECTED) is None
+    stopped = {**result(total=20_000_000), "steps": 400_000}
+    assert maker.least_return(stopped, EXPECTED) is None
+    assert "20,000,000 (stopped at 400,000)" in maker.render_page([stopped], EXPECTED)
 
 
 def test_a_training_of_few_episodes_is_judged_by_its_evaluation():
