@@ -189,8 +189,9 @@ def test_the_page_about_speed_is_what_was_measured():
 def test_a_ratio_is_the_median_of_its_pairs():
     maker = script("make_speed")
     case = {
-        "algo": "ppo", "env_id": "CartPole-v1", "flags": ["--learning-starts", "9"], "steps": [100, 5000], "target": 4,
-        "moonshot": 8, "date": "2026-01-02", "machine": "a machine", "load": [0.1, 0.2], "script_sha256": "ab" * 32,
+        "algo": "ppo", "env_id": "CartPole-v1", "flags": ["--learning-starts", "9"], "own_flags": [],
+        "steps": [100, 5000], "target": 4, "moonshot": 8, "date": "2026-01-02", "machine": "a machine",
+        "load": [0.1, 0.2], "script_sha256": "ab" * 32,
         "ours": {"cpu": [5000.0, 4000.0, 9000.0], "wall": [500.0, 400.0, 900.0]},
         "upstream": {"cpu": [1000.0, 1000.0, 1000.0], "wall": [100.0, 100.0, 100.0]},
         "versions": {"ours": {"torch": "2"}, "upstream": {"torch": "1"}},
@@ -198,6 +199,7 @@ def test_a_ratio_is_the_median_of_its_pairs():
     page = maker.render([case])
     assert "| `ppo` | CartPole-v1 | 1,000 | 5,000 | 5.00 × (4.00 – 9.00) | 5.00 × | 4 × | 8 × | reached |" in page
     assert "| `ppo` | `--learning-starts 9` | 5,000 less 100 | 3 | a machine | 0.1 – 0.2 | 2026-01-02 |" in page
+    assert "| `ppo --bf16` | CartPole-v1 |" in maker.render([{**case, "own_flags": ["--bf16"]}])
 
 
 def test_the_benchmark_says_what_it_needs(monkeypatch):
