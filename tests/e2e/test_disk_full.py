@@ -1,4 +1,7 @@
-"""Fault 6: the disk fills up while a config, the database, a log or a checkpoint is written; later there is room."""
+"""Fault 6: the disk fills up while a config, the database, a log, a checkpoint, an event file or telemetry is written.
+
+Later there is room.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from pathlib import Path
 import pytest
 from gym_gui.services.trainer.errors import RegistryUnwritable
 from gym_gui.services.trainer.process_tree import process_state
-from gym_gui.testing import RunningDaemon, processes_of
+from gym_gui.testing import RunningDaemon, install_scripted_worker, processes_of, scripted_config
+from mosaic_wire.capabilities import Lane
 from mosaic_wire.checkpoints import last_good_checkpoint
 from mosaic_wire.paths import Home
 from mosaic_wire.testing import wait_until
@@ -176,6 +180,79 @@ def test_training_with_a_replay_buffer_that_fills_the_disk_fails_for_that_reason
     child = daemon.client.resume(run_id, checkpoint=good.path)
     assert (child.parent.run_id, child.parent.step) == (run_id, good.step)
     assert daemon.wait_for_run(child.run_id, lambda run: run.step > good.step, timeout_s=120).status == "EXEC"
+
+
+def cleanrl_config(algo: str, **flags: object) -> dict[str, object]:
+    worker = {
+        "algo": algo, "env_id": "CartPole-v1", "seed": 1, "total_timesteps": 10_000_000,
+        "extras": {"algo_params": flags},
+    }  # fmt: skip
+    return {
+        "resources": {"cpus": {"requested": 0}},
+        "metadata": {"worker": {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": worker}},
+    }
+
+
+def test_training_whose_event_file_finds_no_room_fails_for_that_reason_and_its_curves_stay(
+    daemon: RunningDaemon, disk: SmallDisk
+) -> None:
+    run_id = daemon.client.submit(cleanrl_config("ppo", checkpoint_freq=0)).run.run_id
+    daemon.wait_for_run(run_id, lambda run: run.metrics.get("charts/SPS"), timeout_s=120)
+    pid = daemon.client.get(run_id).pid
+    disk.fill()  # nothing else is written by this run: it is the event file that finds no room
+    wait_for_the_end_without_room(daemon, run_id, pid)
+    assert len(daemon.client.list().runs) == 1  # it lives, and answers
+    disk.make_room()
+    ended = daemon.wait_for(run_id)
+    assert ended.outcome == "failed"
+    assert "event file" in ended.reason, ended.reason
+    assert tells_of_the_disk(ended.reason), ended.reason
+    with daemon.client.metrics(run_id, ["charts/SPS"], max_points=-1) as stream:
+        curve = next(curve for update in stream for curve in update.curves)
+    steps = list(curve.steps)
+    assert steps == sorted(set(steps))  # whole up to where the disk was full, nothing twice
+    assert len(steps) == curve.total > 0
+    again = daemon.client.submit(cleanrl_config("ppo")).run.run_id
+    daemon.wait_for_run(again, lambda run: run.metrics.get("charts/SPS"), timeout_s=120)
+
+
+LIVE = """
+session = open_session(lane="telemetry")
+session.started({})
+telemetry = session.telemetry()
+number = 0
+while not Path(os.environ["MOSAIC_HOME"], "enough").exists():
+    number += 1
+    telemetry.step("x" * 500, number, 1.0, terminated=False, truncated=False)
+    session.progress(number, 0)
+    time.sleep(0.002)
+session.finish(ExitOutcome.COMPLETED, payload={"step": number}, exit_code=0)
+"""
+
+
+def test_steps_that_find_no_room_are_kept_by_the_worker_until_there_is(disk: SmallDisk, make_daemon) -> None:
+    daemon: RunningDaemon = make_daemon(start=False)
+    install_scripted_worker(daemon.home, "live", LIVE, lane=Lane.TELEMETRY)
+    daemon.start()
+    try:
+        run_id = daemon.client.submit(scripted_config("live")).run.run_id
+
+        def stored() -> list[int]:
+            with daemon.client.steps(run_id) as stream:
+                return [step.seq for parcel in stream for step in parcel.steps]
+
+        assert wait_until(lambda: len(stored()) > 50, timeout_s=60)
+        disk.fill()
+        # The run goes on, and what it made waits in its memory.
+        assert daemon.wait_for_run(run_id, lambda run: run.step > len(stored()) + 300).status == "EXEC"
+        kept = len(stored())
+    finally:
+        disk.make_room()
+    assert wait_until(lambda: len(stored()) > kept, timeout_s=60)
+    (daemon.home.root / "enough").touch()
+    ended = daemon.wait_for(run_id)
+    assert ended.outcome == "completed"
+    assert stored() == list(range(1, ended.step + 1))  # none lost, none twice
 
 
 def test_a_daemon_does_not_start_on_a_full_disk_but_says_so(disk: SmallDisk, make_daemon) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,8 @@ from pathlib import Path
 import pytest
 from gym_gui.services.trainer.errors import NotPossibleNow
 from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
-from mosaic_wire.frames import fastlane_path
+from mosaic_wire.frames import FrameReader, fastlane_path
+from mosaic_wire.testing import wait_until
 from PIL import Image
 
 from tests.e2e.conftest import MakeDaemon
@@ -89,6 +92,52 @@ def test_the_shared_memory_is_gone_when_the_run_is_even_if_its_worker_left_it(da
         daemon.wait_for(run_id)
         daemon.wait_for_run(run_id, lambda run: run.size_bytes)
         assert not fastlane_path(run_id).exists()
+
+
+def check_that_killed_runs_leave_no_pictures(daemon: RunningDaemon, runs: int, at_once: int = 4) -> None:
+    """Fault 13: writers killed in the middle of a picture, viewers that are left behind, and nothing stays."""
+    before = len(os.listdir(f"/proc/{daemon.pid}/fd"))
+    lane = fastlane_path("")
+    known = set(lane.parent.glob(f"*{lane.name}*"))
+    for first in range(0, runs, at_once):
+        run_ids = [paint(daemon, untidy=True) for _ in range(min(at_once, runs - first))]
+        for number, run_id in enumerate(run_ids):
+            reader = FrameReader(fastlane_path(run_id))
+            assert wait_until(lambda reader=reader: reader.read() is not None, timeout_s=30)
+            if number % 2:
+                daemon.client.cancel(run_id)
+            else:
+                os.kill(daemon.client.get(run_id).pid, signal.SIGKILL)
+            while daemon.client.get(run_id).status != "TERM":  # it looks on, and may see the last one
+                frame = reader.read()
+                assert frame is None or frame.pixels == frame.pixels[:3] * (160 * 120)
+            reader.close()
+        for run_id in run_ids:
+            daemon.wait_for_run(run_id, lambda run: run.size_bytes)
+    assert set(lane.parent.glob(f"*{lane.name}*")) - known == set()
+    assert len(os.listdir(f"/proc/{daemon.pid}/fd")) <= before + 8
+
+
+def test_killed_runs_leave_no_pictures(daemon: RunningDaemon) -> None:
+    check_that_killed_runs_leave_no_pictures(daemon, runs=4)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(3600)
+def test_a_thousand_killed_runs_leave_no_pictures(daemon: RunningDaemon) -> None:
+    check_that_killed_runs_leave_no_pictures(daemon, runs=1_000)
+
+
+def test_what_was_left_while_no_daemon_looked_is_swept_at_its_start(daemon: RunningDaemon) -> None:
+    run_id = paint(daemon, untidy=True)
+    pid = daemon.client.get(run_id).pid
+    path, stray = fastlane_path(run_id), fastlane_path("stray-of-a-home-that-is-gone")
+    stray.write_bytes(path.read_bytes())
+    daemon.kill()
+    os.kill(pid, signal.SIGKILL)
+    daemon.start()
+    daemon.wait_for(run_id)
+    assert wait_until(lambda: not path.exists() and not stray.exists(), timeout_s=30)
 
 
 def test_a_clip_is_recorded(daemon: RunningDaemon, tmp_path: Path) -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import random
+import signal
 import sqlite3
 import time
+from contextlib import closing, suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -75,7 +81,10 @@ def test_steps_come_back_as_they_were_with_actions_and_observations_of_any_space
     assert twentieth.observation.encoding == "json+gzip"
     assert decode(twentieth.action) == [0.5, 20]
     assert (twentieth.episode, twentieth.index, twentieth.reward) == (0, 19, 1.0)
-    assert [step.index for step in steps_of(daemon, run_id, episode=2)] == list(range(50))
+    with daemon.client.steps(run_id, episode=2) as stream:
+        (parcel,) = stream
+    assert [step.index for step in parcel.steps] == list(range(50))
+    assert parcel.total == 200  # of the run, whatever was asked for
     assert [step.seq for step in steps_of(daemon, run_id, since_seq=190)] == list(range(191, 201))
     episodes = episodes_of(daemon, run_id)
     assert [(episode.seq, episode.episodic_return, episode.length) for episode in episodes] == [
@@ -95,6 +104,178 @@ def test_every_accepted_step_is_stored_once_though_the_daemon_is_killed_in_mid_s
     assert daemon.wait_for(run_id).outcome == "completed"
     assert [step.seq for step in steps_of(daemon, run_id)] == list(range(1, 3_001))
     assert len(episodes_of(daemon, run_id)) == 60
+
+
+# ---------------------------------------------------------------------- faults 1, 6 and 14: accepted means stored
+
+COUNTING = """
+# A worker that writes down how far the daemon said it has stored, the moment it says so.
+accepted = os.open(Path(os.environ["MOSAIC_HOME"], config.run_id + ".accepted"), os.O_WRONLY | os.O_CREAT, 0o600)
+wanted = config.extras["algo_params"]
+session = open_session(lane="telemetry")
+session.started({})
+publish = session._link.publish_steps
+
+def counted(request):
+    answer = publish(request)
+    if answer is not None:
+        os.pwrite(accepted, b"%012d" % answer.stored_seq, 0)
+    return answer
+
+session._link.publish_steps = counted
+telemetry = session.telemetry()
+while telemetry._steps.seq < wanted["steps"] and not session.stop_requested.is_set():
+    over = telemetry._steps.seq % 50 == 49
+    telemetry.step([0.5, 1.5], 1, 1.0, terminated=over, truncated=False)
+    if over:
+        telemetry.episode(50.0, 50)
+    session.progress(telemetry._steps.seq, wanted["steps"])
+    time.sleep(wanted.get("pause_s", 0))
+outcome = ExitOutcome.CANCELLED if session.stop_requested.is_set() else ExitOutcome.COMPLETED
+session.finish(outcome, exit_code=0)
+"""
+
+
+@pytest.fixture
+def counting(make_daemon: MakeDaemon) -> RunningDaemon:
+    daemon = make_daemon(start=False)
+    install_scripted_worker(daemon.home, "counting", COUNTING, lane=Lane.TELEMETRY)
+    daemon.start()
+    return daemon
+
+
+def accepted_by(daemon: RunningDaemon, run_id: str) -> int:
+    """The last step of which a worker was told that it is stored."""
+    file = daemon.home.root / f"{run_id}.accepted"
+    return int(file.read_bytes() or b"0") if file.exists() else 0
+
+
+def on_disk(daemon: RunningDaemon, run_id: str) -> list[int]:
+    """Numbers of the stored steps, read past the daemon."""
+    query = "SELECT seq FROM steps WHERE run = (SELECT run FROM runs WHERE run_id = ?) ORDER BY seq"
+    with closing(sqlite3.connect(daemon.home.telemetry_database)) as connection:
+        return [seq for (seq,) in connection.execute(query, (run_id,))]
+
+
+def check_that_accepted_is_stored(daemon: RunningDaemon, *, runs: int, kills: int, steps: int) -> None:
+    run_ids = [play(daemon, "counting", steps=steps, pause_s=0.002) for _ in range(runs)]
+    for kill in range(1, kills + 1):
+        due = kill * steps // (kills + 2)
+        assert wait_until(lambda due=due: all(accepted_by(daemon, each) >= due for each in run_ids), timeout_s=120)
+        daemon.kill()
+        for run_id in run_ids:
+            accepted = accepted_by(daemon, run_id)
+            stored = on_disk(daemon, run_id)
+            assert stored == list(range(1, len(stored) + 1))  # no gap, none twice
+            assert len(stored) >= accepted > 0, run_id
+        daemon.start()
+    for run_id in run_ids:
+        assert daemon.wait_for(run_id, timeout_s=180).outcome == "completed"
+        assert on_disk(daemon, run_id) == list(range(1, steps + 1))
+        assert len(episodes_of(daemon, run_id)) == steps // 50
+    assert "Traceback" not in daemon.log()
+
+
+def test_what_workers_were_told_is_stored_is_on_disk_after_a_kill(counting: RunningDaemon) -> None:
+    check_that_accepted_is_stored(counting, runs=2, kills=2, steps=1_000)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(1800)
+def test_what_twenty_workers_were_told_is_stored_is_on_disk_after_five_kills(counting: RunningDaemon) -> None:
+    check_that_accepted_is_stored(counting, runs=20, kills=5, steps=10_000)
+
+
+def check_live_chaos(daemon: RunningDaemon, *, runs: int, strikes: int, seed: int) -> None:
+    """Fault 14 for the telemetry lane: whoever is killed, what a worker was told is stored is there, once."""
+    dice, total = random.Random(seed), 400
+    run_ids = [play(daemon, "counting", steps=total, pause_s=0.004) for _ in range(runs)]
+    for _ in range(strikes):
+        assert wait_until(lambda: any(accepted_by(daemon, run_id) for run_id in run_ids), timeout_s=60)
+        time.sleep(dice.random() / 2)  # not a wait for anything: the moment of the next kill
+        if dice.random() < 0.5:
+            daemon.restart()
+        else:
+            alive = [run.pid for run in daemon.unfinished() if run.pid]
+            with suppress(ProcessLookupError):
+                os.kill(dice.choice(alive or [2**22 + 1]), signal.SIGKILL)
+    for run_id in run_ids:
+        run = daemon.wait_for(run_id, timeout_s=180)
+        stored = on_disk(daemon, run_id)
+        assert stored == list(range(1, len(stored) + 1)), run.reason
+        assert len(stored) >= accepted_by(daemon, run_id), run.reason
+        assert run.outcome in ("completed", "failed"), run.reason
+        assert run.outcome == "failed" or len(stored) == total
+        assert sum(event.to_status == "TERM" for event in daemon.client.story(run_id)) == 1
+        assert [step.seq for step in steps_of(daemon, run_id)] == stored
+    assert "Traceback" not in daemon.log()
+
+
+def test_live_runs_in_a_little_chaos(counting: RunningDaemon) -> None:
+    check_live_chaos(counting, runs=4, strikes=4, seed=3)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(1800)
+def test_sixty_live_runs_in_chaos(counting: RunningDaemon) -> None:
+    check_live_chaos(counting, runs=60, strikes=60, seed=4)
+
+
+def test_a_second_attempt_goes_on_counting_steps_and_begins_a_new_episode(counting: RunningDaemon) -> None:
+    config = scripted_config("counting", timesteps=300, steps=300, pause_s=0.005, scheduling={"retries": 1})
+    run_id = counting.client.submit(config).run.run_id
+    assert wait_until(lambda: accepted_by(counting, run_id) >= 70, timeout_s=60)
+    pid = counting.client.get(run_id).pid
+    os.kill(pid, signal.SIGKILL)
+    assert counting.wait_for(run_id, timeout_s=120).outcome == "completed"
+    steps = steps_of(counting, run_id)
+    assert [step.seq for step in steps] == list(range(1, 301))
+    for earlier, later in pairwise(steps):
+        goes_on = (later.episode, later.index) == (earlier.episode, earlier.index + 1)
+        assert goes_on or (later.episode, later.index) == (earlier.episode + 1, 0)
+
+
+SLOW_STORE = """
+import sys, time
+from gym_gui.services.telemetry import hub, store
+from gym_gui.services.trainer import daemon
+
+hub.CREDITS_A_RUN = 100
+append = store.TelemetryStore.append
+
+def slowly(self, kind, batches):
+    time.sleep(0.05)
+    append(self, kind, batches)
+
+store.TelemetryStore.append = slowly
+sys.exit(daemon.main(["run"]))
+"""
+"""A daemon with a slow disk that lets a run be a hundred steps ahead of it"""
+
+HASTY = """
+wanted = config.extras["algo_params"]
+session = open_session(lane="telemetry")
+session.started({})
+telemetry = session.telemetry(thin=wanted["thin"])
+telemetry._backlog = 200
+for number in range(wanted["steps"]):
+    telemetry.step([number], 1, 1.0, terminated=False, truncated=False)
+telemetry.close(timeout_s=60)
+session.finish(ExitOutcome.COMPLETED, payload={"left_out": telemetry.left_out}, exit_code=0)
+"""
+
+
+@pytest.mark.parametrize("thin", [False, True], ids=["waits", "thins"])
+def test_a_slow_store_slows_or_thins_the_worker_as_its_policy_says(make_daemon: MakeDaemon, thin: bool) -> None:
+    daemon = make_daemon(start=False, script=SLOW_STORE)
+    install_scripted_worker(daemon.home, "hasty", HASTY, lane=Lane.TELEMETRY)
+    daemon.start()
+    run_id = play(daemon, "hasty", steps=3_000, thin=thin)
+    run = daemon.wait_for(run_id, timeout_s=120)
+    assert run.outcome == "completed", run.reason
+    left_out, stored = json.loads(run.result_json)["left_out"], len(steps_of(daemon, run_id))
+    assert stored + left_out == 3_000
+    assert (left_out > 0) is thin
 
 
 def test_a_follower_hears_of_every_step_in_order(daemon: RunningDaemon) -> None:
@@ -138,3 +319,25 @@ def test_a_deleted_run_leaves_no_steps(daemon: RunningDaemon) -> None:
     assert len(steps_of(daemon, other)) == 60
     with sqlite3.connect(daemon.home.telemetry_database) as connection:
         assert connection.execute("SELECT count(*) FROM steps").fetchone()[0] == 60
+
+
+def test_a_training_that_asked_for_minimal_telemetry_sends_its_episodes(daemon: RunningDaemon) -> None:
+    """The rows come from its event files: whatever script it is, it need not be changed for that."""
+    config = {
+        "algo": "ppo", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": 2_000,
+        "extras": {"minimal_telemetry": True},
+    }  # fmt: skip
+    worker = {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": config}
+    document = {"resources": {"cpus": {"requested": 0}}, "metadata": {"worker": worker}}
+    run_id = daemon.client.submit(document).run.run_id
+    assert daemon.wait_for(run_id, timeout_s=120).outcome == "completed"
+    with daemon.client.metrics(run_id, ["charts/episodic_*"], max_points=-1) as stream:
+        curves = {curve.tag: curve for update in stream for curve in update.curves}
+    returns = curves["charts/episodic_return"]
+    rows = episodes_of(daemon, run_id)
+    assert [row.episodic_return for row in rows] == list(returns.values)
+    assert [row.length for row in rows] == list(curves["charts/episodic_length"].values)
+    assert [json.loads(row.info_json)["step"] for row in rows] == list(returns.steps)
+    assert [row.episode for row in rows] == list(range(len(rows)))
+    assert len(rows) > 20
+    assert steps_of(daemon, run_id) == []

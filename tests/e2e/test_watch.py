@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from fcntl import ioctl
+from pathlib import Path
 
 import pytest
+from gym_gui.cli.follow import RunFollower
 from gym_gui.services.trainer.client import RpcStream, TrainerClient
 from gym_gui.services.trainer.errors import DaemonUnreachable, NotPossibleNow, TrainerError
-from gym_gui.testing import RunningDaemon
+from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
+from mosaic_wire.event_files import EventFolderReader
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.testing import wait_until
@@ -167,3 +179,139 @@ def test_a_watcher_that_does_not_read_is_dropped_and_catches_up_without_a_gap(ma
             rest = [next(again).event.seq for _ in range(250 - len(seen))]
         assert seen + rest == list(range(start + 1, last + 1))
     assert daemon.wait_for(daemon.submit(timesteps=3).run_id).outcome == "completed"
+
+
+# ---------------------------------------------------------------------- figures: soon enough, and not too often
+
+HURRIED_WORKER = """
+from mosaic_wire.bridge import MetricBridge
+from mosaic_wire.event_writer import ScalarEventWriter
+
+session = open_session()
+session.started({})
+folder = run_folder_of(config.run_id).tensorboard
+writer, bridge, told = ScalarEventWriter(folder), MetricBridge(config.run_id, folder, session._link), 0
+while not session.stop_requested.is_set():
+    writer.add_scalars({"charts/told": float(told)}, told)
+    bridge.look()  # past the thread that looks once a second
+    told += 1
+    time.sleep(0.005)
+session.finish(ExitOutcome.CANCELLED, exit_code=130)
+"""
+
+
+def test_a_client_hears_of_a_run_at_most_ten_times_a_second_however_often_it_publishes(make_daemon) -> None:
+    daemon = make_daemon(start=False)
+    install_scripted_worker(daemon.home, "hurried", HURRIED_WORKER)
+    daemon.start()
+    run_id = daemon.client.submit(scripted_config("hurried")).run.run_id
+    daemon.wait_for_run(run_id, lambda run: "charts/told" in run.metrics)
+    last = daemon.client.list().last_seq
+    told: list[float] = []
+    with daemon.client.watch(since_seq=last) as stream:
+        figures = (update.run.metrics["charts/told"] for update in stream if not update.HasField("event"))
+        told.append(next(figures))
+        began = time.monotonic()
+        for value in figures:
+            told.append(value)
+            if time.monotonic() - began > 2:
+                break
+        took = time.monotonic() - began
+    assert len(told) <= took / 0.1 + 2
+    assert told == sorted(told)
+    assert told[-1] - told[0] > 2 * len(told)  # it published far more often than that
+    assert len(told) > 3
+
+
+CLOCK = """
+import argparse, os, time
+from torch.utils.tensorboard import SummaryWriter
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--seed", type=int, default=1)
+parser.add_argument("--env-id", type=str, default="CartPole-v1")
+parser.add_argument("--total-timesteps", type=int, default=1000000)
+args = parser.parse_args()
+writer = SummaryWriter(f"runs/{args.env_id}__clock__{args.seed}__{int(time.time())}")
+for step in range(args.total_timesteps):
+    writer.add_scalar("losses/clock", time.time() - BEGAN, step)
+    writer.add_scalar("charts/episodic_return", 20.0, step)
+    time.sleep(0.02)
+"""
+"""A script in upstream's style that writes down what time it is"""
+
+PATIENCE_S = 120
+
+
+def is_never_stale(age_s: Callable[[], float | None], *, limit_s: float = 3.0, for_s: float = 4.0) -> bool:
+    """Whether a figure stays younger than this for a while; a busy machine may need several tries."""
+    deadline, since = time.monotonic() + PATIENCE_S, None
+    while time.monotonic() < deadline:
+        age = age_s()
+        if age is None or age > limit_s:
+            since = None
+        elif since is None:
+            since = time.monotonic()
+        elif time.monotonic() - since > for_s:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_what_a_script_writes_is_on_the_screen_within_three_seconds(daemon: RunningDaemon, tmp_path: Path) -> None:
+    began = time.time()
+    script = tmp_path / "clock.py"
+    script.write_text(CLOCK.replace("BEGAN", str(began)))
+    config = {"algo": "clock", "env_id": "CartPole-v1", "extras": {"script_path": str(script)}}
+    worker = {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": config}
+    run_id = daemon.client.submit({"resources": {"cpus": {"requested": 0}}, "metadata": {"worker": worker}}).run.run_id
+    screen, inside = pty.openpty()
+    ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+    command = [sys.executable, "-m", "gym_gui", "watch", run_id]
+    watch = subprocess.Popen(command, stdin=inside, stdout=inside, stderr=inside, env=daemon.variables)
+    os.close(inside)
+    os.set_blocking(screen, False)
+    drawn = b""
+
+    def shown_age() -> float | None:
+        nonlocal drawn
+        with suppress(OSError):
+            while data := os.read(screen, 65536):
+                drawn = (drawn + data)[-65536:]
+        found = re.findall(rb"clock ([0-9.]+)", drawn)
+        return time.time() - began - float(found[-1]) if found else None
+
+    try:
+        assert is_never_stale(shown_age), drawn[-2000:].decode(errors="replace")
+    finally:
+        watch.kill()
+        watch.wait()
+        os.close(screen)
+
+
+def test_what_ppo_writes_is_told_within_three_seconds(daemon: RunningDaemon) -> None:
+    config = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": 10**8}
+    worker = {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": config}
+    run = daemon.client.submit({"resources": {"cpus": {"requested": 0}}, "metadata": {"worker": worker}}).run
+    events = EventFolderReader(daemon.home.run_folder(run.run_id).tensorboard)
+    written: dict[int, float] = {}  # by step, when the curve was written
+
+    def told_age() -> float | None:
+        """How long ago what `mosaic watch` shows now was written."""
+        for batch in events.read():
+            if (column := batch.columns.get("charts/learning_rate")) is not None:
+                written.update(zip(column.steps, column.wall_times, strict=True))
+        current = follower.runs[run.run_id]
+        known = [step for step in written if step <= current.step]
+        if not known or current.metrics.get("charts/SPS") is None:
+            return None
+        newer = min((step for step in written if step > current.step), default=None)
+        return 0.0 if newer is None else time.time() - written[newer]  # since when it is out of date
+
+    with RunFollower(daemon.client, [run]) as follower:
+
+        def polled() -> float | None:
+            follower.poll(0.05)
+            return told_age()
+
+        assert is_never_stale(polled), follower.runs[run.run_id]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import threading
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from gym_gui.services.trainer.metrics import store
 from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.metrics.series import Points
 from gym_gui.services.trainer.metrics.store import Folder, RunMetrics
+from mosaic_wire.event_writer import ScalarEventWriter
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import Home
 
@@ -69,6 +71,27 @@ def test_a_reset_of_one_folder_leaves_the_others(tmp_path: Path) -> None:
     assert values_of(metrics, "a:b") == [5]
 
 
+def test_a_script_s_own_folder_is_not_part_of_its_tags(tmp_path: Path) -> None:
+    """CleanRL's scripts write to `runs/<env>__<name>__<seed>__<time>`: people look for `charts/SPS`."""
+    metrics = RunMetrics(tmp_path / "metrics")
+    first, second = "CartPole-v1__ppo__1__1700000000", "CartPole-v1__ppo__1__1700000099"
+    metrics.take([news("cpu_percent", 7, name="system")], None, "p1")
+    metrics.take([news("charts/SPS", 900, 950, name=first), news("charts/episodic_return", 20, name=first)], "p1", "p2")
+    assert metrics.tags() == {"system/cpu_percent": 1, "charts/SPS": 2, "charts/episodic_return": 1}
+    assert metrics.headline() == {"charts/SPS": 950, "charts/episodic_return": 20, "mean_return_100": 20}
+    assert metrics.last_step() == 1
+    # A second attempt writes to another folder: its curves are apart, its figures are the run's.
+    metrics.take([news("charts/SPS", 10, name=second, first=5)], "p2", "p3")
+    assert values_of(metrics, "charts/SPS") == [900, 950]
+    assert values_of(metrics, f"{second}/charts/SPS") == [10]
+    assert (metrics.headline()["charts/SPS"], metrics.last_step()) == (10, 5)
+    metrics.flush()
+    again = RunMetrics(tmp_path / "metrics")
+    assert again.tags() == metrics.tags()
+    again.take([news("charts/SPS", 11, name=first, first=2)], "p3", "p4")
+    assert values_of(again, "charts/SPS") == [900, 950, 11]
+
+
 @pytest.mark.expects_log("further ones are left out")
 def test_a_flood_of_tags_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "MOST_TAGS", 3)
@@ -86,6 +109,34 @@ def test_an_index_that_is_not_ours_is_replaced(tmp_path: Path) -> None:
         (folder / "index.json").write_text(json.dumps(document))
         assert RunMetrics(folder).tags() == {}
         folder.mkdir(exist_ok=True)
+
+
+@pytest.mark.expects_log("is made again from the event files")
+def test_an_index_cut_or_with_a_flipped_bit_is_never_believed(tmp_path: Path) -> None:
+    """Fault 7: the curves come back whole from the event files, which are the only copy."""
+    folder, events, dice = tmp_path / "metrics", tmp_path / "events", random.Random(5)
+    writer = ScalarEventWriter(events)
+    for step in range(300):
+        writer.add_scalars({"losses/a": step * 0.5, "charts/b": -step}, step)
+    writer.close()
+    metrics = RunMetrics(folder)
+    metrics.catch_up(events)
+    metrics.flush()
+    whole = (folder / "index.json").read_bytes()
+    for number in range(150):
+        damaged = bytearray(whole)
+        if number % 3 == 0:
+            del damaged[dice.randrange(len(whole) - 1) :]
+        else:
+            damaged[dice.randrange(len(whole) - 1)] ^= 1 << dice.randrange(8)
+        folder.mkdir(exist_ok=True)
+        (folder / "index.json").write_bytes(damaged)
+        again = RunMetrics(folder)
+        assert again.tags() == {}, number
+        again.catch_up(events)
+        again.flush()
+        assert values_of(again, "losses/a") == [step * 0.5 for step in range(300)]
+        assert values_of(again, "charts/b") == [-step for step in range(300)]
 
 
 def test_a_hub_with_too_much_to_do_sends_workers_away_and_shows_it(tmp_path: Path, monkeypatch) -> None:

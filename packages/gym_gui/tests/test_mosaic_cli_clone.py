@@ -88,7 +88,7 @@ def test_secrets_come_from_the_environment_or_are_left_out():
 
 
 def test_a_script_that_changed_is_taken_from_the_runs_copy(daemon, tmp_path):
-    from gym_gui.cli.clone import _use_the_copied_script
+    from gym_gui.services.run_configs import _use_the_copied_script
 
     script, copy = tmp_path / "mine.py", tmp_path / "run" / "scripts" / "mine.py"
     copy.parent.mkdir(parents=True)

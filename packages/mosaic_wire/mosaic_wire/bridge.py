@@ -3,13 +3,14 @@
 Any script that writes TensorBoard files is followed, unmodified. The files are the spool: each batch says where in them
 it begins and where it ends, and the daemon knows up to where it has them. When the daemon was away, has restarted, or
 sends the worker away because it has too much to do, the next batch simply begins there. What a killed worker could not
-tell any more the daemon reads itself.
+tell any more the daemon reads itself. Its answers say how often it wants to hear: less often while nobody watches.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,10 +19,12 @@ from mosaic_wire.event_files import EventFolderReader
 from mosaic_wire.proto import trainer_pb2 as messages
 
 INTERVAL_S = 1.0
-"""How often the files are looked at"""
+"""How often the files are looked at, until the daemon says how often it wants to hear"""
+_LONGEST_INTERVAL_S = 60.0
 BYTES_A_POINT = 48
 """What a scalar takes in an event file, at least"""
 MOST_BYTES = 2 << 20
+_MOST_CREDITS = MOST_BYTES // BYTES_A_POINT
 LAST_TRY_S = 5.0
 """How long an ending waits until the daemon has everything; it reads the rest itself"""
 
@@ -37,12 +40,23 @@ class Publisher(Protocol):
 class MetricBridge:
     """Follows one run. `start` after registration, `stop` when nobody writes to the files any more."""
 
-    def __init__(self, run_id: str, events: Path, publisher: Publisher, *, interval_s: float = INTERVAL_S) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        events: Path,
+        publisher: Publisher,
+        *,
+        interval_s: float = INTERVAL_S,
+        on_taken: Callable[[Sequence[EventBatch]], None] | None = None,
+    ) -> None:
+        """`on_taken` is told what the daemon has taken: everything once."""
         self._run_id, self._events, self._publisher, self._interval_s = run_id, events, publisher, interval_s
+        self._on_taken, self._batches = on_taken, list[EventBatch]()
         self._reader = self._reader_at(None)
         self._position: Any = None
         self._unsent: messages.PublishRunMetricsRequest | None = None
-        self._credits = MOST_BYTES // BYTES_A_POINT
+        self._was_refused = False
+        self._credits = _MOST_CREDITS
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -76,16 +90,22 @@ class MetricBridge:
         answer = self._publisher.publish_metrics(request)
         if answer is None:
             return None
-        self._credits = answer.credits
+        self._credits = answer.credits or _MOST_CREDITS  # none now is not none later
+        if 0 < answer.interval_s <= _LONGEST_INTERVAL_S:
+            self._interval_s = answer.interval_s
         if answer.accepted:
-            self._position, self._unsent = json.loads(request.after_json), None
+            self._position, self._unsent, self._was_refused = json.loads(request.after_json), None, False
+            if self._on_taken is not None:
+                self._on_taken(self._batches)
+            self._batches = []
             return 0.0 if self._reader.has_more else None
         if not answer.credits:
             # Sent away: what is new meanwhile makes the next batch longer, not the daemon busier.
             self._go_to(self._position)
             return answer.retry_after_s
         self._go_to(json.loads(answer.position_json) if answer.position_json else None)
-        return 0.0
+        again, self._was_refused = self._was_refused, True
+        return None if again else 0.0  # a daemon that takes nothing is not hammered at
 
     def _go_to(self, position: Any) -> None:
         """Read on from what the daemon has; from the beginning when that is nothing a reader wrote."""
@@ -100,6 +120,7 @@ class MetricBridge:
         batches = self._reader.read(max(1, min(MOST_BYTES, self._credits * BYTES_A_POINT)))
         if not batches:
             return None
+        self._batches = batches
         return messages.PublishRunMetricsRequest(
             run_id=self._run_id,
             before_json=json.dumps(self._position) if self._position is not None else "",

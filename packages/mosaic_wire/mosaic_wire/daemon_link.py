@@ -45,6 +45,8 @@ _CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.enable_http_proxy", 0),  # the daemon is on this machine, whatever http_proxy says
+    # The control stream is read by the thread that waits for it; the usual way wakes two threads ten times a second.
+    ("SingleThreadedUnaryStream", 1),  # grpc.experimental.ChannelOptions has the name
 )
 
 

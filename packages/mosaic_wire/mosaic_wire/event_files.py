@@ -26,6 +26,7 @@ from typing import Any
 
 from mosaic_wire.crc32c import crc32c, masked
 from mosaic_wire.event_batch import DamagedRecord, EventBatch, Scalar, ScalarColumn, TextSummary
+from mosaic_wire.event_forms import KnownForms
 from mosaic_wire.event_records import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -93,6 +94,7 @@ class EventFileReader:
         self._scanner = RecordScanner(self._checksum)
         self._tail = b""
         self._names: dict[bytes, str] = {}
+        self._forms = KnownForms()
         if position is not None:
             self._restore(position)
 
@@ -167,23 +169,22 @@ class EventFileReader:
             done: int = bulk.decode(buffer, batch, texts=self._texts)
             if done >= 0:
                 return done
-        for at, event, problem in self._scanner.records(buffer):
+        scanner = self._scanner
+        for at, event, problem in scanner.records(buffer):
             problem = problem or self._add(event, batch)
             if problem:
                 batch.problems.append(DamagedRecord(self.path, self.offset + at, problem))
-        return self._scanner.done
+            if not scanner.searching:
+                scanner.done = self._forms.read(buffer, scanner.done, batch)
+        return scanner.done
 
     def _add(self, data: bytes, batch: EventBatch) -> str:
         """Add one event to a batch; return what is wrong with it."""
         try:
-            plain = parse_plain_scalar(data)
-            if plain is not None:
-                wall_time, step, tag, value = plain
-                batch.add(self._name_of(tag), step, wall_time, value)
-                return ""
             event = parse_event(data)
         except ValueError as error:
             return f"its content is no event: {error}"
+        self._forms.learn(data, event, self._name_of)
         if event.is_restart:
             batch.restart(event.step)
         for scalar in event.scalars:

@@ -38,13 +38,14 @@ _ALIGNMENT = 64
 
 VIEWER_GONE_S = 2.0
 """A viewer that has not looked for so long is gone"""
+_BEING_MADE_S = 60.0
 LARGEST_SHARE = 0.05
 """Of its time a training process spends at most this much drawing, whatever a viewer asks for"""
 DEFAULT_INTERVAL_S = 1 / 30
 
 _IDENTITY = struct.Struct("<8sIIIIII")  # magic, version, format, slots, slot bytes, writer's pid, length of the notice
 _NEWEST, _GENERATION, _CLOSED = 8, 9, 10  # eight-byte numbers, by their place in the header
-_LAST_REWARD, _ROLLING_RETURN, _STEP_RATE, _SEEN_AT, _INTERVAL = 16, 17, 18, 19, 20  # doubles
+_LAST_REWARD, _ROLLING_RETURN, _STEP_RATE, _SEEN_AT, _INTERVAL, _DRAWING = 16, 17, 18, 19, 20, 21  # doubles
 _NOTICE_AT = 512
 _SLOT = struct.Struct("<QIIQd")  # counter, width, height, number, when
 
@@ -73,6 +74,11 @@ def fastlane_path(run_id: str) -> Path:
     return Path("/dev/shm" if os.path.isdir("/dev/shm") else "/tmp") / f"mosaic-fastlane-{run_id}"
 
 
+def interactive_frame_path(run_id: str) -> Path:
+    """Where an interactive run puts the picture that goes with its latest answer."""
+    return fastlane_path(run_id).with_name(f"mosaic-{run_id}-frame")
+
+
 class _Mapped:
     """The file in memory, as bytes, as eight-byte numbers and as doubles."""
 
@@ -84,9 +90,10 @@ class _Mapped:
         self.numbers = self.bytes[:HEADER_BYTES].cast("Q")
         self.doubles = self.bytes[:HEADER_BYTES].cast("d")
 
-    def counter(self, slot: int, slot_bytes: int) -> memoryview:
-        start = slot_start(slot, slot_bytes)
-        return self.bytes[start : start + 8].cast("Q")
+    def counters(self, slot_bytes: int) -> list[memoryview]:
+        """Each slot's own counter; none while there is no room for a picture."""
+        starts = [slot_start(slot, slot_bytes) for slot in range(SLOTS)] if slot_bytes else []
+        return [self.bytes[start : start + 8].cast("Q") for start in starts]
 
     def close(self) -> None:
         self.numbers.release()
@@ -131,9 +138,14 @@ class FrameWriter:
     def drawn(self, seconds: float) -> None:
         """Say how long drawing took; the next picture waits so that this stays a small share of the time."""
         assert self._mapped is not None
+        self._mapped.doubles[_DRAWING] += seconds
         wanted = self._mapped.doubles[_INTERVAL]
         interval = max(self._interval_s, wanted if 0 < wanted < 60 else 0.0)
         self._not_before = time.monotonic() + max(interval - seconds, seconds * (1 / LARGEST_SHARE - 1))
+
+    def wait(self, seconds: float) -> None:
+        """Let no picture be due for so long."""
+        self._not_before = time.monotonic() + seconds
 
     # ------------------------------------------------------------------ what
 
@@ -182,10 +194,10 @@ class FrameWriter:
             mapped = _Mapped(descriptor, size)
             self._generation += 1
             earlier, self._mapped, self._slot_bytes = self._mapped, mapped, slot_bytes
-            self._counters = [mapped.counter(slot, slot_bytes) for slot in range(SLOTS)] if slot_bytes else []
+            self._counters = mapped.counters(slot_bytes)
             mapped.numbers[_GENERATION] = self._generation
             if earlier is not None:
-                for place in (_LAST_REWARD, _ROLLING_RETURN, _STEP_RATE, _SEEN_AT, _INTERVAL):
+                for place in (_LAST_REWARD, _ROLLING_RETURN, _STEP_RATE, _SEEN_AT, _INTERVAL, _DRAWING):
                     mapped.doubles[place] = earlier.doubles[place]
             self._identify(0)
             os.rename(temporary, self.path)
@@ -227,6 +239,7 @@ class FrameReader:
         self.path = path
         self._interval_s = interval_s
         self._mapped: _Mapped | None = None
+        self._counters: list[memoryview] = []
         self._slot_bytes = 0
         self._last = 0
         self.skipped = 0
@@ -267,17 +280,25 @@ class FrameReader:
         """Whether a writer was there at the last look."""
         return self._mapped is not None
 
+    @property
+    def drawing_s(self) -> float:
+        """How long the writer has been drawing, all pictures together; 0 without a writer."""
+        return self._mapped.doubles[_DRAWING] if self._mapped is not None else 0.0
+
     def _copy(self, mapped: _Mapped, number: int) -> Frame | None:
         """A slot's picture; None when it was written meanwhile."""
-        start = slot_start(number % SLOTS, self._slot_bytes)
-        before, width, height, found, drawn_at = _SLOT.unpack_from(mapped.bytes, start)
+        start, counter = slot_start(number % SLOTS, self._slot_bytes), self._counters[number % SLOTS]
+        before = counter[0]  # one aligned load, and again below; struct would read it byte by byte
+        _, width, height, found, drawn_at = _SLOT.unpack_from(mapped.bytes, start)
         if before % 2 or found != number:
             return None
         length = 3 * width * height
         if not (0 < width <= LARGEST_SIDE and 0 < height <= LARGEST_SIDE and length <= self._slot_bytes):
+            if counter[0] != before:
+                return None  # the size of one picture and the rest of another
             raise NotAFrameFile(f"{self.path} says it holds a picture of {width} × {height}")
         pixels = bytes(mapped.bytes[start + SLOT_HEADER_BYTES : start + SLOT_HEADER_BYTES + length])
-        if _SLOT.unpack_from(mapped.bytes, start)[0] != before:
+        if counter[0] != before:
             return None
         doubles = mapped.doubles
         return Frame(
@@ -297,6 +318,7 @@ class FrameReader:
             self._mapped, self._slot_bytes = self._checked(descriptor)
         finally:
             os.close(descriptor)
+        self._counters = self._mapped.counters(self._slot_bytes)
         self._last = 0
         return True
 
@@ -322,11 +344,50 @@ class FrameReader:
 
     def close(self) -> None:
         if self._mapped is not None:
+            for counter in self._counters:
+                counter.release()
+            self._counters = []
             self._mapped.close()
             self._mapped = None
 
 
 def remove_frames(run_id: str) -> None:
-    """Remove what a killed writer left."""
-    with suppress(OSError):
-        fastlane_path(run_id).unlink(missing_ok=True)
+    """Remove what a killed writer left, also what it had not finished."""
+    path = fastlane_path(run_id)
+    for left in (path, interactive_frame_path(run_id), *path.parent.glob(f".{path.name}.*")):
+        with suppress(OSError):
+            left.unlink(missing_ok=True)
+
+
+def sweep_frames() -> int:
+    """Remove this user's pictures whose writer is gone, of whatever run; return how many files that were.
+
+    What nobody else removes: of a worker without a daemon that was killed, or of a home that is no more.
+    """
+    removed = 0
+    lane = fastlane_path("")
+    for path in (*lane.parent.glob(f"{lane.name}*"), *lane.parent.glob(f".{lane.name}*")):
+        with suppress(OSError):
+            if path.lstat().st_uid == os.getuid() and not _has_writer(path):
+                path.unlink()
+                removed += 1
+    return removed
+
+
+def _has_writer(path: Path) -> bool:
+    """Whether the process that made the file lives; one that is being made has not said so yet."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        data = os.read(descriptor, _IDENTITY.size)
+        age_s = time.time() - os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)
+    if len(data) < _IDENTITY.size or data[: len(MAGIC)] != MAGIC:
+        return age_s < _BEING_MADE_S
+    try:
+        os.kill(_IDENTITY.unpack(data)[5], 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

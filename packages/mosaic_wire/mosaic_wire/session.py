@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import IntEnum
@@ -30,7 +30,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from mosaic_wire import env
-from mosaic_wire.capabilities import WorkerCapabilities
+from mosaic_wire.capabilities import Lane, WorkerCapabilities
 from mosaic_wire.exit_record import ExitOutcome, ExitRecord
 from mosaic_wire.ids import check_run_id
 from mosaic_wire.lifecycle import LifecycleKind, LifecycleSpool, RunLifecycleEvent
@@ -41,6 +41,7 @@ from mosaic_wire.redaction import is_secret_key, redact_document, redact_text, s
 if TYPE_CHECKING:  # a worker without a daemon does not pay for grpc
     from mosaic_wire.bridge import MetricBridge
     from mosaic_wire.daemon_link import DaemonLink
+    from mosaic_wire.event_batch import EventBatch
     from mosaic_wire.system_metrics import SystemSampler
     from mosaic_wire.telemetry import TelemetryPublisher
 
@@ -202,7 +203,8 @@ class WorkerSession:
     def follow_metrics(self, events: Path) -> None:
         """Tell the daemon every scalar that appears in the event files of this folder, until the session ends.
 
-        What the run takes of its machine is written there, too (`system/`).
+        What the run takes of its machine is written there, too (`system/`). With `extras.minimal_telemetry` the
+        episodes among them are sent as rows of the telemetry lane as well.
         """
         if self._link is not None and self._bridge is None:
             from mosaic_wire.bridge import MetricBridge
@@ -210,8 +212,17 @@ class WorkerSession:
 
             self._sampler = SystemSampler(self.run_folder.root, events, lambda: self._progress.step)
             self._sampler.start()
-            self._bridge = MetricBridge(self.run_id, events, self._link)
+            self._bridge = MetricBridge(self.run_id, events, self._link, on_taken=self._episode_rows())
             self._bridge.start()
+
+    def _episode_rows(self) -> Callable[[Sequence[EventBatch]], None] | None:
+        """What sends the episodes that appear in event files as rows of the telemetry lane, where the run asked so."""
+        if self._extras.get("minimal_telemetry") is not True or self._capabilities.lane != Lane.ANALYTICS:
+            return None
+        from mosaic_wire.telemetry import send_episodes
+
+        telemetry = self.telemetry(steps=False)
+        return None if telemetry is None else lambda batches: send_episodes(telemetry, batches)
 
     def telemetry(self, *, steps: bool = True, thin: bool = False) -> TelemetryPublisher | None:
         """The telemetry lane; None without a daemon, TelemetryRefused for a worker of the analytics lane.

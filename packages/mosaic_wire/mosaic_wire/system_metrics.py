@@ -100,21 +100,15 @@ class SystemSampler:
             self._thread.join(2)
 
     def _work(self) -> None:
-        writer: ScalarEventWriter | None = None
-        try:
-            while True:
-                values = self.sample()
-                if values and writer is None:
-                    writer = ScalarEventWriter(self._events / FOLDER)
-                if values and writer is not None:
+        writer = ScalarEventWriter(self._events / FOLDER)
+        while True:
+            values = self.sample()
+            with suppress(OSError):  # a full disk: this sample is lost, later there may be room
+                if values:
                     writer.add_scalars(values, self._step())
-                if self._stopping.wait(self._interval_s):
-                    return
-        except OSError:
-            return  # a full disk: the run has other worries than these curves
-        finally:
-            if writer is not None:
+            if self._stopping.wait(self._interval_s):
                 writer.close()
+                return
 
     def sample(self) -> dict[str, float]:
         """The figures since the last sample; nothing the first time."""

@@ -16,11 +16,14 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mosaic_wire.errors import TelemetryRefused
 from mosaic_wire.proto import trainer_pb2 as messages
+
+if TYPE_CHECKING:
+    from mosaic_wire.event_batch import EventBatch
 
 BACKLOG = 20_000
 """Messages that may wait for the daemon"""
@@ -74,6 +77,21 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
+_RETURN_TAG, _LENGTH_TAG = "charts/episodic_return", "charts/episodic_length"
+
+
+def send_episodes(telemetry: TelemetryPublisher, batches: Sequence[EventBatch]) -> None:
+    """Send the episodes that event files tell of (as CleanRL's scripts and ours write them) as rows."""
+    for batch in batches:
+        returns, lengths = batch.columns.get(_RETURN_TAG), batch.columns.get(_LENGTH_TAG)
+        if returns is None:
+            continue
+        # Several may end at one step: then their order tells which length belongs to which return.
+        pairs = lengths.values if lengths is not None and lengths.steps == returns.steps else [0.0] * len(returns)
+        for step, episodic_return, length in zip(returns.steps, returns.values, pairs, strict=True):
+            telemetry.episode(episodic_return, int(length), info={"step": step})
+
+
 class _Lane:
     """One kind of message: what waits, how it is sent, up to where it is stored."""
 
@@ -110,6 +128,8 @@ class TelemetryPublisher:
             while (answer := publish([])) is None:
                 time.sleep(_RETRY_S)
             lane.seq, lane.credits = answer.stored_seq, answer.credits
+            # What an earlier attempt left in the middle of an episode is not the beginning of the next one.
+            self._episode = max(self._episode, answer.next_episode)
         self._thread.start()
 
     # ------------------------------------------------------------------ what happened
@@ -138,6 +158,11 @@ class TelemetryPublisher:
             self._episode, self._index = self._episode + 1, 0
         self._add(self._steps, message)
 
+    def leave_episode(self) -> None:
+        """The episode was left before it ended by itself: the next step begins another one."""
+        if self._index:
+            self._episode, self._index = self._episode + 1, 0
+
     def episode(
         self,
         episodic_return: float,
@@ -148,9 +173,12 @@ class TelemetryPublisher:
         info: Mapping[str, Any] | None = None,
         agent_id: str = "",
     ) -> None:
-        """An episode that is over; never left out."""
+        """An episode that is over; never left out. Its number is that of the steps it was made of."""
+        if not self._with_steps:
+            self._episode += 1
+        is_over = not self._with_steps or self._index == 0  # its last step has begun the next one
         message = messages.RunEpisode(
-            episode=self._episodes.seq, agent_id=agent_id, episodic_return=episodic_return, length=length,
+            episode=max(0, self._episode - is_over), agent_id=agent_id, episodic_return=episodic_return, length=length,
             terminated=terminated, truncated=truncated, timestamp=time.time(),
             info_json=json.dumps(info, default=_plain) if info else "",
         )  # fmt: skip

@@ -12,13 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from mosaic_wire import frames
 from mosaic_wire.frames import (
     HEADER_BYTES,
     SLOT_HEADER_BYTES,
     FrameReader,
     FrameWriter,
     NotAFrameFile,
+    remove_frames,
     slot_start,
+    sweep_frames,
 )
 from mosaic_wire.testing import wait_until
 
@@ -99,6 +102,9 @@ def test_drawing_takes_a_small_share_of_the_time_whatever_a_viewer_wants(path: P
     assert writer.is_due()
     writer.drawn(10.0)  # a picture that took ten seconds: the next may come in some three minutes
     assert not writer.is_due()
+    reader = FrameReader(path)
+    reader.read()
+    assert reader.drawing_s == 10.0
     writer.drawn(0.0)
     assert wait_until(writer.is_due, timeout_s=1)
     slow = FrameReader(path, interval_s=30)
@@ -156,6 +162,108 @@ def test_no_picture_is_torn(path: Path, sizes: str) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+READER = """
+import sys
+from pathlib import Path
+from mosaic_wire.frames import FrameReader
+reader, seen, last = FrameReader(Path(sys.argv[1])), 0, 0
+while True:
+    frame = reader.read()
+    if frame is not None:
+        assert len(set(frame.pixels)) == 1, "pixels of two pictures in one"
+        assert frame.number > last, "an older picture after a newer one"
+        seen, last = seen + 1, frame.number
+        if seen == 20:
+            print("seen", flush=True)
+"""
+
+
+def test_viewers_that_are_killed_disturb_neither_the_writer_nor_each_other(path: Path) -> None:
+    """Fault 13: readers die in the middle of a picture; the others go on, none sees a torn one."""
+    writer = start_writer(path, "64x64,200x100")
+    viewers: list[subprocess.Popen[bytes]] = []
+    try:
+        for round_ in range(4):
+            while len(viewers) < 2:
+                command = [sys.executable, "-c", READER, str(path)]
+                viewers.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+            for viewer in viewers[round_ > 0 :]:
+                assert viewer.stdout is not None
+                assert viewer.stdout.readline() == b"seen\n", viewer.communicate()[1].decode()
+            killed = viewers.pop()
+            killed.kill()
+            assert killed.communicate()[1] == b""
+            assert writer.poll() is None
+        assert viewers[0].poll() is None, viewers[0].communicate()[1].decode()
+        assert FrameReader(path).read() is not None
+    finally:
+        for process in (writer, *viewers):
+            process.kill()
+            process.communicate()
+
+
+def test_the_writer_stops_drawing_when_its_last_viewer_was_killed(lane: FrameWriter, path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(frames, "VIEWER_GONE_S", 0.3)
+    lane.publish(picture(1), 4, 3)
+    process = subprocess.Popen([sys.executable, "-c", READER, str(path)], stdout=subprocess.PIPE)
+    assert wait_until(lambda: lane.is_watched, timeout_s=30)
+    process.kill()
+    process.communicate()
+    assert wait_until(lambda: not lane.is_watched, timeout_s=10)
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in the place of the machine's shared memory."""
+    folder = tmp_path / "shm"
+    folder.mkdir()
+    monkeypatch.setattr(frames, "fastlane_path", lambda run_id: folder / f"mosaic-fastlane-{run_id}")
+    return folder
+
+
+def check_that_killed_writers_leave_nothing(memory: Path, runs: int) -> None:
+    """Each is killed at another moment: while it makes its file, while it draws, while it makes a larger one."""
+    living = start_writer(memory / "mosaic-fastlane-living", "64x64,90x90")
+    try:
+        for number in range(runs):
+            path = memory / f"mosaic-fastlane-{number}"
+            pid = os.fork()
+            if pid == 0:  # a child that only draws: a new interpreter for each would take a minute
+                try:
+                    writer, side = FrameWriter(path), 8
+                    while True:
+                        side = side % 200 + 8
+                        writer.publish(bytes(3 * side * side), side, side)
+                finally:
+                    os._exit(1)
+            time.sleep(number % 20 / 4000)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            frame = FrameReader(path).read()
+            assert frame is None or len(frame.pixels) == 3 * frame.width * frame.height
+            if number % 2:
+                remove_frames(str(number))
+        for path in memory.iterdir():
+            if "living" not in path.name:
+                os.utime(path, (0, 0))  # killed before it had said who it is: then its age tells
+        sweep_frames()
+        assert {path.name for path in memory.iterdir() if "living" not in path.name} == set()
+        assert FrameReader(memory / "mosaic-fastlane-living").read() is not None
+    finally:
+        living.kill()
+        living.communicate()
+
+
+def test_killed_writers_leave_nothing(memory: Path) -> None:
+    check_that_killed_writers_leave_nothing(memory, runs=40)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(600)
+def test_a_thousand_killed_writers_leave_nothing(memory: Path) -> None:
+    check_that_killed_writers_leave_nothing(memory, runs=1_000)
 
 
 def test_a_writer_killed_in_mid_picture_leaves_the_last_whole_one_or_none(path: Path) -> None:

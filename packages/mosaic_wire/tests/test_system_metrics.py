@@ -74,3 +74,20 @@ def test_the_sampler_writes_until_it_is_stopped(tmp_path: Path) -> None:
     time.sleep(0.1)
     look()
     assert len(seen) == written
+
+
+def test_a_sampler_that_cannot_write_goes_on_when_it_can(tmp_path: Path) -> None:
+    obstacle = tmp_path / "events" / "system"
+    obstacle.parent.mkdir()
+    obstacle.touch()  # a file where its folder should be: nothing can be written
+    sampler = SystemSampler(tmp_path, tmp_path / "events", lambda: 42, interval_s=0.02)
+    sampler.start()
+    try:
+        assert wait_until(lambda: sampler._count > 3, timeout_s=20)
+        obstacle.unlink()
+        assert wait_until(lambda: any(obstacle.glob("*")), timeout_s=20)
+    finally:
+        sampler.stop()
+    (batch,) = EventFolderReader(tmp_path / "events").read()
+    assert not batch.problems
+    assert set(batch.columns["cpu_percent"].steps) == {42}

@@ -866,7 +866,7 @@ class StreamTelemetryRequest(_message.Message):
     FOLLOW_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     since_seq: _builtins.int
-    """after this number"""
+    """after this number; negative: the last so many"""
     episode: _builtins.int
     """only of this one"""
     follow: _builtins.bool
@@ -1016,10 +1016,13 @@ class RunSteps(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     SKIPPED_FIELD_NUMBER: _builtins.int
     CONTROL_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
     skipped: _builtins.int
     """a client that reads too slowly misses so many; they are stored all the same"""
     control: _builtins.str
     """STARVED: from here on steps are skipped; RESUMED"""
+    total: _builtins.int
+    """how many the run has stored, when this stream began"""
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunStep]: ...
     def __init__(
@@ -1028,10 +1031,11 @@ class RunSteps(_message.Message):
         steps: _abc.Iterable[Global___RunStep] | None = ...,
         skipped: _builtins.int = ...,
         control: _builtins.str = ...,
+        total: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "skipped", b"skipped", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "skipped", b"skipped", "steps", b"steps", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1044,8 +1048,10 @@ class RunEpisodes(_message.Message):
     EPISODES_FIELD_NUMBER: _builtins.int
     SKIPPED_FIELD_NUMBER: _builtins.int
     CONTROL_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
     skipped: _builtins.int
     control: _builtins.str
+    total: _builtins.int
     @_builtins.property
     def episodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunEpisode]: ...
     def __init__(
@@ -1054,10 +1060,11 @@ class RunEpisodes(_message.Message):
         episodes: _abc.Iterable[Global___RunEpisode] | None = ...,
         skipped: _builtins.int = ...,
         control: _builtins.str = ...,
+        total: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "episodes", b"episodes", "skipped", b"skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "episodes", b"episodes", "skipped", b"skipped", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1830,12 +1837,15 @@ class PublishRunMetricsResponse(_message.Message):
     POSITION_JSON_FIELD_NUMBER: _builtins.int
     CREDITS_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_S_FIELD_NUMBER: _builtins.int
+    INTERVAL_S_FIELD_NUMBER: _builtins.int
     accepted: _builtins.bool
     """false: send again from `position_json` on"""
     position_json: _builtins.str
     credits: _builtins.int
     """points that may be sent next; 0: not before `retry_after_s`"""
     retry_after_s: _builtins.float
+    interval_s: _builtins.float
+    """how often news are wanted now: more often while somebody watches; 0: as you like"""
     def __init__(
         self,
         *,
@@ -1843,10 +1853,11 @@ class PublishRunMetricsResponse(_message.Message):
         position_json: _builtins.str = ...,
         credits: _builtins.int = ...,
         retry_after_s: _builtins.float = ...,
+        interval_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "credits", b"credits", "position_json", b"position_json", "retry_after_s", b"retry_after_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "credits", b"credits", "interval_s", b"interval_s", "position_json", b"position_json", "retry_after_s", b"retry_after_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1906,19 +1917,23 @@ class PublishTelemetryResponse(_message.Message):
 
     STORED_SEQ_FIELD_NUMBER: _builtins.int
     CREDITS_FIELD_NUMBER: _builtins.int
+    NEXT_EPISODE_FIELD_NUMBER: _builtins.int
     stored_seq: _builtins.int
     """the last number on disk"""
     credits: _builtins.int
     """how many may be sent next; 0: wait for CREDITS on the control stream"""
+    next_episode: _builtins.int
+    """the number after the highest that is stored; told when nothing was sent"""
     def __init__(
         self,
         *,
         stored_seq: _builtins.int = ...,
         credits: _builtins.int = ...,
+        next_episode: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["credits", b"credits", "stored_seq", b"stored_seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credits", b"credits", "next_episode", b"next_episode", "stored_seq", b"stored_seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

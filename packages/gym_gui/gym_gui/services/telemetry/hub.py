@@ -17,7 +17,7 @@ from typing import Any
 from mosaic_wire.proto import trainer_pb2 as pb
 
 from gym_gui.services.telemetry.bus import Control, RunBus
-from gym_gui.services.telemetry.store import KINDS, Kind, TelemetryStore, Totals
+from gym_gui.services.telemetry.store import KINDS, Kind, TelemetryStore
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ class Receipt:
 
     stored_seq: int
     credits: int
+    next_episode: int = 0
+    """Told to a worker that begins, and sent nothing yet"""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Parcel:
     messages: list[Any]
     skipped: int = 0
     control: Control | None = None
+    total: int = 0
+    """How many the run had stored when the stream began"""
 
 
 class TelemetryAsyncHub:
@@ -56,6 +60,8 @@ class TelemetryAsyncHub:
         self._last: dict[tuple[str, Kind], int] = {}
         self._waiting: dict[Kind, list[tuple[str, Sequence[Message], asyncio.Future[None]]]] = {}
         self._writing: asyncio.Task[None] | None = None
+        self._trouble = ""
+        """Why nothing can be stored now; empty: it can"""
 
     # ------------------------------------------------------------------ workers
 
@@ -63,6 +69,9 @@ class TelemetryAsyncHub:
         """Store a batch; returns when it is on disk. More than the credits are refused, the first of it is taken."""
         if (run_id, kind) not in self._last:
             self._last[run_id, kind] = await self._in_thread(self._store.last_seq, kind, run_id)
+        if not messages:
+            next_episode = await self._in_thread(self._store.next_episode, kind, run_id)
+            return Receipt(self._last.get((run_id, kind), 0), self._credits(run_id), next_episode)
         taken = messages[: self._credits(run_id)]
         if taken:
             self._spent[run_id] = self._spent.get(run_id, 0) + len(taken)
@@ -72,7 +81,9 @@ class TelemetryAsyncHub:
                 await self._stored(run_id, kind, taken)
             finally:
                 self._give_back(run_id, len(taken))
-            known = self._last[run_id, kind]
+            known = self._last.get((run_id, kind))
+            if known is None:  # the run ended while its last batch was written
+                return Receipt(taken[-1].seq, 0)
             self._last[run_id, kind] = max(known, taken[-1].seq)
             self._bus.publish(run_id, kind, [message for message in taken if message.seq > known])
         return Receipt(self._last[run_id, kind], self._credits(run_id))
@@ -86,6 +97,8 @@ class TelemetryAsyncHub:
             self._bus.publish(run_id, "control", [Control.STARVED])
 
     def _give_back(self, run_id: str, count: int) -> None:
+        if run_id not in self._spent:
+            return  # it has ended meanwhile
         self._spent[run_id] -= count
         if run_id in self._starved and self._spent[run_id] <= CREDITS_A_RUN // 2:
             self._starved.discard(run_id)
@@ -110,10 +123,16 @@ class TelemetryAsyncHub:
         try:
             await self._in_thread(self._store.append, kind, [(run_id, messages) for run_id, messages, _ in batches])
         except Exception as error:  # noqa: BLE001 - told to each of the workers that wait for it
+            if not self._trouble:
+                logger.error("steps and episodes cannot be stored, workers keep theirs: %s", error)
+            self._trouble = str(error)
             for _, _, done in batches:
                 if not done.done():
                     done.set_exception(error)
             return
+        if self._trouble:
+            logger.info("steps and episodes can be stored again")
+            self._trouble = ""
         for _, _, done in batches:
             if not done.done():
                 done.set_result(None)
@@ -130,14 +149,20 @@ class TelemetryAsyncHub:
     async def stream(
         self, run_id: str, kind: Kind, since_seq: int, *, episode: int | None, follow: bool
     ) -> AsyncIterator[Parcel]:
-        """What is stored after a number, then what comes; live steps of a slow reader are skipped and counted."""
+        """What is stored after a number, then what comes; live steps of a slow reader are skipped and counted.
+
+        A negative number: the last so many that are stored.
+        """
         subscriber = self._bus.subscribe(run_id, kind)  # before the look at the store: nothing falls in between
         try:
+            if since_seq < 0:
+                since_seq = max(0, since_seq + await asyncio.to_thread(self._store.last_seq, kind, run_id))
+            totals = await asyncio.to_thread(self._store.totals, run_id)
+            total = totals.steps if kind == "steps" else totals.episodes
             pages = self._store.read(kind, run_id, since_seq, episode)
             while (page := await asyncio.to_thread(next, pages, None)) is not None:
-                messages: list[Any] = [_PARSE[kind](data) for data in page]
-                since_seq = messages[-1].seq
-                yield Parcel(messages)
+                since_seq = page.last_seq
+                yield Parcel([_PARSE[kind](data) for data in page.messages], page.damaged, total=total)
             if not follow:
                 return
             while (news := await subscriber.take()) is not None:
@@ -148,13 +173,9 @@ class TelemetryAsyncHub:
                     if message.seq > since_seq and (episode is None or message.episode == episode)
                 ]
                 if fresh or skipped or control:
-                    yield Parcel(fresh, skipped, control[-1] if control else None)
+                    yield Parcel(fresh, skipped, control[-1] if control else None, total)
         finally:
             self._bus.unsubscribe(subscriber)
-
-    async def totals(self, run_id: str) -> Totals:
-        totals: Totals = await asyncio.to_thread(self._store.totals, run_id)
-        return totals
 
     def end(self, run_id: str) -> None:
         """The run is over."""

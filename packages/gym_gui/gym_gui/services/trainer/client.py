@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -245,7 +246,7 @@ class TrainerClient:
     def steps(
         self, run_id: str, *, since_seq: int = 0, episode: int | None = None, follow: bool = False
     ) -> RpcStream[pb.RunSteps]:
-        """Stored steps of a live worker after a number, then new ones."""
+        """Stored steps of a live worker after a number (negative: the last so many), then new ones."""
         request = pb.StreamTelemetryRequest(run_id=run_id, since_seq=since_seq, episode=episode, follow=follow)
         return self._stream(self._stub.StreamRunSteps, request)
 
@@ -311,8 +312,33 @@ class TrainerClient:
         """A run as a .tar.gz, in pieces."""
         return self._stream(self._stub.ExportRun, pb.RunRequest(run_id=run_id))
 
+    def export_to(
+        self,
+        run_id: str,
+        target: Path,
+        *,
+        told: Callable[[int], object] | None = None,
+        every_bytes: int = _CHUNK_BYTES,
+    ) -> int:
+        """Write a run's archive into a file and return its size; `told` hears how much is written, and may raise."""
+        # Half an archive must not look like a whole one.
+        unfinished = target.with_name(f".{target.name}.part")
+        size = told_at = 0
+        try:
+            with unfinished.open("wb") as stream, self.export(run_id) as chunks:
+                for chunk in chunks:
+                    size += stream.write(chunk.data)
+                    if told is not None and size - told_at >= every_bytes:
+                        told_at = size
+                        told(size)
+            os.replace(unfinished, target)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        return size
+
     def import_archive(self, path: Path) -> pb.Run:
         """Take a run in that `export` made, here or on another machine."""
+        path.open("rb").close()  # a file that cannot be read is told here, not in the log of gRPC's thread
         chunks = (pb.ArchiveChunk(data=data) for data in _pieces_of(path))
         try:
             return self._stub.ImportRun(chunks, metadata=self._metadata)

@@ -22,6 +22,7 @@ from pathlib import Path
 import grpc
 from mosaic_wire.errors import WireError
 from mosaic_wire.files import write_json_atomically
+from mosaic_wire.frames import sweep_frames
 from mosaic_wire.paths import Home, config_home, find_home
 from mosaic_wire.proto import trainer_pb2_grpc
 
@@ -210,6 +211,7 @@ async def _serve_journal(
     tcp = _bind(server, home, listening)
     service.addresses = (f"unix:{home.socket}", tcp)
     await dispatcher.start()  # before the server: nobody talks about a run that is not taken up yet
+    await asyncio.to_thread(sweep_frames)  # of workers that were killed while no daemon looked
     await server.start()
     home.socket.chmod(0o600)
     _write_record(home, service.addresses)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -21,6 +23,8 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
+FIGURES_S = 0.1
+"""A client hears of the figures of a run at most this often"""
 _WATCHER_BACKLOG = 10_000
 _RETRY_S = 1.0
 DELETED = "deleted"
@@ -28,26 +32,65 @@ DELETED = "deleted"
 
 def with_headline(record: RunRecord, headline: Headline) -> RunRecord:
     """The record with newer figures; a total of 0 means that the worker does not know it."""
-    figures = asdict(headline)
-    metrics = record.metrics if headline.metrics is None else dict(headline.metrics)
-    return replace(record, **{**figures, "total": headline.total or record.total, "metrics": metrics})
+    return replace(
+        record,
+        step=headline.step,
+        total=headline.total or record.total,
+        episodic_return=headline.episodic_return,
+        sps=headline.sps,
+        seconds_since_step=headline.seconds_since_step,
+        metrics=record.metrics if headline.metrics is None else dict(headline.metrics),
+    )
 
 
 class Watcher:
-    """One subscriber. Falls behind by too much: `overflowed`, and it has to come again with since_seq."""
+    """One subscriber. Events come at once and all of them; figures of a run at most every `FIGURES_S`, the newest.
+
+    Falls behind by too many events: `overflowed`, and it has to come again with since_seq.
+    """
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
-        self.updates: asyncio.Queue[tuple[RunRecord, StoryEvent | None]] = asyncio.Queue(_WATCHER_BACKLOG)
         self.overflowed = False
+        self._events: deque[tuple[RunRecord, StoryEvent]] = deque()
+        self._figures: dict[str, RunRecord] = {}
+        """By run, the newest record with other figures and no event"""
+        self._round: dict[str, RunRecord] = {}
+        """Figures that are due: told one by one, events in between"""
+        self._next_round_at = 0.0
+        self._news = asyncio.Event()
 
     def offer(self, record: RunRecord, event: StoryEvent | None) -> None:
         if self.run_id and record.run_id != self.run_id:
             return
-        try:
-            self.updates.put_nowait((record, event))
-        except asyncio.QueueFull:
+        if event is None:
+            self._figures[record.run_id] = record
+        elif len(self._events) < _WATCHER_BACKLOG:
+            for older in (self._figures, self._round):  # than what comes with the event
+                older.pop(record.run_id, None)
+            self._events.append((record, event))
+        else:
             self.overflowed = True
+        self._news.set()
+
+    async def get(self) -> tuple[RunRecord, StoryEvent | None]:
+        """The next event, or a record with newer figures."""
+        while True:
+            if self._events:
+                return self._events.popleft()
+            if self._round:
+                record = self._round.pop(next(iter(self._round)))
+                # From the end of a round on: two of the same run are never closer than that.
+                self._next_round_at = time.monotonic() + FIGURES_S
+                return record, None
+            wait_s = self._next_round_at - time.monotonic() if self._figures else None
+            if wait_s is not None and wait_s <= 0:
+                self._round, self._figures = self._figures, {}
+                continue
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._news.wait()
 
 
 class Journal:
@@ -59,6 +102,9 @@ class Journal:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="registry")
         self._watchers: set[Watcher] = set()
         self._headlines: dict[str, Headline] = {}
+        """To be written"""
+        self._newest: dict[str, Headline] = {}
+        """Of runs that go on: what the registry does not know yet"""
         self.trouble = ""
         """Why the database cannot be written now; empty: it can"""
 
@@ -132,9 +178,11 @@ class Journal:
             return record
 
     def _with_newest_figures(self, record: RunRecord) -> RunRecord:
-        """What the last heartbeat said, though it is not written yet."""
-        pending = self._headlines.get(record.run_id)
-        return record if pending is None else with_headline(record, pending)
+        """What the last heartbeat or curve said, though it is not written yet."""
+        newest = self._newest.get(record.run_id)
+        if record.status is RunStatus.TERM:
+            self._newest.pop(record.run_id, None)
+        return record if newest is None else with_headline(record, newest)
 
     def _with_events(self, call: Callable[[], RunRecord], run_id: str) -> tuple[RunRecord, list[StoryEvent]]:
         before = self._registry.last_seq()
@@ -159,12 +207,23 @@ class Journal:
         self._watchers.add(watcher)
         return watcher
 
+    def is_watched(self, run_id: str) -> bool:
+        """Whether somebody wants to hear of this run."""
+        return any(watcher.run_id in ("", run_id) for watcher in self._watchers)
+
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.discard(watcher)
 
     def keep_headline(self, run_id: str, headline: Headline) -> None:
         """Remember the newest figures; `flush_headlines` writes them."""
-        self._headlines[run_id] = headline
+        self._headlines[run_id] = self._newest[run_id] = headline
+
+    def tell_figures(self, record: RunRecord) -> None:
+        """Figures that are newer than the last heartbeat's: watchers hear them now, the registry with the next."""
+        self._newest[record.run_id] = Headline(
+            record.step, record.total, record.episodic_return, record.sps, record.seconds_since_step, record.metrics
+        )
+        self.publish(record, [])
 
     async def flush_headlines(self) -> None:
         """Write what was kept; what the disk does not take now is written with the next ones."""

@@ -108,6 +108,7 @@ def build_launch(
 
 NOT_TRAINING = ("policy_eval", "interactive", "custom_script")
 """Modes that leave nothing to go on from; such a run is begun anew"""
+RESUME_TRAINING = "resume_training"
 
 
 def is_training(worker_config: Mapping[str, Any]) -> bool:
@@ -119,6 +120,6 @@ def is_training(worker_config: Mapping[str, Any]) -> bool:
 def with_checkpoint(worker_config: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
     """Copy a worker's config so that it goes on from this checkpoint."""
     extras = worker_config.get("extras")
-    resumed = {"mode": "resume_training", "checkpoint_path": str(checkpoint.absolute())}
+    resumed = {"mode": RESUME_TRAINING, "checkpoint_path": str(checkpoint.absolute())}
     kept = {name: value for name, value in extras.items() if name != "policy_path"} if extras else {}
     return {**worker_config, "extras": {**kept, **resumed}}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import os
 import shutil
 import signal
 import sys
@@ -148,7 +149,7 @@ class RunSupervisor:
             episodic_return=values.get(MEAN_RETURN, record.episodic_return),
             sps=values.get(SPS_TAG, record.sps),
         )
-        self._journal.publish(self.record, [])
+        self._journal.tell_figures(self.record)
 
     def controls(self) -> asyncio.Queue[pb.ControlCommand]:
         """A fresh queue for the worker's control stream, holding what it has not obeyed yet."""
@@ -291,12 +292,18 @@ class RunSupervisor:
 
     async def _look(self) -> None:
         """Read what the worker wrote and check every limit."""
+        limit = await asyncio.to_thread(self._look_at_files)
         async with self._lock:
             # Not all of a flood at once: a cancel, a limit or the end of the worker must not wait for it.
-            await self._read_lifecycle(at_most=_EVENTS_A_LOOK)
-        await asyncio.to_thread(self._tend_logs)
+            await self._apply_lifecycle(at_most=_EVENTS_A_LOOK)
         await self._update_flags()
-        self._fault = self._fault or await self._broken_limit()
+        self._fault = self._fault or self._broken_limit(limit)
+
+    def _look_at_files(self) -> str:
+        """In a thread, all at once: with many runs the way there and back costs more than the look."""
+        self._read_lifecycle_file()
+        self._tend_logs()
+        return self._handle.limit_hit() or ""
 
     async def _update_flags(self) -> None:
         quiet = self._monotonic() - self._last_beat
@@ -320,7 +327,8 @@ class RunSupervisor:
                     self.record.run_id, kind, reason=told if now else "", **changes
                 )
 
-    async def _broken_limit(self) -> str:
+    def _broken_limit(self, kernels: str) -> str:
+        """Which limit was broken; `kernels`: one that the process tree ran into."""
         quiet, limit = self._monotonic() - self._last_beat, self._silence_limit_s()
         if quiet >= limit and not (self.record.paused_by_signal or self._stood_still):
             if self.record.status is RunStatus.HSHK:
@@ -329,7 +337,7 @@ class RunSupervisor:
         left = self._wallclock_left_s()
         if left is not None and left <= 0:
             return f"out of wall-clock time: more than {self.record.max_wallclock_minutes:g} minutes"
-        return await asyncio.to_thread(self._handle.limit_hit) or ""
+        return kernels
 
     def clean(self, path: Path) -> None:
         """Blot the run's secrets out of a log before somebody reads it."""
@@ -345,12 +353,15 @@ class RunSupervisor:
                 if cap_size(path, cap):
                     logger.warning("run %s: %s outgrew %d MB and was cut", self.record.run_id, path.name, cap >> 20)
 
-    async def _read_lifecycle(self, *, at_most: int = sys.maxsize) -> None:
-        """Apply new lifecycle events; each is stored together with its number, so none counts twice."""
+    def _read_lifecycle_file(self) -> None:
+        """In a thread. Only the task that watches calls it."""
         try:
-            self._unapplied.extend(await asyncio.to_thread(self._reader.read))
+            self._unapplied.extend(self._reader.read())
         except OSError as error:
             self._fault = self._fault or f"its lifecycle file cannot be read: {error}"
+
+    async def _apply_lifecycle(self, *, at_most: int = sys.maxsize) -> None:
+        """Apply new lifecycle events; each is stored together with its number, so none counts twice."""
         for _ in range(min(at_most, len(self._unapplied))):
             event = self._unapplied.popleft()
             if event.run_id == self.record.run_id and event.attempt == self.record.attempt:
@@ -459,7 +470,8 @@ class RunSupervisor:
 
     async def _read_lifecycle_after_fault(self) -> None:
         if self.record.status is not RunStatus.FAULT:
-            await self._read_lifecycle()
+            await asyncio.to_thread(self._read_lifecycle_file)
+            await self._apply_lifecycle()
 
     async def _store(self, ending: Ending) -> Finished:
         run_id = self.record.run_id
@@ -509,7 +521,10 @@ def output_tails(home: Home, run_id: str, mask: SecretMask) -> dict[str, str]:
 
 
 def _log_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.log")) if folder.is_dir() else []
+    try:
+        return sorted(folder / name for name in os.listdir(folder) if name.endswith(".log"))
+    except OSError:
+        return []
 
 
 def _failure_text(payload: Mapping[str, Any]) -> str:

@@ -199,7 +199,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
                     seen = event.seq
                     yield pb.RunUpdate(run=self._run(record), event=_story_event(event))
             while not watcher.overflowed:
-                current, live = await watcher.updates.get()
+                current, live = await watcher.get()
                 if live is None:
                     yield pb.RunUpdate(run=self._run(current))
                 elif live.seq > seen or live.kind == DELETED:
@@ -247,7 +247,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
                 # The worker's next sign of life, or half a second: output comes between heartbeats too.
                 try:
                     async with asyncio.timeout(0.5):
-                        record, _ = await watcher.updates.get()
+                        record, _ = await watcher.get()
                 except TimeoutError:
                     if _size_of(path) < offset:
                         offset = 0  # it outgrew its cap and was cut
@@ -334,14 +334,18 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
     @_translated
     async def StreamRunSteps(self, request: pb.StreamTelemetryRequest, _context: Any) -> AsyncIterator[pb.RunSteps]:
         async for parcel in self._telemetry(request, "steps"):
-            yield pb.RunSteps(steps=parcel.messages, skipped=parcel.skipped, control=parcel.control or "")
+            yield pb.RunSteps(
+                steps=parcel.messages, skipped=parcel.skipped, control=parcel.control or "", total=parcel.total
+            )
 
     @_translated
     async def StreamRunEpisodes(
         self, request: pb.StreamTelemetryRequest, _context: Any
     ) -> AsyncIterator[pb.RunEpisodes]:
         async for parcel in self._telemetry(request, "episodes"):
-            yield pb.RunEpisodes(episodes=parcel.messages, skipped=parcel.skipped, control=parcel.control or "")
+            yield pb.RunEpisodes(
+                episodes=parcel.messages, skipped=parcel.skipped, control=parcel.control or "", total=parcel.total
+            )
 
     async def _telemetry(self, request: pb.StreamTelemetryRequest, kind: Kind) -> AsyncIterator[Parcel]:
         run_id = check_run_id(request.run_id)
@@ -519,12 +523,14 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             _position(request.after_json),
         )
         if answer.accepted:
-            supervisor.heard_metrics(self._trainer.metrics.headline(request.run_id) or {}, answer.last_step)
+            supervisor.heard_metrics(answer.headline, answer.last_step)
+        is_watched = self._trainer.journal.is_watched(request.run_id)
         return pb.PublishRunMetricsResponse(
             accepted=answer.accepted,
             position_json="" if answer.position is None else json.dumps(answer.position),
             credits=answer.credits,
             retry_after_s=answer.retry_after_s,
+            interval_s=self._trainer.metrics.wanted_interval_s(request.run_id, watched=is_watched),
         )
 
     @_translated
@@ -542,7 +548,9 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
     ) -> pb.PublishTelemetryResponse:
         token = metadata_value(context.invocation_metadata(), SESSION_TOKEN_KEY)
         receipt = await self._trainer.publish_telemetry(check_run_id(run_id), token, kind, messages)
-        return pb.PublishTelemetryResponse(stored_seq=receipt.stored_seq, credits=receipt.credits)
+        return pb.PublishTelemetryResponse(
+            stored_seq=receipt.stored_seq, credits=receipt.credits, next_episode=receipt.next_episode
+        )
 
     # ------------------------------------------------------------------ translation
 

@@ -17,7 +17,7 @@ from mosaic_wire.capabilities import Lane, WorkerCapabilities
 from mosaic_wire.checkpoints import last_good_checkpoint, verify_checkpoint
 from mosaic_wire.errors import Problem, WireError
 from mosaic_wire.files import read_json_object, write_json_atomically
-from mosaic_wire.ids import new_run_id
+from mosaic_wire.ids import is_run_id, new_run_id
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
 from mosaic_wire.paths import Home
 from mosaic_wire.redaction import redact_document, redact_text, spellings_of
@@ -32,7 +32,7 @@ from gym_gui.services.trainer.dispatcher import TrainerDispatcher
 from gym_gui.services.trainer.errors import InvalidConfig, NotAllowed, NotPossibleNow, RegistryUnwritable, RunNotFound
 from gym_gui.services.trainer.fsm import RunOutcome, RunStatus
 from gym_gui.services.trainer.journal import Journal
-from gym_gui.services.trainer.launch import NOT_TRAINING, with_checkpoint
+from gym_gui.services.trainer.launch import NOT_TRAINING, RESUME_TRAINING, with_checkpoint
 from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.metrics.store import MEAN_RETURN, SPS_TAG
 from gym_gui.services.trainer.records import Headline, NewRun, Parent, RunRecord
@@ -84,7 +84,23 @@ class Trainer:
             if known is not None:
                 return known, True
         config = await asyncio.to_thread(self._validated, config_json)
-        return await self._accept(config, idempotency_key)
+        return await self._accept(config, idempotency_key, await self._parent_of(config))
+
+    async def _parent_of(self, config: TrainRunConfig) -> Parent | None:
+        """The run of this home whose checkpoint a submitted config goes on from, so that clients show one curve."""
+        extras = identity_of(config).extras
+        chosen = Path(str(extras.get("checkpoint_path") or ""))
+        run_id = chosen.parent.parent.name
+        if extras.get("mode") != RESUME_TRAINING or not is_run_id(run_id):
+            return None
+        if chosen.parent != self.home.run_folder(run_id).checkpoints:
+            return None
+        try:
+            record = await self.get(run_id)
+            entry = await asyncio.to_thread(self._checkpoint_of, record, f"checkpoints/{chosen.name}")
+        except (RunNotFound, NotPossibleNow):
+            return None  # whether it can be used at all, the worker tells
+        return Parent(run_id, entry.step, entry.sha256)
 
     def _validated(self, config_json: str) -> TrainRunConfig:
         config = validate_train_run_config(

@@ -48,6 +48,8 @@ class LogFollower:
     def follow(self) -> None:
         """Look at new lines; an over-long one is skipped in pieces, never held whole."""
         try:
+            if os.stat(self._path).st_size == self._offset:
+                return
             stream = self._path.open("rb")
         except OSError:
             return

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -36,6 +36,10 @@ _MOST_OPEN = 64
 """Finished runs whose curves stay at hand"""
 _UPDATE_S = 0.1
 """A client hears of a run at most this often"""
+WATCHED_S, UNWATCHED_S = 1.0, 2.0
+"""How often workers are asked to tell their news; with the second or so that event files are behind, within three"""
+_MANY_RUNS = 100
+"""So many that go on at once are all heard once a second; of more each less often"""
 _LOOK_S = 0.5
 
 
@@ -49,6 +53,8 @@ class Answer:
     retry_after_s: float = 0.0
     last_step: int = 0
     """How far the run is by its curves"""
+    headline: Mapping[str, float] = field(default_factory=dict)
+    """The last values of its important curves"""
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,17 @@ class MetricHub:
             self._headlines[run_id], self._steps[run_id] = metrics.headline(), metrics.last_step()
             if metrics.unstored >= _FLUSH_POINTS:
                 self._flush(run_id, metrics)
-        return Answer(accepted, metrics.position, CREDITS, last_step=metrics.last_step())
+        # What a worker knows itself it is not told again.
+        position = None if accepted else metrics.position
+        return Answer(
+            accepted, position, CREDITS, last_step=self._steps.get(run_id, 0), headline=self._headlines.get(run_id, {})
+        )
+
+    def wanted_interval_s(self, run_id: str, *, watched: bool) -> float:
+        """How often the worker of a run shall tell its news."""
+        if watched or run_id in self._listeners:
+            return min(UNWATCHED_S, max(WATCHED_S, len(self._live) / _MANY_RUNS))
+        return UNWATCHED_S
 
     def headline(self, run_id: str) -> dict[str, float] | None:
         """The last values of a live run's important curves; None: nothing is known here."""

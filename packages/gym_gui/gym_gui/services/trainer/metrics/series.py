@@ -12,6 +12,8 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import gt
 from pathlib import Path
 
 FAN_OUT = 16
@@ -86,12 +88,9 @@ class Series:
     def append(self, points: Points) -> None:
         if not points:
             return
-        previous = self._last_step
-        for step in points.steps:
-            if step < previous:
-                self.is_sorted = False
-                break
-            previous = step
+        steps = points.steps
+        if steps[0] < self._last_step or any(map(gt, steps, islice(steps, 1, None))):
+            self.is_sorted = False
         self._last_step = points.steps[-1]
         self._recent.extend(points)
         self._build()

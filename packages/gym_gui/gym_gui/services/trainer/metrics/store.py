@@ -10,20 +10,23 @@ import json
 import logging
 import math
 import shutil
+import zlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mosaic_wire.event_files import EventFolderReader
 from mosaic_wire.files import write_bytes_atomically
+from mosaic_wire.system_metrics import FOLDER as SYSTEM_FOLDER
 
 from gym_gui.services.trainer.metrics.series import DamagedSeries, Points, Series
 
 logger = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
 MOST_TAGS = 2_000
 """A script that makes up a tag for every step must not fill the disk with files"""
 EPISODES = 100
@@ -55,6 +58,10 @@ class RunMetrics:
         self._files: dict[str, int] = {}
         self._homes: dict[str, str] = {}
         """By tag, the folder below the event files' that it comes from"""
+        self._main: str | None = None
+        """The first folder with curves: scripts write into one of their own, whose name nobody wants before each tag"""
+        self._newest: dict[str, tuple[int, float]] = {}
+        """By tag without a folder, the last step and value of those that tell how a run goes"""
         self._returns: deque[float] = deque(maxlen=EPISODES)
         self.latest: dict[str, tuple[int, float]] = {}
         """By tag, its last step and value"""
@@ -72,7 +79,7 @@ class RunMetrics:
             self._forget_everything()
 
     def _load(self) -> None:
-        document = json.loads((self._folder / _INDEX).read_text())
+        document = _read_index((self._folder / _INDEX).read_bytes())
         if document["version"] != VERSION:
             raise ValueError(f"version {document['version']}")
         for tag, entry in document["tags"].items():
@@ -80,11 +87,13 @@ class RunMetrics:
             self._series[tag] = Series(self._stem(entry["file"]), entry["count"], is_sorted=entry["sorted"])
             self.latest[tag] = (self._series[tag].last_step, entry["last"])
         self._returns.extend(document["returns"])
-        self.position = document["position"]
+        self._main, self.position = document["main"], document["position"]
+        self._find_newest()
 
     def _forget_everything(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._series, self._files, self._homes, self.latest, self.position = {}, {}, {}, {}, None
+        self._main, self._newest = None, {}
         self._returns.clear()
         self.epoch += 1
 
@@ -106,6 +115,8 @@ class RunMetrics:
     def _apply(self, folder: Folder) -> None:
         if folder.is_reset or folder.drop_from is not None:
             self._take_back(folder.name, None if folder.is_reset else folder.drop_from)
+        if self._main is None and folder.columns and folder.name != SYSTEM_FOLDER:
+            self._main = folder.name
         for tag, points in folder.columns.items():
             key = self._key(folder.name, tag)
             series = self._series_of(key, folder.name) if points else None
@@ -113,13 +124,24 @@ class RunMetrics:
                 continue
             series.append(points)
             self.latest[key] = (points.steps[-1], points.values[-1])
+            if tag.startswith(_SHOWN_PREFIXES):
+                self._newest[tag] = self.latest[key]
             if tag == _RETURN_TAG:
                 self._returns.extend(points.values[-EPISODES:])
 
     def _key(self, folder: str, tag: str) -> str:
-        """`system/cpu` for tag `cpu` of folder `system`; where the top folder has a tag of that name, `system:cpu`."""
-        key = f"{folder}/{tag}" if folder else tag
+        """`system/cpu` for tag `cpu` of folder `system`; where the main folder has a tag of that name, `system:cpu`."""
+        key = tag if folder in ("", self._main) else f"{folder}/{tag}"
         return key if self._homes.get(key, folder) == folder else f"{folder}:{tag}"
+
+    def _find_newest(self) -> None:
+        """After a restart, or when points were taken back; the main folder has the last word."""
+        self._newest = {}
+        for key in sorted(self.latest, key=lambda key: self._homes[key] == self._main):
+            home = self._homes[key]
+            tag = key[len(home) + 1 :] if home and key.startswith((f"{home}/", f"{home}:")) else key
+            if tag.startswith(_SHOWN_PREFIXES):
+                self._newest[tag] = self.latest[key]
 
     def _take_back(self, folder: str, step: int | None) -> None:
         """Forget the curves of a folder from a step on; None: altogether."""
@@ -132,6 +154,7 @@ class RunMetrics:
                     self.latest[tag] = (last.steps[0], last.values[0])
                 else:
                     self.latest.pop(tag, None)
+        self._find_newest()
         known = self._series.get(_RETURN_TAG)
         self._returns.clear()
         if known is not None and len(known):
@@ -189,9 +212,11 @@ class RunMetrics:
             }
             for tag, series in self._series.items()
         }  # fmt: skip
-        document = {"version": VERSION, "position": self.position, "returns": list(self._returns), "tags": tags}
-        # NaN is a value like another here: nobody but this class reads the file.
-        write_bytes_atomically(self._folder / _INDEX, json.dumps(document).encode())
+        document = {
+            "version": VERSION, "position": self.position, "returns": list(self._returns), "main": self._main,
+            "tags": tags,
+        }  # fmt: skip
+        write_bytes_atomically(self._folder / _INDEX, _index_bytes(document))
         self._is_dirty = False
 
     # ------------------------------------------------------------------ reading
@@ -212,12 +237,25 @@ class RunMetrics:
 
     def headline(self) -> dict[str, float]:
         """The last values of the curves that tell how a run goes."""
-        shown = [tag for tag in self.latest if tag.startswith(_SHOWN_PREFIXES)][:_SHOWN_TAGS]
-        values = {tag: self.latest[tag][1] for tag in shown}
+        values = {tag: value for tag, (_, value) in islice(self._newest.items(), _SHOWN_TAGS)}
         if self._returns:
             values[MEAN_RETURN] = sum(self._returns) / len(self._returns)
         return {tag: value for tag, value in values.items() if math.isfinite(value)}
 
     def last_step(self) -> int:
         """How far the run is by its curves."""
-        return max((step for tag, (step, _) in self.latest.items() if tag.startswith(_SHOWN_PREFIXES)), default=0)
+        return max((step for step, _ in self._newest.values()), default=0)
+
+
+def _index_bytes(document: Mapping[str, Any]) -> bytes:
+    """The index and its checksum. NaN is a value like another here: nobody but this module reads the file."""
+    text = json.dumps(document).encode()
+    return text + f"\n{zlib.crc32(text):08x}\n".encode()
+
+
+def _read_index(data: bytes) -> dict[str, Any]:
+    text, _, checksum = data.rstrip(b"\n").rpartition(b"\n")
+    if checksum != f"{zlib.crc32(text):08x}".encode():
+        raise ValueError("the checksum of its index does not fit")
+    document: dict[str, Any] = json.loads(text)
+    return document

@@ -1,0 +1,155 @@
+"""What watching costs: ppo through the daemon, with nobody and with somebody watching, against the bare script.
+
+Metric bridge and FastLane are on. CPU of training and worker per step, the start taken out by two horizons; what the
+daemon itself took is printed apart, and so is the time for drawing. The viewer asks for 30 pictures a second, mode
+`single`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from daemon_share import by_hand
+from gym_gui.testing import RunningDaemon
+from measure import Sample, TwoHorizons, cpu_of, cpu_with_ended_children, print_table, temporary_home
+from mosaic_wire.frames import FrameReader, fastlane_path
+
+FPS = 30
+UNWATCHED, WATCHED, BARE = "nobody watches", "a viewer", "the bare script"
+TO_REACH = {UNWATCHED: 1.02, WATCHED: 1.10}
+
+
+@dataclass
+class Viewer:
+    """Looks at a run's pictures as a window does, and counts."""
+
+    run_id: str
+    seen: int = 0
+    drawing_s: float = 0.0
+    began: float = 0.0
+    ended: float = 0.0
+    _stopping: threading.Event = field(default_factory=threading.Event)
+
+    def look(self) -> None:
+        reader = FrameReader(fastlane_path(self.run_id), interval_s=1 / FPS)
+        while not self._stopping.wait(1 / FPS):
+            if reader.read() is not None:
+                self.began = self.began or time.monotonic()
+                self.ended = time.monotonic()
+                self.seen += 1
+            self.drawing_s = max(self.drawing_s, reader.drawing_s)
+        reader.close()
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        thread = threading.Thread(target=self.look)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stopping.set()
+            thread.join()
+
+
+class Bench:
+    """Runs trainings and keeps what they took."""
+
+    def __init__(self, daemon: RunningDaemon, folder: Path) -> None:
+        self._daemon, self._folder = daemon, folder
+        self.daemon_share: dict[str, list[float]] = {UNWATCHED: [], WATCHED: []}
+        self.rates: list[float] = []
+        self.drawing: list[float] = []
+
+    def bare(self, steps: int) -> float:
+        return by_hand(self._folder, steps)
+
+    def unwatched(self, steps: int) -> float:
+        return self._train(UNWATCHED, steps, None)
+
+    def watched(self, steps: int) -> float:
+        viewer = Viewer("")
+        cpu_s = self._train(WATCHED, steps, viewer)
+        if (seconds := viewer.ended - viewer.began) > 1:
+            self.rates.append(viewer.seen / seconds)
+            self.drawing.append(100 * viewer.drawing_s / seconds)
+        return cpu_s
+
+    def _train(self, name: str, steps: int, viewer: Viewer | None) -> float:
+        """CPU seconds of worker and training; the daemon waits for the one, and that for the other."""
+        daemon, config = self._daemon, {"algo": "ppo", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": steps}
+        own, whole = cpu_of(daemon.pid), cpu_with_ended_children(daemon.pid)
+        run_id = daemon.client.submit({"metadata": {"worker": {"type": "cleanrl", "config": config}}}).run.run_id
+        if viewer is not None:
+            viewer.run_id = run_id
+            with viewer.looking():
+                run = self._ended(run_id)
+        else:
+            run = self._ended(run_id)
+        if run.outcome != "completed":
+            raise SystemExit(f"run {run_id} did not complete: {run.reason}")
+        own = cpu_of(daemon.pid) - own
+        self.daemon_share[name].append(own)
+        return cpu_with_ended_children(daemon.pid) - whole - own
+
+    def _ended(self, run_id: str):  # type: ignore[no-untyped-def]
+        """Asked now and then: a client that watched would be somebody who watches."""
+        while (run := self._daemon.client.get(run_id)).status != "TERM":
+            time.sleep(0.5)
+        return run
+
+
+def measure(bench: Bench, horizons: tuple[int, int], pairs: int) -> dict[str, TwoHorizons]:
+    """All three in turn, each time in another order."""
+    ways: dict[str, Callable[[int], float]] = {
+        UNWATCHED: bench.unwatched, WATCHED: bench.watched, BARE: bench.bare,
+    }  # fmt: skip
+    results: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in ways}
+    for turn in range(pairs):
+        names = list(ways)
+        for name in names[turn % 3 :] + names[: turn % 3]:
+            for horizon, found in zip(horizons, results[name], strict=True):
+                found.append(ways[name](horizon))
+        steps = horizons[1] - horizons[0]
+        each = (f"{name} {(found[1][-1] - found[0][-1]) / steps * 1e6:.2f} µs" for name, found in results.items())
+        print(f"  turn {turn + 1}/{pairs}: {', '.join(each)}", flush=True)
+    return {name: TwoHorizons(Sample(tuple(short)), Sample(tuple(long))) for name, (short, long) in results.items()}
+
+
+def paired_ratio(ours: Sample, peer: Sample) -> Sample:
+    return Sample(tuple(mine / theirs for mine, theirs in zip(ours.values, peer.values, strict=True)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--short", type=int, default=100_000, help="steps of the run that is subtracted")
+    arguments = parser.parse_args()
+    horizons = (arguments.short, arguments.steps)
+    with temporary_home() as (home, config_home), RunningDaemon(home, config_home) as daemon:
+        Bench(daemon, config_home).unwatched(1_000)  # the daemon asks its workers what they are, once
+        bench = Bench(daemon, config_home)
+        found = measure(bench, horizons, arguments.pairs)
+    per_step = {name: both.microseconds_per_step(horizons) for name, both in found.items()}
+    rows = [(f"a step, {name} (µs)", str(sample)) for name, sample in per_step.items()]
+    for name, to_reach in TO_REACH.items():
+        ratio, pairs = per_step[name].median / per_step[BARE].median, paired_ratio(per_step[name], per_step[BARE])
+        rows.append((f"ratio, {name}", f"{ratio:8.3f}  (to reach: {to_reach:.3f}; pair by pair {pairs})"))
+    for name, shares in bench.daemon_share.items():
+        own = TwoHorizons(Sample(tuple(shares[0::2])), Sample(tuple(shares[1::2]))).microseconds_per_step(horizons)
+        share = 100 * own.median / per_step[BARE].median
+        rows.append((f"the daemon besides, {name} (µs a step)", f"{own}  {share:.1f} % of a bare step"))
+    if bench.rates:
+        rows.append(("pictures a second", f"{Sample(tuple(bench.rates))}  (asked for: {FPS})"))
+        rows.append(("drawing, % of wall time", f"{Sample(tuple(bench.drawing))}  (at most: 5)"))
+    print_table(f"ppo on CartPole-v1, steps {horizons[0]:,} → {horizons[1]:,}, {arguments.pairs} turns", rows)
+
+
+if __name__ == "__main__":
+    main()
