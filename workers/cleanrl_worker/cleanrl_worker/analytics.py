@@ -52,8 +52,14 @@ def build_manifest(
         parent=_parent(config) or (earlier.parent if earlier is not None else None),
         argv=tuple(argv),
         host=describe_machine(threads=threads),
-        extra={**({"environment_source": environment} if environment else {}), **best},
+        extra={**({"environment_source": environment} if environment else {}), **best, **_video_steps(earlier)},
     )
+
+
+def _video_steps(earlier: AnalyticsManifest | None) -> dict[str, Any]:
+    """At which step each video was made."""
+    steps = earlier.extra.get("video_steps") if earlier is not None else None
+    return {"video_steps": steps} if isinstance(steps, dict) else {}
 
 
 def _what_counts(

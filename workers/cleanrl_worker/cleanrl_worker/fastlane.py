@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MODES = ("single", "grid", "off")
 LOOK_S = 0.01
 """How often at most it is asked whether somebody watches"""
+_NOTICE_S = 20.0
 _SMOOTHING = 0.9
 """How much of the smoothed return an episode leaves as it is"""
 
@@ -119,7 +120,7 @@ class Painter:
         if notice != self._told:
             self._told = notice
             self._writer.notice(notice)
-        self._writer.drawn(1.0)  # no need to hurry
+        self._writer.wait(_NOTICE_S)  # no need to hurry
 
     def close(self) -> None:
         self._writer.close()

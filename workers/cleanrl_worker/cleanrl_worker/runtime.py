@@ -15,6 +15,7 @@ from typing import Any
 from mosaic_wire import env
 from mosaic_wire.capabilities import WorkerCapabilities
 from mosaic_wire.exit_record import ExitOutcome
+from mosaic_wire.interactive_lines import socket_of
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder, find_home
 from mosaic_wire.session import WorkerSession
@@ -106,7 +107,7 @@ class CleanRLWorkerRuntime(WorkerRun):
         """Where somebody plays."""
         if self._terminal is not None:
             return {"input": self._terminal[0], "output": self._terminal[1]}
-        return {"socket": str(interactive.socket_of(self._folder))}
+        return {"socket": str(socket_of(self._folder))}
 
     @cached_property
     def _values(self) -> dict[str, Any]:

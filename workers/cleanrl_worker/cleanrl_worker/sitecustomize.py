@@ -24,7 +24,7 @@ from typing import Any
 
 from cleanrl_worker import fastlane
 
-FLUSH_S = 2
+FLUSH_S = 1
 """Scalars reach the event file within this many seconds (the libraries' own default is 120)"""
 
 MARK = "CLEANRL_HOOKS"

@@ -101,7 +101,12 @@ class LifecycleEmitter:
                 self._change_manifest(policy=facts["path"])
             case "video":
                 known = (*self.manifest.videos, facts["path"])  # an earlier attempt may have told of it
-                self._change_manifest(videos=tuple(dict.fromkeys(known)))
+                noted = {facts["path"]: facts["step"]} if "step" in facts else {}  # an evaluation has none
+                steps = {**noted, **self.manifest.extra.get("video_steps", {})}
+                self._change_manifest(
+                    videos=tuple(dict.fromkeys(known)),
+                    extra={**self.manifest.extra, **({"video_steps": steps} if steps else {})},
+                )
             case "versions":  # of an interpreter that is not this one
                 self._change_manifest(versions={**self.manifest.versions, **facts["versions"]})
             case "wandb":

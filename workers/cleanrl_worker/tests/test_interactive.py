@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import socket
 import struct
 import zlib
 from pathlib import Path
@@ -12,10 +11,9 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
-from cleanrl_worker.eval.frames import FrameSink, png
-from cleanrl_worker.eval.interactive import LONGEST_LINE, BadCommand, InteractiveSession, describe_space, to_action
-from cleanrl_worker.eval.lines import Descriptors, SocketServer
+from cleanrl_worker.eval.interactive import InteractiveSession
 from cleanrl_worker.training.envs import make_single
+from mosaic_wire.interactive import LONGEST_LINE, BadCommand, FrameSink, describe_space, png, to_action
 
 
 class Talk:
@@ -211,45 +209,47 @@ def test_no_pictures_when_none_are_wanted_or_none_can_be_drawn(talk):
     assert Talk("CartPole-v1")({"cmd": "reset"})[0]["render_payload"] is None
 
 
-# -- where lines come from
+# -- what a policy thinks
 
 
-def test_lines_are_cut_out_of_whatever_arrives(tmp_path):
-    theirs, ours = socket.socketpair()
-    end = Descriptors(ours.fileno(), ours.fileno())
-    assert list(end.lines(0, 10)) == [None]  # the greeting
-    theirs.sendall(b"one\ntw")
-    assert list(end.lines(1, 10)) == [b"one"]
-    theirs.sendall(b"o\n" + b"x" * 25)
-    assert list(end.lines(1, 10)) == [b"two", b"x" * 11]  # too long: told once, the rest is dropped
-    theirs.sendall(b"xxx\nfour\nfi")
-    assert list(end.lines(1, 10)) == [b"four"]
-    theirs.shutdown(socket.SHUT_WR)
-    assert list(end.lines(1, 10)) == [b"fi"]
-    assert end.is_over
-    end.close()
-    theirs.close()
-    ours.close()
+def test_a_step_of_a_policy_tells_what_it_thought():
+    from cleanrl_worker.training.acting import DistributionPolicy
+    from cleanrl_worker.training.distributions import Categorical, DiagonalGaussian
+    from cleanrl_worker.training.q_policies import GreedyPolicy
+
+    class Acting:
+        def policy(self, obs):
+            return np.log(np.tile(np.array([[0.25, 0.75]], dtype=np.float32), (len(obs), 1)))
+
+        def values(self, obs):
+            return np.full(len(obs), 2.5, dtype=np.float32)
+
+    talk = Talk("tiny_worlds:CorridorLong-v0", DistributionPolicy(Acting(), Categorical(2), np.dtype(np.float32)))
+    talk({"cmd": "reset", "seed": 0})
+    (step, *_) = talk({"cmd": "step"})
+    assert step["action_probabilities"] == pytest.approx([0.25, 0.75])
+    assert (step["action"], step["value"]) == (1, 2.5)
+    (step, *_) = talk({"cmd": "step", "action": 0})
+    assert "action_probabilities" not in step  # it was not asked
+
+    values = GreedyPolicy(lambda obs: np.tile(np.array([[3.0, -1.0]]), (len(obs), 1)), np.dtype(np.float32))
+    talk = Talk("tiny_worlds:CorridorLong-v0", values)
+    talk({"cmd": "reset", "seed": 0})
+    assert talk({"cmd": "step"})[0]["action_values"] == [3.0, -1.0]
+
+    class Means:
+        def policy(self, obs):
+            return np.zeros((len(obs), 2), dtype=np.float32)
+
+    gaussian = DistributionPolicy(Means(), DiagonalGaussian(np.zeros(2)), np.dtype(np.float32))
+    assert gaussian.consider(np.zeros((1, 3), dtype=np.float32)) == {}  # numbers of a vector have no probabilities
 
 
-def test_a_client_of_the_socket_may_leave_and_another_may_come(tmp_path):
-    path = tmp_path / "s.sock"
-    server = SocketServer(path)
-    try:
-        assert path.stat().st_mode & 0o777 == 0o600
-        assert list(server.lines(0.01, 100)) == []
-        for _ in range(2):
-            client = socket.socket(socket.AF_UNIX)
-            client.connect(str(path))
-            assert list(server.lines(5, 100)) == [None]
-            client.sendall(b'{"cmd": "ping"}\n')
-            assert list(server.lines(5, 100)) == [b'{"cmd": "ping"}']
-            server.send({"type": "pong"})
-            assert client.recv(100) == b'{"type":"pong"}\n'
-            client.close()
-            assert list(server.lines(5, 100)) == []
-        server.send({"nobody": "there"})
-        assert not server.is_over
-    finally:
-        server.close()
-    assert not path.exists()
+def test_an_episode_can_be_left():
+    talk = Talk("tiny_worlds:CorridorLong-v0")
+    assert "no episode to end" in talk({"cmd": "end"})[0]["message"]
+    talk({"cmd": "reset", "seed": 0})
+    talk({"cmd": "step", "action": 1})
+    (done,) = talk({"cmd": "end"})
+    assert (done["type"], done["ended_by"], done["truncated"]) == ("episode_done", "player", True)
+    assert talk({"cmd": "step", "action": 1})[0]["type"] == "error"

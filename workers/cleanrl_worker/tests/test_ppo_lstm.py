@@ -12,7 +12,6 @@ from cleanrl_worker.agents.recurrent import HIDDEN, RecurrentAgent, no_memory
 from cleanrl_worker.algorithms import ppo_atari_lstm, pqn_lstm
 from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.eval.batched import run_batched_evaluation
-from cleanrl_worker.eval.frames import FrameSink
 from cleanrl_worker.eval.interactive import InteractiveSession
 from cleanrl_worker.modes.policy_eval import EvaluationSettings
 from cleanrl_worker.testing_runs import charts, train_here, weights_digest
@@ -22,6 +21,7 @@ from cleanrl_worker.training.envs import make_envs, make_single
 from cleanrl_worker.training.evaluating import Evaluator
 from cleanrl_worker.training.evaluation import play_episodes
 from cleanrl_worker.training.remembering import RecurrentPlay, tell_episodes
+from mosaic_wire.interactive import FrameSink
 
 CPU = torch.device("cpu")
 WORLD = {"env_id": "memory_worlds:Recall-v0", "env_backend": "sync", "num_envs": 4, "num_minibatches": 2}

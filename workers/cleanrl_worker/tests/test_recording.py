@@ -249,3 +249,6 @@ def test_a_run_lists_its_videos_in_the_manifest(home):
     assert manifest.videos[0] == "videos/rl-video-episode-0.mp4"
     assert len(set(manifest.videos)) == len(manifest.videos) >= 2
     assert all((worker.folder.root / video).stat().st_size > 0 for video in manifest.videos)
+    steps = [manifest.extra["video_steps"][video] for video in manifest.videos]
+    assert steps == sorted(steps)
+    assert steps[-1] > 0

@@ -10,11 +10,11 @@ from typing import Any
 
 import gymnasium as gym
 from mosaic_wire import env as names
+from mosaic_wire.interactive import LONGEST_LINE, FrameSink
+from mosaic_wire.interactive_lines import Descriptors, LineEnd, SocketServer
 
 from cleanrl_worker.env_kwargs import read_env_kwargs
-from cleanrl_worker.eval.frames import FrameSink
-from cleanrl_worker.eval.interactive import LONGEST_LINE, InteractiveSession
-from cleanrl_worker.eval.lines import Descriptors, LineEnd, SocketServer
+from cleanrl_worker.eval.interactive import InteractiveSession
 from cleanrl_worker.eval.policies import TrainedPolicy
 from cleanrl_worker.training.channel import Channel
 from cleanrl_worker.training.envs import make_single, said_of

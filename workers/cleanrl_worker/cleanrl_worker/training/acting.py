@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import nn
 
-from cleanrl_worker.training.distributions import Distribution
+from cleanrl_worker.training.distributions import Categorical, Distribution
 from cleanrl_worker.training.parameters import FlatParameters, NumpyMlp
+from cleanrl_worker.training.returns import log_softmax
 
 
 class Actor(Protocol):
@@ -81,6 +82,19 @@ class Policy(Protocol):
         """One action per row: the best one, or sampled with the row's own generator."""
 
 
+@runtime_checkable
+class Considering(Protocol):
+    """A policy that can say what it thinks of one observation, for somebody who watches it."""
+
+    def consider(self, obs: np.ndarray) -> dict[str, np.ndarray]:
+        """`action_probabilities` or `action_values`, one for each action, and `value`: those that it knows."""
+
+
+def considered(policy: Policy, obs: np.ndarray) -> dict[str, np.ndarray]:
+    """What the policy says of the first of these observations; nothing where it cannot."""
+    return policy.consider(obs) if isinstance(policy, Considering) else {}
+
+
 class DistributionPolicy:
     """A network and what its outputs mean; observations pass through the normaliser it was trained with."""
 
@@ -99,6 +113,15 @@ class DistributionPolicy:
         if rngs is None:
             return self._distribution.best(outputs)
         return self._distribution.choose(outputs, np.stack([self._distribution.noise(rng, ()) for rng in rngs]))
+
+    def consider(self, obs: np.ndarray) -> dict[str, np.ndarray]:
+        seen = (self._normaliser(obs) if self._normaliser is not None else obs).astype(self._dtype, copy=False)
+        told = {}
+        if isinstance(self._distribution, Categorical):
+            told["action_probabilities"] = np.exp(log_softmax(self._acting.policy(seen)))[0]
+        if hasattr(self._acting, "values"):
+            told["value"] = self._acting.values(seen)[0]
+        return told
 
 
 class ObservationNormaliser:

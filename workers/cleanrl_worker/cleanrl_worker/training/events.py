@@ -1,4 +1,4 @@
-"""TensorBoard event files: scalars, histograms, text and hyper-parameters, flushed within two seconds.
+"""TensorBoard event files: scalars, histograms, text and hyper-parameters, flushed within a second.
 
 The events are built here because torch's SummaryWriter takes several times as long per scalar, and PPO logs
 two for every episode.
@@ -23,7 +23,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from cleanrl_worker.errors import TrainingStopped
 
-FLUSH_S = 2
+FLUSH_S = 1
 _DT_STRING = 7
 _BUCKETS = 64
 

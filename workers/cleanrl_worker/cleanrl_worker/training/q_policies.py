@@ -72,6 +72,10 @@ class GreedyPolicy:
                 actions[row] = rng.integers(values.shape[1])
         return actions
 
+    def consider(self, obs: np.ndarray) -> dict[str, np.ndarray]:
+        seen = self._normaliser(obs) if self._normaliser is not None else obs
+        return {"action_values": self._values(seen.astype(self._dtype, copy=False))[0]}
+
 
 def count_actions(algo: str, env_id: str, actions: gym.Space) -> int:
     """How many actions there are to choose from; BadInput where they cannot be counted."""

@@ -339,7 +339,7 @@ class RunContext:
         video = film(lambda: self.stop_requested(lambda: self.save_last(step, snapshot)))
         self._started_at += time.monotonic() - began_at  # nor is this slow training
         if video is not None:
-            self._channel.tell("video", {"path": str(video.relative_to(self.folder.root))})
+            self._channel.tell("video", {"path": str(video.relative_to(self.folder.root)), "step": step})
 
     def save_policy(self, model: Any, name: str) -> None:
         """Write the bare weights for people who load them elsewhere, as CleanRL does: a state dict or several."""
