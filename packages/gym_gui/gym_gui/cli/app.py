@@ -18,6 +18,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "script": ("custom_script", "Run a script of one's own as a run."),
     },
     "Look": {
+        "gui": ("gui", "Open the window."),
         "runs": ("runs", "List runs."),
         "show": ("show", "Everything about a run."),
         "watch": ("watch", "Follow runs live."),

@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from mosaic_wire.checkpoints import STATE_FILE, read_checkpoint
-from mosaic_wire.errors import DamagedCheckpoint
-from mosaic_wire.ids import is_run_id
-from mosaic_wire.manifest import AnalyticsManifest
-from mosaic_wire.paths import RunFolder
 
-from gym_gui.cli.run_view import parsed, short_id
+from gym_gui.services import policy_files
+from gym_gui.services.policy_files import MODEL_SUFFIX, Chosen
 from gym_gui.services.trainer.launch import NOT_TRAINING
+from gym_gui.wording.run_view import parsed, short_id
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
 
     from gym_gui.services.trainer.client import TrainerClient
 
-MODEL_SUFFIX = ".cleanrl_model"
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A policy, and what is known of where it comes from."""
-
-    path: str
-    """what a worker's `checkpoint_path` may be: a run id, a checkpoint folder, a file"""
-    title: str
-    worker_type: str = ""
-    algo: str = ""
-    env_id: str = ""
-    seed: int | None = None
-    step: int = 0
-    weights_only: bool = False
-    args: Mapping[str, Any] = field(default_factory=dict)
-    """the flags it was trained with, where they are known"""
-    curriculum: Any = None
+__all__ = ["MODEL_SUFFIX", "Chosen", "choose", "of_path"]
 
 
 def choose(client: TrainerClient, word: str, checkpoint: str = "") -> Chosen:
@@ -78,33 +55,7 @@ def _last_env(schedule: Any) -> str:
 
 def of_path(path: Path) -> Chosen:
     """A checkpoint folder or a file with weights, by what lies in it and around it."""
-    if not path.exists():
-        raise click.UsageError(f"there is no {path}")
-    if path.is_file() and path.name != STATE_FILE:
-        return _of_file(path)
-    folder = path.parent if path.is_file() else path
     try:
-        state = read_checkpoint(folder)
-    except DamagedCheckpoint as error:
-        raise click.UsageError(f"{path} is no checkpoint that can be used: {error}") from error
-    args = (state.get("values") or {}).get("args") or {}
-    envs = (state.get("values") or {}).get("envs") or {}
-    if envs.get("curriculum"):
-        ids = envs["curriculum"].get("env_ids") or [args.get("env_id")]
-        args = {**args, "env_id": ids[-1]}
-    return Chosen(
-        str(folder), folder.name, "", str(state.get("algo") or ""), str(args.get("env_id") or ""), args.get("seed"),
-        int(state["step"]), args=args,
-    )  # fmt: skip
-
-
-def _of_file(path: Path) -> Chosen:
-    """Weights alone say nothing about themselves; the run they lie in may."""
-    manifest = None
-    if is_run_id(path.parent.name):
-        try:
-            manifest = AnalyticsManifest.read(RunFolder(path.parent).manifest)
-        except (OSError, ValueError):
-            manifest = None
-    algo, env_id = (manifest.algo, manifest.env_id) if manifest is not None else ("", "")
-    return Chosen(str(path), path.name, "", algo, env_id, weights_only=True)
+        return policy_files.of_path(path)
+    except policy_files.NoPolicy as error:
+        raise click.UsageError(str(error)) from error

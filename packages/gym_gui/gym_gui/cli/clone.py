@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from mosaic_wire.files import read_json_object
-from mosaic_wire.worker_config import RUN_ID_PLACEHOLDER
 
 from gym_gui.cli.context import Cli, one_run, pass_cli, say
-from gym_gui.cli.run_view import short_id, title_of
-from gym_gui.services.trainer.secrets import SECRET_REF, is_secret_ref, to_environment
+from gym_gui.services import run_configs
+from gym_gui.services.run_configs import ConfigUnreadable, take_secrets_from
+from gym_gui.wording.run_view import short_id, title_of
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
-
-_MADE_UP_NAME = re.compile(r".+-\d{8}-\d{6}")
-"""A name the daemon chose: the clone gets one of its own time"""
 
 
 @click.command()
@@ -69,64 +62,13 @@ def clone_command(
 
 def config_of(run: pb.Run) -> dict[str, Any]:
     """The run's config as it can be submitted again."""
-    # <home>/trainer/runs/<id> and <home>/trainer/configs: where the daemon keeps them.
-    file = Path(run.run_dir).parent.parent / "configs" / f"config-{run.run_id}.json"
     try:
-        document = read_json_object(file)
-        worker = document["metadata"]["worker"]["config"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise click.ClickException(f"the config of {short_id(run.run_id)} cannot be read here: {error}") from error
-    document = _without_id(document, run.run_id)
-    worker = document["metadata"]["worker"]["config"]
-    worker["run_id"] = RUN_ID_PLACEHOLDER
-    if _MADE_UP_NAME.fullmatch(str(document.get("run_name") or "")):
-        document["run_name"] = None
-    _use_the_copied_script(worker.get("extras") or {}, Path(run.run_dir))
-    return {key: value for key, value in document.items() if value is not None}
-
-
-def _without_id(value: Any, run_id: str) -> Any:
-    """The run's id stands in paths below its folder; the clone's paths have the clone's."""
-    if isinstance(value, dict):
-        return {key: _without_id(item, run_id) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_id(item, run_id) for item in value]
-    # An absolute path (a checkpoint to go on from) means that very place.
-    is_place = isinstance(value, str) and os.path.isabs(value)
-    return value.replace(run_id, RUN_ID_PLACEHOLDER) if isinstance(value, str) and not is_place else value
-
-
-def _use_the_copied_script(extras: dict[str, Any], run_dir: Path) -> None:
-    expected, script = extras.get("script_sha256"), extras.get("script_path")
-    if not expected or not script or _sha256(Path(script)) == expected:
-        return
-    copy = run_dir / "scripts" / Path(script).name
-    if _sha256(copy) == expected:
-        say(f"mosaic: {script} has changed since; the clone runs the copy {copy}")
-        extras["script_path"] = str(copy)
-
-
-def _sha256(file: Path) -> str:
-    try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()
-    except OSError:
-        return ""
-
-
-def take_secrets_from(environ: os._Environ[str] | dict[str, str], part: Any) -> list[str]:
-    """Put secrets in place of their references; return the environment variables that were not there."""
-    missing = []
-    for key, value in list(part.items()) if isinstance(part, dict) else []:
-        if is_secret_ref(value):
-            (variable,) = to_environment({value[SECRET_REF]: ""})
-            if environ.get(variable):
-                part[key] = environ[variable]
-            else:
-                del part[key]
-                missing.append(variable)
-        else:
-            missing += take_secrets_from(environ, value)
-    return missing
+        found = run_configs.config_of(run)
+    except ConfigUnreadable as error:
+        raise click.ClickException(str(error)) from error
+    for notice in found.notices:
+        say(f"mosaic: {notice}")
+    return found.document
 
 
 def shown(config: dict[str, Any]) -> Any:

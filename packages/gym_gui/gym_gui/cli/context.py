@@ -40,7 +40,7 @@ class Cli:
         from gym_gui.services.trainer.local_daemon import running_record
 
         if self.connect:
-            return TrainerClient(self.connect, self._remote_token(), tls_ca=self.tls_ca, timeout_s=timeout_s)
+            return TrainerClient(self.connect, self.remote_token(), tls_ca=self.tls_ca, timeout_s=timeout_s)
         if self.token_file or self.tls_ca:
             raise click.UsageError("--token-file and --tls-ca belong to --connect HOST:PORT")
         if start and running_record(self.home) is None:
@@ -55,7 +55,8 @@ class Cli:
 
         return bool(self.connect) or running_record(self.home) is not None
 
-    def _remote_token(self) -> str:
+    def remote_token(self) -> str:
+        """The token that --connect needs; raise UsageError when nobody gave one."""
         from mosaic_wire import env
 
         from gym_gui.services.trainer.errors import DaemonUnreachable
@@ -94,8 +95,8 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     """Shell completion of RUN: the newest runs, by the short id that listings show."""
     from click.shell_completion import CompletionItem
 
-    from gym_gui.cli.run_view import short_id
     from gym_gui.services.trainer.errors import TrainerError
+    from gym_gui.wording.run_view import short_id
 
     cli = ctx.find_object(Cli) or Cli()
     try:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from gym_gui.cli.context import Cli, complete_run, find_runs, one_run, pass_cli, say, some_runs
-from gym_gui.cli.run_view import short_id, state_of, title_of
 from gym_gui.cli.values import Steps
 from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
+from gym_gui.wording.run_view import short_id, state_of, title_of
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gym_gui.cli import formats
 from gym_gui.cli.context import Cli, json_option, pass_cli, say
 from gym_gui.cli.listing import write_json_object, write_pairs
+from gym_gui.wording import formats
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb

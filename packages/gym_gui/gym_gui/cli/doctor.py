@@ -18,9 +18,9 @@ from pathlib import Path
 import click
 from mosaic_wire.paths import Home, config_home
 
-from gym_gui.cli import formats
 from gym_gui.cli.context import Cli, json_option, pass_cli
 from gym_gui.cli.listing import write_json
+from gym_gui.wording import formats
 
 MIN_PYTHON = (3, 11)
 PACKAGES = ("mosaic-wire", "gym-gui", "click", "rich", "grpcio", "protobuf", "pydantic", "psutil", "platformdirs")

@@ -10,6 +10,7 @@ from gym_gui.cli.algorithms import choose_algorithm, installed_workers
 from gym_gui.cli.checkpoint_word import Chosen, choose
 from gym_gui.cli.context import Cli, complete_run, json_option, pass_cli
 from gym_gui.cli.queued import follow_or_tell, submit
+from gym_gui.services import run_configs
 
 DEFAULT_EPISODES = 20
 
@@ -58,22 +59,15 @@ def evaluation_config(cli: Cli, chosen: Chosen, options: dict[str, Any]) -> dict
     spec, algorithm = choose_algorithm(installed_workers(cli), algo, chosen.worker_type or None)
     if "policy_eval" not in algorithm.modes:
         raise click.UsageError(f"policies of {algo!r} (worker {spec.name}) cannot be evaluated")
-    extras = {
-        "mode": "policy_eval", "checkpoint_path": chosen.path, "eval_episodes": options["episodes"],
-        "eval_repeat": options["repeat"], "eval_gamma": options["gamma"], "eval_batch_size": options["batch_size"],
+    settings = {
+        "eval_gamma": options["gamma"], "eval_batch_size": options["batch_size"],
         "eval_max_episode_steps": options["max_steps"], "eval_max_episode_seconds": options["max_seconds"],
         "eval_capture_video": True if options["video"] else None,
         "eval_deterministic": False if options["stochastic"] else None,
     }  # fmt: skip
-    seed = options["seed"] if options["seed"] is not None else chosen.seed
-    worker_config = {
-        "run_id": "${RUN_ID}", "algo": algo, "env_id": env_id,
-        "total_timesteps": options["episodes"] * options["repeat"],  # what it counts are episodes
-        "extras": {name: value for name, value in extras.items() if value is not None},
-        **({"seed": seed} if seed is not None else {}),
-    }  # fmt: skip
-    return {
-        "run_name": options["name"] or f"eval of {chosen.title}",
-        "tags": list(options["tags"]),
-        "metadata": {"worker": {"type": spec.name, "module": spec.module, "config": worker_config}},
-    }
+    return run_configs.evaluation_config(
+        worker_type=spec.name, module=spec.module, algo=algo, env_id=env_id, checkpoint=chosen.path,
+        episodes=options["episodes"], repeat=options["repeat"],
+        seed=options["seed"] if options["seed"] is not None else chosen.seed,
+        name=options["name"] or f"eval of {chosen.title}", tags=options["tags"], settings=settings,
+    )  # fmt: skip

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from gym_gui.cli import formats
 from gym_gui.cli.context import Cli, find_runs, one_run, pass_cli, say, some_runs
 from gym_gui.cli.control import for_each
-from gym_gui.cli.run_view import short_id, title_of
 from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
-
-if TYPE_CHECKING:
-    from gym_gui.services.trainer.client import TrainerClient
+from gym_gui.wording import formats
+from gym_gui.wording.run_view import short_id, title_of
 
 
 @click.command()
@@ -53,24 +48,9 @@ def export_command(cli: Cli, /, run: str, output: Path | None, force: bool) -> i
         target = output or Path(f"mosaic-{found.run_id}.tar.gz")
         if target.exists() and not force:
             raise click.UsageError(f"{target} exists; --force replaces it")
-        size = _export(client, found.run_id, target)
+        size = client.export_to(found.run_id, target)
     click.echo(f"{target}  {formats.size(size)}")
     return 0
-
-
-def _export(client: TrainerClient, run_id: str, target: Path) -> int:
-    # Half an archive must not look like a whole one.
-    unfinished = target.with_name(f".{target.name}.part")
-    size = 0
-    try:
-        with unfinished.open("wb") as stream, client.export(run_id) as chunks:
-            for chunk in chunks:
-                stream.write(chunk.data)
-                size += len(chunk.data)
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    return size
 
 
 @click.command()

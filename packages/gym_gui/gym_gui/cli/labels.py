@@ -8,7 +8,7 @@ import click
 
 from gym_gui.cli.context import Cli, complete_run, find_runs, one_run, pass_cli, some_runs
 from gym_gui.cli.control import for_each
-from gym_gui.cli.run_view import short_id
+from gym_gui.wording.run_view import short_id
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

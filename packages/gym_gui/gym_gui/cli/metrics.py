@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gym_gui.cli import formats
 from gym_gui.cli.context import Cli, json_option, one_run, pass_cli, say
 from gym_gui.cli.listing import Column, write_json, write_table
+from gym_gui.wording import formats
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gym_gui.cli import formats
 from gym_gui.cli.context import say
 from gym_gui.cli.follow import RunFollower
-from gym_gui.cli.run_view import (
+from gym_gui.wording import formats
+from gym_gui.wording.run_view import (
     COLOURS,
     elapsed_s,
     figures_of,

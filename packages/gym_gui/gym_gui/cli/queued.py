@@ -9,8 +9,8 @@ import click
 
 from gym_gui.cli.context import say
 from gym_gui.cli.listing import write_json_object
-from gym_gui.cli.run_view import run_document, short_id, title_of
 from gym_gui.services.trainer.errors import DaemonUnreachable
+from gym_gui.wording.run_view import run_document, short_id, title_of
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb

@@ -9,10 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gym_gui.cli import formats
 from gym_gui.cli.context import Cli, json_option, pass_cli, say
 from gym_gui.cli.listing import Column, write_json, write_table
-from gym_gui.cli.run_view import COLOURS, STATE_WORDS, algo_of, progress_of, remark_on, run_document, short_id, state_of
+from gym_gui.wording import formats
+from gym_gui.wording.run_view import (
+    COLOURS,
+    STATE_WORDS,
+    algo_of,
+    progress_of,
+    remark_on,
+    run_document,
+    short_id,
+    state_of,
+)
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb

@@ -11,10 +11,11 @@ import click
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
 
-from gym_gui.cli import formats
 from gym_gui.cli.context import Cli, find_runs, json_option, pass_cli, some_runs
 from gym_gui.cli.listing import write_json, write_pairs
-from gym_gui.cli.run_view import (
+from gym_gui.cli.summary import evaluation_in_words
+from gym_gui.wording import formats
+from gym_gui.wording.run_view import (
     COLOURS,
     elapsed_s,
     evaluation_of,
@@ -26,7 +27,6 @@ from gym_gui.cli.run_view import (
     state_of,
     title_of,
 )
-from gym_gui.cli.summary import evaluation_in_words
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb

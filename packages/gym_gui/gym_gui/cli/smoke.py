@@ -15,7 +15,7 @@ from mosaic_wire.worker_spec import WorkerSpec
 from gym_gui.cli.algorithms import choose_algorithm, installed_workers
 from gym_gui.cli.context import Cli
 from gym_gui.cli.flags import parse_flags
-from gym_gui.cli.run_view import state_of
+from gym_gui.wording.run_view import state_of
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb

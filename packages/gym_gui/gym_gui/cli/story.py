@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from gym_gui.cli import formats
 from gym_gui.cli.context import Cli, json_option, one_run, pass_cli
 from gym_gui.cli.listing import Column, write_json, write_table
-from gym_gui.cli.run_view import parsed
+from gym_gui.wording import formats
+from gym_gui.wording.run_view import parsed
 
 
 @click.command()

@@ -11,8 +11,8 @@ import click
 
 from gym_gui.cli.context import Cli, json_option, pass_cli, say
 from gym_gui.cli.listing import write_json_object
-from gym_gui.cli.run_view import run_document, short_id, title_of
 from gym_gui.cli.scripts import with_script_found
+from gym_gui.wording.run_view import run_document, short_id, title_of
 
 
 @click.command()

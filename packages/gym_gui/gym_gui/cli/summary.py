@@ -9,28 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gym_gui.cli import formats
 from gym_gui.cli.context import say
 from gym_gui.cli.listing import write_pairs
-from gym_gui.cli.run_view import (
+from gym_gui.services.trainer.errors import TrainerError
+from gym_gui.wording import formats
+from gym_gui.wording.last_words import last_words
+from gym_gui.wording.run_view import (
     COLOURS,
     SYMBOLS,
     elapsed_s,
     evaluation_of,
     mean_return,
-    parsed,
     short_id,
     state_of,
     title_of,
 )
-from gym_gui.services.trainer.errors import TrainerError
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
 
     from gym_gui.services.trainer.client import TrainerClient
-
-TAIL_LINES = 20
 
 
 def summarise(client: TrainerClient, runs: Sequence[pb.Run], *, expect_return: float | None = None) -> int:
@@ -94,19 +92,11 @@ def _write_last_words(client: TrainerClient, run: pb.Run) -> None:
     except TrainerError as error:
         say(f"mosaic: cannot read the run's story: {error}")
         return
-    payloads = (parsed(event.payload_json) for event in reversed(events))
-    tails = next(
-        (tail for tail in payloads if isinstance(tail, dict) and tail.keys() & {"stderr_tail", "stdout_tail"}), {}
-    )
-    for name in ("stderr", "stdout"):
-        lines = str(tails.get(f"{name}_tail") or "").rstrip().splitlines()
-        if lines:
-            say(f"  the end of its {name}:")
-            for line in lines[-TAIL_LINES:]:
-                say(f"    {line}")
-            if name == "stderr":
-                return  # what went wrong is there; stdout only when stderr is empty
-    return
+    name, lines = last_words(events)
+    if lines:
+        say(f"  the end of its {name}:")
+    for line in lines:
+        say(f"    {line}")
 
 
 def _write_spread(runs: Sequence[pb.Run]) -> None:

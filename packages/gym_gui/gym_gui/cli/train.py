@@ -10,15 +10,15 @@ import click
 from mosaic_wire.errors import Problem
 from mosaic_wire.worker_spec import AlgorithmSpec, ScriptSpec, WorkerSpec, check_algorithm_choice
 
-from gym_gui.cli import formats
 from gym_gui.cli.algorithms import choose_algorithm, installed_workers
 from gym_gui.cli.context import Cli, say
 from gym_gui.cli.flags import OWN_FIELDS, default_of, flag_help, parse_flags
 from gym_gui.cli.listing import write_json
-from gym_gui.cli.run_view import run_document, short_id, title_of
 from gym_gui.cli.scripts import OWN, UPSTREAM, choose_script, is_script
 from gym_gui.cli.values import Minutes, Seeds, Steps
 from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
+from gym_gui.wording import formats
+from gym_gui.wording.run_view import run_document, short_id, title_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

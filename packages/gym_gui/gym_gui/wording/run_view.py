@@ -1,4 +1,4 @@
-"""A run as the command shows it: short id, one word for its state, one JSON object."""
+"""A run as people read it: short id, one word for its state, one JSON object."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from gym_gui.cli.formats import short_count
+from gym_gui.wording.formats import short_count
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb

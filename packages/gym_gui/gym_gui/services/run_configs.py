@@ -1,0 +1,147 @@
+"""A run's config as it can be submitted again: the same run once more, or one that goes on from it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mosaic_wire.files import read_json_object
+from mosaic_wire.worker_config import RUN_ID_PLACEHOLDER
+
+from gym_gui.services.trainer.launch import with_checkpoint
+from gym_gui.services.trainer.secrets import SECRET_REF, is_secret_ref, to_environment
+
+if TYPE_CHECKING:
+    from mosaic_wire.proto import trainer_pb2 as pb
+
+_MADE_UP_NAME = re.compile(r".+-\d{8}-\d{6}")
+"""A name the daemon chose: the clone gets one of its own time"""
+
+
+class ConfigUnreadable(ValueError):
+    """The config of a run is not there, or not readable here."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A config, and what a person should know about how it differs from the run's."""
+
+    document: dict[str, Any]
+    notices: tuple[str, ...] = ()
+
+
+def config_of(run: pb.Run) -> RunConfig:
+    """The run's config as it can be submitted again; raise ConfigUnreadable with the reason."""
+    # <home>/trainer/runs/<id> and <home>/trainer/configs: where the daemon keeps them.
+    file = Path(run.run_dir).parent.parent / "configs" / f"config-{run.run_id}.json"
+    try:
+        document = read_json_object(file)
+        worker = document["metadata"]["worker"]["config"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigUnreadable(f"the config of {run.run_id} cannot be read here: {error}") from error
+    document = _without_id(document, run.run_id)
+    worker = document["metadata"]["worker"]["config"]
+    worker["run_id"] = RUN_ID_PLACEHOLDER
+    if _MADE_UP_NAME.fullmatch(str(document.get("run_name") or "")):
+        document["run_name"] = None
+    notices = _use_the_copied_script(worker.get("extras") or {}, Path(run.run_dir))
+    return RunConfig({key: value for key, value in document.items() if value is not None}, notices)
+
+
+def _without_id(value: Any, run_id: str) -> Any:
+    """The run's id stands in paths below its folder; the clone's paths have the clone's."""
+    if isinstance(value, dict):
+        return {key: _without_id(item, run_id) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_id(item, run_id) for item in value]
+    # An absolute path (a checkpoint to go on from) means that very place.
+    is_place = isinstance(value, str) and os.path.isabs(value)
+    return value.replace(run_id, RUN_ID_PLACEHOLDER) if isinstance(value, str) and not is_place else value
+
+
+def _use_the_copied_script(extras: dict[str, Any], run_dir: Path) -> tuple[str, ...]:
+    expected, script = extras.get("script_sha256"), extras.get("script_path")
+    if not expected or not script or _sha256(Path(script)) == expected:
+        return ()
+    copy = run_dir / "scripts" / Path(script).name
+    if _sha256(copy) != expected:
+        return ()
+    extras["script_path"] = str(copy)
+    return (f"{script} has changed since; the clone runs the copy {copy}",)
+
+
+def _sha256(file: Path) -> str:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def take_secrets_from(environ: Mapping[str, str], part: Any) -> list[str]:
+    """Put secrets in place of their references; return the environment variables that were not there."""
+    missing = []
+    for key, value in list(part.items()) if isinstance(part, MutableMapping) else []:
+        if is_secret_ref(value):
+            (variable,) = to_environment({value[SECRET_REF]: ""})
+            if environ.get(variable):
+                part[key] = environ[variable]
+            else:
+                del part[key]
+                missing.append(variable)
+        else:
+            missing += take_secrets_from(environ, value)
+    return missing
+
+
+# ---------------------------------------------------------------- runs that begin with a checkpoint
+
+
+def continued_config(document: Mapping[str, Any], checkpoint: Path, *, step: int, more: int) -> dict[str, Any]:
+    """The config of a run that goes on from this checkpoint for so many steps more (0: to what was planned).
+
+    Raise ValueError when there is nothing left to do.
+    """
+    worker = document["metadata"]["worker"]
+    config = with_checkpoint(worker["config"], checkpoint)
+    planned = config.get("total_timesteps") or 0
+    if more <= 0 and step >= planned:
+        raise ValueError(f"it has trained all of its {planned} timesteps: say how many more")
+    config["total_timesteps"] = step + more if more > 0 else planned
+    return {**document, "metadata": {"worker": {**worker, "config": config}}}
+
+
+def evaluation_config(
+    *,
+    worker_type: str,
+    module: str,
+    algo: str,
+    env_id: str,
+    checkpoint: str,
+    episodes: int,
+    repeat: int = 1,
+    seed: int | None = None,
+    name: str = "",
+    tags: Sequence[str] = (),
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The config of a run that plays a policy; `settings` are other `eval_…` extras, None where there is none."""
+    extras = {
+        "mode": "policy_eval", "checkpoint_path": checkpoint, "eval_episodes": episodes, "eval_repeat": repeat,
+        **{key: value for key, value in (settings or {}).items() if value is not None},
+    }  # fmt: skip
+    worker_config = {
+        "run_id": RUN_ID_PLACEHOLDER, "algo": algo, "env_id": env_id,
+        "total_timesteps": episodes * repeat,  # what it counts are episodes
+        "extras": extras,
+        **({"seed": seed} if seed is not None else {}),
+    }  # fmt: skip
+    return {
+        **({"run_name": name} if name else {}),
+        "tags": list(tags),
+        "metadata": {"worker": {"type": worker_type, "module": module, "config": worker_config}},
+    }
