@@ -25,7 +25,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 export UPSTREAM ?=
 
 TYPED := conftest.py packages/mosaic_wire/mosaic_wire packages/gym_gui/gym_gui \
-  workers/random_worker/random_worker workers/cleanrl_worker/cleanrl_worker
+  workers/random_worker/random_worker workers/cleanrl_worker/cleanrl_worker workers/human_worker/human_worker
 
 PROTO_OUT := packages/mosaic_wire
 
@@ -34,6 +34,7 @@ PROTO_OUT := packages/mosaic_wire
 # A stamp is younger than what it was made from exactly when nothing has to be installed.
 MADE := $(VENV)/.made
 TRAIN_READY := $(VENV)/.train-ready
+GUI_READY := $(VENV)/.gui-ready
 TEST_READY := $(VENV)/.test-ready
 # Where tests look for requirement sets (cleanrl_worker/testing.py); one they miss they install themselves.
 TEST_SETS := $(VENV)/test-sets
@@ -61,7 +62,14 @@ $(TRAIN_READY): $(MADE) requirements/constraints.txt requirements/base.txt requi
 	@$(PIP_INSTALL) -r requirements/cleanrl_worker.txt
 	@touch $@
 
-$(TEST_READY): $(TRAIN_READY) requirements/dev.txt
+$(GUI_READY): $(TRAIN_READY) requirements/gui.txt tools/qt_libraries.sh
+	@tools/qt_libraries.sh
+	@echo "Installing Qt and what else the window needs into $(VENV) (250 MB) …"
+	@$(PIP_INSTALL) -r requirements/gui.txt
+	@touch $@
+
+$(TEST_READY): $(GUI_READY) requirements/dev.txt
+	@tools/qt_libraries.sh --tests
 	@echo "Installing the test and lint tools into $(VENV) …"
 	@$(PIP_INSTALL) -r requirements/dev.txt
 	@$(BIN)/python -m pip check
@@ -71,13 +79,16 @@ $(TEST_READY): $(TRAIN_READY) requirements/dev.txt
 
 # ---------------------------------------------------------------- targets
 
-.PHONY: help train test test-all check format bench proto clean
+.PHONY: help train gui test test-all check format bench proto clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 train: $(TRAIN_READY) ## train PPO on CartPole-v1 through the daemon, evaluate it, fail below 475 (ARGS="more flags")
 	@$(BIN)/mosaic train ppo CartPole-v1 $(TRAIN_FLAGS) $(ARGS)
+
+gui: $(GUI_READY) ## open the window (ARGS="--theme dark", ARGS="--connect host:port --tls-ca ca.pem --token-file token")
+	@$(BIN)/mosaic gui $(ARGS)
 
 test: check ## what CI runs: lint, types, import contracts, spelling, the quick tests (PYTEST_ARGS="more flags")
 	@$(PYTEST) -m "not slow and not fault and not gpu" $(PYTEST_ARGS)

@@ -1,4 +1,4 @@
-"""Fault 14: daemon and workers are killed at random; each accepted run has one terminal record and a true manifest."""
+"""Fault 14: daemon, workers and window are killed at random; each run has one terminal record and a true manifest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from gym_gui.services.trainer.errors import DaemonUnreachable, NotPossibleNow
 from gym_gui.services.trainer.process_tree import read_mark, read_process_table
-from gym_gui.testing import RunningDaemon, processes_of, random_config
+from gym_gui.testing import RunningDaemon, WindowProcess, processes_of, random_config
 from mosaic_wire.checkpoints import verify_checkpoint
 from mosaic_wire.lifecycle import LifecycleKind
 from mosaic_wire.testing import wait_until
@@ -30,8 +30,8 @@ KINDS: tuple[dict[str, Any], ...] = (
 class Chaos:
     """Does harm, in an order that a seed repeats (the machine's own timing aside)."""
 
-    def __init__(self, daemon: RunningDaemon, seed: int) -> None:
-        self._daemon, self._dice = daemon, random.Random(seed)
+    def __init__(self, daemon: RunningDaemon, window: WindowProcess, seed: int) -> None:
+        self._daemon, self._window, self._dice = daemon, window, random.Random(seed)
         self.accepted: dict[str, str] = {}
         """Run ids by idempotency key"""
 
@@ -47,7 +47,9 @@ class Chaos:
                 self._daemon.restart()
 
     def strike(self) -> None:
-        harm = self._dice.choice((self._kill_daemon, self._kill_worker, self._cancel, self._pause, self._resume, str))
+        harm = self._dice.choice(
+            (self._kill_daemon, self._kill_worker, self._kill_window, self._cancel, self._pause, self._resume, str)
+        )
         with suppress(NotPossibleNow, ProcessLookupError):
             harm()
 
@@ -59,6 +61,11 @@ class Chaos:
         ours = [pid for pid in read_process_table() if (read_mark(pid) or "").startswith(known)]
         if ours:
             os.kill(self._dice.choice(ours), self._dice.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)))
+
+    def _kill_window(self) -> None:
+        assert self._window.is_open, f"it ended by itself:\n{self._window.words()}"
+        self._window.end(signal.SIGKILL)
+        self._window.open()
 
     def _one(self) -> str:
         return self._dice.choice(list(self.accepted.values()))
@@ -113,7 +120,20 @@ def check_run(daemon: RunningDaemon, run_id: str) -> None:
 
 
 def check_chaos(daemon: RunningDaemon, *, runs: int, seed: int) -> None:
-    chaos = Chaos(daemon, seed)
+    # By its address: a window of the home itself would replace the daemons we kill before we do.
+    where = ("--connect", f"unix:{daemon.home.socket}", "--token-file", str(daemon.home.token))
+    window = WindowProcess(daemon.config_home / "window", *where, variables=daemon.variables)
+    window.open()
+    try:
+        _harm_and_check(daemon, window, runs=runs, seed=seed)
+        assert window.is_open, f"the window ended by itself:\n{window.words()}"
+    finally:
+        window.end(signal.SIGTERM)
+    assert "Traceback" not in window.words()
+
+
+def _harm_and_check(daemon: RunningDaemon, window: WindowProcess, *, runs: int, seed: int) -> None:
+    chaos = Chaos(daemon, window, seed)
     for number in range(runs):
         chaos.submit(number)
         chaos.strike()

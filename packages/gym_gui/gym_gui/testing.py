@@ -231,6 +231,41 @@ class RunningDaemon:
         return (self.home.run_logs(run_id) / f"{stream}.log").read_text(errors="replace")
 
 
+class WindowProcess:
+    """`python -m gym_gui` in a process of its own, without a screen; `folder` keeps its layout and its words."""
+
+    def __init__(self, folder: Path, *options: str, variables: Mapping[str, str]) -> None:
+        self.folder = folder
+        self._options = options
+        self._variables = {**variables, "QT_QPA_PLATFORM": "offscreen", "XDG_CONFIG_HOME": str(folder)}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def open(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "stderr.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "gym_gui", *self._options],
+                env=self._variables,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+
+    @property
+    def is_open(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def end(self, sign: signal.Signals = signal.SIGTERM) -> int:
+        """Its exit code after this signal, or the one it ended with before."""
+        assert self._process is not None
+        self._process.send_signal(sign)
+        return self._process.wait(60)
+
+    def words(self) -> str:
+        """What it wrote to stderr, all windows of this folder together."""
+        return (self.folder / "stderr.log").read_text(errors="replace")
+
+
 def processes_of(run_id: str) -> list[int]:
     """Every living process of this machine that carries a mark of the run, whichever attempt."""
     alive = [stat.pid for stat in read_process_table().values() if not stat.is_gone]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from PySide6.QtCore import QCoreApplication, QObject, Signal, Slot
+from PySide6.QtCore import QCoreApplication, QObject, Qt, Signal, Slot
 from shiboken6 import isValid
 
 T = TypeVar("T")
@@ -26,7 +26,9 @@ class _Doorman(QObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self.handed_in.connect(self._call)
+        # Always queued: what the window's own thread hands in (a job that was over before `run` returned) must not be
+        # called inside whatever that thread is doing.
+        self.handed_in.connect(self._call, Qt.ConnectionType.QueuedConnection)
 
     @Slot(object)
     def _call(self, function: Callable[[], None]) -> None:

@@ -146,34 +146,57 @@ def _palette(wanted: Colours) -> QPalette:
     for name in (role.WindowText, role.Text, role.ButtonText):
         palette.setColor(QPalette.ColorGroup.Disabled, name, QColor(wanted.muted))
     palette.setColor(QPalette.ColorGroup.Disabled, role.Highlight, QColor(wanted.border))
+    palette.setColor(QPalette.ColorGroup.Disabled, role.HighlightedText, QColor(wanted.text))
     return palette
 
 
 def _style_sheet(wanted: Colours) -> str:
     """Only what a palette cannot say. Widgets set the property `role`: caption, title, figure, card, banner, …"""
+    heading = QApplication.font().pointSizeF() * 1.6  # grows with the letters when they are zoomed
     return f"""
     QToolTip {{ background: {wanted.raised}; color: {wanted.text}; border: 1px solid {wanted.border}; padding: 4px; }}
     QLabel[role="caption"] {{ color: {wanted.muted}; }}
-    QLabel[role="title"] {{ font-size: 15pt; font-weight: 600; }}
-    QLabel[role="figure"] {{ font-size: 15pt; font-weight: 600; }}
+    QLabel[role="title"] {{ font-size: {heading:.1f}pt; font-weight: 600; }}
+    QLabel[role="figure"] {{ font-size: {heading:.1f}pt; font-weight: 600; }}
     QLabel[role="problem"] {{ color: {wanted.bad}; }}
     QFrame[role="card"] {{ background: {wanted.surface}; border: 1px solid {wanted.border}; border-radius: 6px; }}
     QFrame[role="banner"] {{ background: {wanted.raised}; border-left: 4px solid {wanted.info}; border-radius: 3px; }}
     QFrame[role="banner"][tone="bad"] {{ border-left-color: {wanted.bad}; }}
     QFrame[role="banner"][tone="warning"] {{ border-left-color: {wanted.warning}; }}
+    QFrame[role="toast"] {{
+        background: {wanted.raised}; border: 1px solid {wanted.border}; border-left: 4px solid {wanted.info};
+        border-radius: 4px;
+    }}
+    QFrame[role="toast"][tone="bad"] {{ border-left-color: {wanted.bad}; }}
     QPushButton[role="primary"] {{
-        background: {wanted.accent}; color: {wanted.on_accent}; border: none; border-radius: 4px; padding: 6px 16px;
+        background: {wanted.accent}; color: {wanted.on_accent}; border: 2px solid {wanted.accent}; border-radius: 4px;
+        padding: 4px 14px;
         font-weight: 600;
     }}
-    QPushButton[role="primary"]:disabled {{ background: {wanted.border}; color: {wanted.muted}; }}
-    QPushButton[role="primary"]:focus {{ border: 2px solid {wanted.text}; }}
+    QPushButton[role="primary"]:disabled {{
+        background: {wanted.border}; color: {wanted.muted}; border-color: {wanted.border};
+    }}
+    QPushButton[role="primary"]:focus {{ border-color: {wanted.text}; }}
     QHeaderView::section {{
         background: {wanted.raised}; color: {wanted.muted}; border: none; border-right: 1px solid {wanted.border};
         padding: 4px 6px;
     }}
     QTableView, QTreeView, QListView, QPlainTextEdit, QTextBrowser {{ border: 1px solid {wanted.border}; }}
     QTableView {{ gridline-color: {wanted.border}; }}
+    #runs_table {{ selection-background-color: transparent; }}  /* its delegate marks the chosen rows itself */
     QSplitter::handle {{ background: {wanted.border}; }}
+    QCheckBox::indicator:unchecked, QRadioButton::indicator:unchecked {{
+        border: 1px solid {wanted.muted}; background: {wanted.surface}; width: 11px; height: 11px; border-radius: 3px;
+    }}
+    QRadioButton::indicator:unchecked {{ border-radius: 6px; }}
+    QCheckBox::indicator:unchecked:focus, QRadioButton::indicator:unchecked:focus {{ border-color: {wanted.accent}; }}
+    QToolBar {{
+        background: {wanted.window}; border: none; border-bottom: 1px solid {wanted.border}; padding: 4px; spacing: 4px;
+    }}
+    QToolBar QToolButton {{ border: 1px solid transparent; border-radius: 4px; padding: 4px 10px; }}
+    QToolBar QToolButton:hover {{ background: {wanted.raised}; }}
+    QToolBar QToolButton:focus {{ border-color: {wanted.accent}; }}
+    QToolBar QToolButton:checked {{ background: {wanted.raised}; border-color: {wanted.border}; font-weight: 600; }}
     QStatusBar {{ background: {wanted.raised}; }}
     QStatusBar::item {{ border: none; }}
     """

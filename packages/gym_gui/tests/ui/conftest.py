@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,18 @@ QUICK = {"heartbeat_s": 0.2, "grace_s": 2, "silence_s": 20, "handshake_s": 60, "
 def _own_settings(tmp_path: Path) -> None:
     """Nobody's real window layout is read or changed."""
     QSettings.setDefaultFormat(QSettings.Format.IniFormat)
-    QSettings.setPath(QSettings.Format.IniFormat, QSettings.Scope.UserScope, str(tmp_path / "qt-settings"))
+    # QSettings("MOSAIC", "mosaic") takes the native format, whatever the default is.
+    for kind in (QSettings.Format.IniFormat, QSettings.Format.NativeFormat):
+        QSettings.setPath(kind, QSettings.Scope.UserScope, str(tmp_path / "qt-settings"))
+
+
+@pytest.fixture(autouse=True)
+def _garbage_dies_here() -> Iterator[None]:
+    """As in the window (`ui/garbage.py`): no widget is freed by a thread that happens to allocate."""
+    gc.disable()
+    yield
+    gc.collect(1)
+    gc.enable()
 
 
 @pytest.fixture
@@ -59,3 +71,26 @@ def link(qtbot: object, window_daemon: RunningDaemon, background: Background) ->
         link.start()
     yield link
     link.stop()
+
+
+@pytest.fixture(scope="session")
+def make_video() -> Callable[..., Path]:
+    """Writes a real video; picture n shows n as eight bars, black for 0 and white for 1, the lowest bit left."""
+
+    def make(path: Path, *, pictures: int = 60, width: int = 64, height: int = 48, fast_start: bool = True) -> Path:
+        import av
+        import numpy as np
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        options = {"movflags": "faststart"} if fast_start else {}
+        with av.open(str(path), "w", options=options) as container:
+            stream = container.add_stream("libx264", rate=30, options={"g": "12", "crf": "10"})
+            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+            for number in range(pictures):
+                bars = np.repeat([255 * (number >> bit & 1) for bit in range(8)], width // 8).astype(np.uint8)
+                picture = np.broadcast_to(bars[None, :, None], (height, width, 3)).copy()
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            container.mux(stream.encode())
+        return path
+
+    return make

@@ -1,0 +1,245 @@
+"""A table of checkpoints to choose one from; sorted and filtered inside the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import QAbstractTableModel, QCoreApplication, QModelIndex, QPersistentModelIndex, Qt, Signal
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QFileDialog,
+    QHBoxLayout,
+    QHeaderView,
+    QLabel,
+    QLineEdit,
+    QPushButton,
+    QTableView,
+    QVBoxLayout,
+    QWidget,
+)
+
+from gym_gui.ui.background import Background
+from gym_gui.ui.workers.checkpoints import MODEL_SUFFIX, FoundCheckpoint, checkpoint_at
+from gym_gui.wording.formats import count, moment, quantity
+from gym_gui.wording.run_view import short_id
+
+Index = QModelIndex | QPersistentModelIndex
+_NO_PARENT = QModelIndex()
+
+
+class CheckpointModel(QAbstractTableModel):
+    """One row for each checkpoint that matches the filter."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._all: tuple[FoundCheckpoint, ...] = ()
+        self._shown: list[FoundCheckpoint] = []
+        self._filter = ""
+        self._order: tuple[int, bool] = (4, True)
+        self._titles = (
+            self.tr("Run"), self.tr("Algorithm"), self.tr("Environment"), self.tr("Step"), self.tr("Date"),
+            self.tr("Return"), self.tr("Kind"),
+        )  # fmt: skip
+
+    def set_checkpoints(self, checkpoints: Sequence[FoundCheckpoint]) -> None:
+        self._all = tuple(checkpoints)
+        self._arrange()
+
+    def set_filter(self, text: str) -> None:
+        self._filter = text.lower()
+        self._arrange()
+
+    def checkpoint(self, row: int) -> FoundCheckpoint | None:
+        return self._shown[row] if 0 <= row < len(self._shown) else None
+
+    def row_of(self, path: Path) -> int:
+        return next((row for row, one in enumerate(self._shown) if one.path == path), -1)
+
+    @property
+    def total(self) -> int:
+        return len(self._all)
+
+    def rowCount(self, parent: Index = _NO_PARENT) -> int:
+        return 0 if parent.isValid() else len(self._shown)
+
+    def columnCount(self, parent: Index = _NO_PARENT) -> int:
+        return 0 if parent.isValid() else len(self._titles)
+
+    def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        if orientation is Qt.Orientation.Horizontal and role == Qt.ItemDataRole.DisplayRole:
+            return self._titles[section]
+        return None
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        one = self._shown[index.row()]
+        if role == Qt.ItemDataRole.DisplayRole:
+            return _TEXTS[index.column()](one)
+        if role == Qt.ItemDataRole.TextAlignmentRole and index.column() in (3, 5):
+            return Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+        if role == Qt.ItemDataRole.ToolTipRole:
+            return str(one.path)
+        return None
+
+    def sort(self, column: int, order: Qt.SortOrder = Qt.SortOrder.AscendingOrder) -> None:
+        self._order = (column, order is Qt.SortOrder.DescendingOrder)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        self.beginResetModel()
+        words = self._filter.split()
+        self._shown = [one for one in self._all if all(word in _searched(one) for word in words)]
+        column, descending = self._order
+        if column >= 0:
+            self._shown.sort(key=_KEYS[column], reverse=descending)
+        self.endResetModel()
+
+
+def _searched(one: FoundCheckpoint) -> str:
+    return f"{one.run_id} {one.algo} {one.env_id} {one.kind} {one.step}".lower()
+
+
+_TEXTS: tuple[Callable[[FoundCheckpoint], str], ...] = (
+    lambda one: short_id(one.run_id) if one.run_id else one.path.name,
+    lambda one: one.algo,
+    lambda one: one.env_id,
+    lambda one: "" if one.weights_only else count(one.step),
+    lambda one: moment(one.when),
+    lambda one: "" if one.episodic_return is None else quantity(one.episodic_return),
+    lambda one: QCoreApplication.translate("forms", "weights") if one.weights_only else one.kind,
+)
+_KEYS: tuple[Callable[[FoundCheckpoint], Any], ...] = (
+    lambda one: one.run_id,
+    lambda one: one.algo,
+    lambda one: one.env_id,
+    lambda one: one.step,
+    lambda one: one.when,
+    lambda one: float("-inf") if one.episodic_return is None else one.episodic_return,
+    lambda one: one.kind,
+)
+_WIDTHS = (12, 14, 14, 9, 21, 8, 6)
+"""In characters"""
+
+
+class CheckpointTable(QWidget):
+    """The table with a filter above it, and a way to name a folder or file that is not in it."""
+
+    chosen = Signal(object)  # FoundCheckpoint | None: another one than before
+    named = Signal(object)  # FoundCheckpoint: what `choose_path` has found
+
+    def __init__(self, background: Background, parent: QWidget | None = None, *, takes_files: bool = True) -> None:
+        super().__init__(parent)
+        self._background = background
+        self._current: FoundCheckpoint | None = None
+        self.model = CheckpointModel(self)
+        self.view = QTableView(self)
+        self.view.setObjectName("checkpoints")
+        self.view.setAccessibleName(self.tr("Checkpoints"))
+        self.view.setModel(self.model)
+        self.view.setSortingEnabled(True)
+        self.view.sortByColumn(4, Qt.SortOrder.DescendingOrder)
+        self.view.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        self.view.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        self.view.setAlternatingRowColors(True)
+        self.view.setTabKeyNavigation(False)
+        self.view.verticalHeader().hide()
+        self.view.verticalHeader().setDefaultSectionSize(round(self.fontMetrics().height() * 1.6))
+        header = self.view.horizontalHeader()
+        header.setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
+        for column, width in enumerate(_WIDTHS):
+            header.resizeSection(column, self.fontMetrics().averageCharWidth() * (width + 2))
+        header.setStretchLastSection(True)
+        self._search = QLineEdit(self)
+        self._search.setObjectName("checkpoint_search")
+        self._search.setPlaceholderText(self.tr("Filter: run, algorithm, environment, step"))
+        self._search.setAccessibleName(self.tr("Filter checkpoints"))
+        self._search.setClearButtonEnabled(True)
+        self._search.textChanged.connect(self._filter)
+        other = QPushButton(self.tr("&Other file …"), self)
+        other.setObjectName("other_checkpoint")
+        other.setAccessibleName(self.tr("Choose a checkpoint that is not in the table"))
+        other.setAutoDefault(False)
+        other.clicked.connect(self._choose_file)
+        other.setVisible(takes_files)
+        self._state = QLabel(self)
+        self._state.setObjectName("checkpoint_state")
+        self._state.setProperty("role", "caption")
+        self._state.setWordWrap(True)
+        top = QHBoxLayout()
+        top.addWidget(self._search, 1)
+        top.addWidget(other)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.addLayout(top)
+        layout.addWidget(self.view, 1)
+        layout.addWidget(self._state)
+        self.view.selectionModel().currentRowChanged.connect(self._on_row)
+        self._state.setText(self.tr("Looking for checkpoints …"))
+
+    @property
+    def current(self) -> FoundCheckpoint | None:
+        return self._current
+
+    def set_checkpoints(self, checkpoints: Sequence[FoundCheckpoint], *, select: Path | None = None) -> None:
+        """Show these, and choose the one at this path or the first."""
+        self.model.set_checkpoints(checkpoints)
+        self._state.setText(
+            self.tr("{count} checkpoints").format(count=len(checkpoints))
+            if checkpoints
+            else self.tr("No run of this home has left a checkpoint yet.")
+        )
+        if checkpoints:
+            row = self.model.row_of(select) if select is not None else 0
+            self.view.selectRow(max(row, 0))
+        else:
+            self._choose(None)
+
+    def say(self, words: str) -> None:
+        self._state.setText(words)
+
+    def select(self, checkpoint: FoundCheckpoint) -> None:
+        """Choose one, also one that is not in the table yet."""
+        if self.model.row_of(checkpoint.path) < 0:
+            self.model.set_checkpoints((checkpoint, *self.model._all))
+        self.view.selectRow(self.model.row_of(checkpoint.path))
+
+    def choose_path(self, path: Path) -> None:
+        """A folder or file that somebody named."""
+
+        def failed(error: Exception) -> None:
+            if not isinstance(error, OSError | ValueError):
+                raise error
+            self._state.setText(str(error))
+
+        def found(checkpoint: FoundCheckpoint) -> None:
+            self.select(checkpoint)
+            self.named.emit(checkpoint)
+
+        self._background.run(lambda: checkpoint_at(path), owner=self, done=found, failed=failed)
+
+    def _choose_file(self) -> None:
+        kinds = self.tr("Checkpoints and weights (state.json *{suffix})").format(suffix=MODEL_SUFFIX)
+        dialog = QFileDialog(self, self.tr("Choose a checkpoint"), "", f"{kinds};;{self.tr('All files')} (*)")
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
+        dialog.fileSelected.connect(lambda name: self.choose_path(Path(name)))
+        dialog.open()
+
+    def _filter(self, text: str) -> None:
+        kept = self._current
+        self.model.set_filter(text)
+        if kept is not None and (row := self.model.row_of(kept.path)) >= 0:
+            self.view.selectRow(row)
+        self._state.setText(
+            self.tr("{shown} of {total} checkpoints").format(shown=self.model.rowCount(), total=self.model.total)
+        )
+
+    def _on_row(self, index: QModelIndex, before: QModelIndex) -> None:
+        if index.isValid():
+            self._choose(self.model.checkpoint(index.row()))
+
+    def _choose(self, checkpoint: FoundCheckpoint | None) -> None:
+        if checkpoint != self._current:
+            self._current = checkpoint
+            self.chosen.emit(checkpoint)

@@ -1,0 +1,1 @@
+"""What the Management panel knows without a widget: disk use and what may go, requirement sets, settings."""

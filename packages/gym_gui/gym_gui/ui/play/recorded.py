@@ -1,0 +1,191 @@
+"""What was played, read back from the telemetry lane: episodes, their pictures, and a dataset file of them. No Qt.
+
+The `.npz` holds for each episode the arrays that Minari's HDF5 files hold under the same names:
+`episode_<n>/observations` (one more than there are steps), `actions`, `rewards`, `terminations`, `truncations`; and
+once `metadata`, a JSON text. Observations that are no plain array (MiniGrid's) come as `observations/<key>`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.telemetry import decode
+
+if TYPE_CHECKING:
+    from gym_gui.services.trainer.client import TrainerClient
+
+PICTURES = Path("play") / "pictures.bin"
+"""In the run folder, as `human_worker.recording` writes it"""
+_LARGEST_PICTURE = 64 << 20
+
+
+@dataclass
+class RecordedEpisode:
+    """One episode as it was played."""
+
+    index: int
+    observations: list[Any] = field(default_factory=list)
+    actions: list[Any] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    terminations: list[bool] = field(default_factory=list)
+    truncations: list[bool] = field(default_factory=list)
+    pictures: list[tuple[int, int] | None] = field(default_factory=list)
+    seed: int | None = None
+    ended_by: str = ""
+    """environment, player, or empty: it is not over, or the run died in it"""
+
+    @property
+    def length(self) -> int:
+        return len(self.actions)
+
+    @property
+    def total(self) -> float:
+        return sum(self.rewards)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether what was seen last is known, too."""
+        return len(self.observations) == self.length + 1
+
+
+def read_episodes(client: TrainerClient, run_id: str) -> list[RecordedEpisode]:
+    """Every episode of a run; one that the player had not finished is there without its end."""
+    found: dict[int, RecordedEpisode] = {}
+    with client.steps(run_id) as stream:
+        for batch in stream:
+            for step in batch.steps:
+                add_step(found, step)
+    with client.episodes(run_id) as stream_of_ends:
+        for ends in stream_of_ends:
+            for end in ends.episodes:
+                add_end(found, end)
+    return [found[index] for index in sorted(found)]
+
+
+def add_step(found: dict[int, RecordedEpisode], step: pb.RunStep) -> None:
+    episode = found.setdefault(step.episode, RecordedEpisode(step.episode))
+    episode.observations.append(decode(step.observation))
+    episode.actions.append(decode(step.action))
+    episode.rewards.append(step.reward)
+    episode.terminations.append(step.terminated)
+    episode.truncations.append(step.truncated)
+    episode.pictures.append(place_of_picture(step.info_json))
+
+
+def add_end(found: dict[int, RecordedEpisode], end: pb.RunEpisode) -> None:
+    episode = found.get(end.episode)
+    if episode is None:
+        return
+    info = _parsed(end.info_json)
+    last = info.get("final_observation")
+    if isinstance(last, dict) and len(episode.observations) == episode.length:
+        payload = pb.Payload(encoding=str(last.get("encoding")), data=base64.b64decode(str(last.get("data") or "")))
+        episode.observations.append(decode(payload))
+        episode.pictures.append(place_of_picture(end.info_json))
+    episode.seed, episode.ended_by = info.get("seed"), str(info.get("ended_by") or "environment")
+    if end.truncated and episode.truncations and not episode.terminations[-1]:
+        episode.truncations[-1] = True  # the player left it: for a dataset that is where it was cut
+
+
+def place_of_picture(info_json: str) -> tuple[int, int] | None:
+    """Where the picture of a step lies in `play/pictures.bin`; None without one."""
+    place = _parsed(info_json).get("picture")
+    if isinstance(place, list) and len(place) == 2 and all(type(number) is int and number >= 0 for number in place):
+        return place[0], min(place[1], _LARGEST_PICTURE)
+    return None
+
+
+def read_picture(run_dir: Path, place: tuple[int, int] | None) -> bytes:
+    """The PNG of a step; empty when there is none."""
+    if place is None:
+        return b""
+    try:
+        with (run_dir / PICTURES).open("rb") as stream:
+            stream.seek(place[0])
+            return stream.read(place[1])
+    except OSError:
+        return b""
+
+
+def _parsed(text: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+# ---------------------------------------------------------------------- a dataset
+
+
+def export_npz(path: Path, episodes: Sequence[RecordedEpisode], about: Mapping[str, Any]) -> int:
+    """Write a dataset of these episodes; how many steps it has. The file has its name only once it is whole."""
+    import numpy as np
+
+    arrays: dict[str, Any] = {}
+    for number, episode in enumerate(episodes):
+        for name, value in _arrays_of(episode):
+            arrays[f"episode_{number}/{name}"] = value
+    steps = sum(episode.length for episode in episodes)
+    metadata = {
+        **about,
+        "format": "mosaic-npz-1; names as in Minari",
+        "total_episodes": len(episodes),
+        "total_steps": steps,
+        "episodes": [
+            {
+                "id": number, "seed": episode.seed, "total_steps": episode.length, "return": episode.total,
+                "ended_by": episode.ended_by, "has_final_observation": episode.is_whole,
+            }
+            for number, episode in enumerate(episodes)
+        ],
+    }  # fmt: skip
+    arrays["metadata"] = np.array(json.dumps(metadata))
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as stream:
+            np.savez_compressed(stream, **arrays)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return steps
+
+
+def _arrays_of(episode: RecordedEpisode) -> Iterator[tuple[str, Any]]:
+    import numpy as np
+
+    yield from _named_arrays("observations", episode.observations)
+    yield from _named_arrays("actions", episode.actions)
+    yield "rewards", np.array(episode.rewards, dtype=np.float64)
+    yield "terminations", np.array(episode.terminations, dtype=bool)
+    yield "truncations", np.array(episode.truncations, dtype=bool)
+
+
+def _named_arrays(name: str, values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """One array, or one for each key or place of a composite value."""
+    import numpy as np
+
+    if values and isinstance(values[0], dict):
+        for key in values[0]:
+            yield from _named_arrays(f"{name}/{key}", [value[key] for value in values])
+    elif values and isinstance(values[0], list) and not _is_regular(values):
+        for place in range(len(values[0])):
+            yield from _named_arrays(f"{name}/_index_{place}", [value[place] for value in values])
+    else:
+        yield name, np.array(values)
+
+
+def _is_regular(values: Iterable[Any]) -> bool:
+    import numpy as np
+
+    try:
+        return np.array(list(values)).dtype.kind in "bif"
+    except ValueError:  # rows of different lengths
+        return False

@@ -1,0 +1,329 @@
+"""Runs of one configuration that differ only in their seed, as one line: `ppo · CartPole-v1 · lr 2.5e-4`. No Qt."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gym_gui.ui.runs.rows import Column, Row, rank_of_state, return_text, started_text, state_text, tr
+from gym_gui.wording import formats
+from gym_gui.wording.run_view import parsed
+
+_SHORT_NAMES = {
+    "learning_rate": "lr",
+    "num_envs": "envs",
+    "num_steps": "steps",
+    "batch_size": "batch",
+    "buffer_size": "buffer",
+    "update_epochs": "epochs",
+    "num_minibatches": "minibatches",
+    "gae_lambda": "λ",
+    "gamma": "γ",
+}
+_SHOWN_PARAMETERS = 3
+_WAITING = frozenset({"queued", "starting"})
+_NOT_THE_CONFIGURATION = frozenset({"seed", "env_id", "total_timesteps", "exp_name", "run_name"})
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What two runs have in common when only their seeds differ; there is one object for each, see `_known`."""
+
+    worker: str
+    algo: str
+    env_id: str
+    total: int
+    mode: str
+    parameters: tuple[tuple[str, str], ...]
+    """name, value as JSON; sorted"""
+
+    @cached_property
+    def key(self) -> str:
+        """The id of its line in the table"""
+        return f"group:{self.worker}|{self.algo}|{self.env_id}|{self.total}|{self.mode}|{self.parameters}"
+
+    @cached_property
+    def family(self) -> tuple[object, ...]:
+        """All of it but how long it trains"""
+        return self.worker, self.algo, self.env_id, self.mode, self.parameters
+
+    @cached_property
+    def title(self) -> str:
+        parts = [self.algo or self.worker, self.env_id, self.mode, *self.parameter_texts(_SHOWN_PARAMETERS)]
+        return " · ".join(filter(None, parts))
+
+    def parameter_texts(self, most: int | None = None) -> list[str]:
+        texts = [f"{_SHORT_NAMES.get(name, name)} {short_value(value)}" for name, value in self.parameters]
+        if most is not None and len(texts) > most:
+            return [*texts[:most], f"+{len(texts) - most}"]
+        return texts
+
+
+_known: dict[Configuration, Configuration] = {}
+"""Ten thousand runs have a few hundred configurations; the same object each time makes grouping cheap"""
+
+
+def short_value(text: str) -> str:
+    """A JSON value as people write it: 0.00025 → 2.5e-4, true, adam."""
+    value = parsed(text)
+    if isinstance(value, float) and value != 0 and (abs(value) < 1e-2 or abs(value) >= 1e6):
+        mantissa, _, exponent = f"{value:.4g}".partition("e")
+        if not exponent:
+            mantissa, _, exponent = f"{value:.3e}".partition("e")
+        mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+        return f"{mantissa}e{int(exponent)}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) else text
+
+
+def configuration_of(row: Row) -> Configuration:
+    """Worked out once for each run: its config never changes."""
+    if row.configuration is None:
+        run = row.run
+        extras = parsed(run.extras_json)
+        extras = extras if isinstance(extras, dict) else {}
+        mode = str(extras.get("mode") or "")
+        found = Configuration(
+            run.worker_type,
+            row.algo,
+            run.env_id,
+            run.total,
+            "" if mode in ("train", "resume_training") else mode,
+            _parameters(extras),
+        )
+        row.configuration = _known.setdefault(found, found)
+    configuration: Configuration = row.configuration
+    return configuration
+
+
+def parameters_of(row: Row) -> dict[str, Any]:
+    """The parameters a run was given, for comparing."""
+    return {name: parsed(value) for name, value in configuration_of(row).parameters}
+
+
+def _parameters(extras: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    given = extras.get("algo_params")
+    if not isinstance(given, dict):
+        return ()
+    names = sorted(set(given) - _NOT_THE_CONFIGURATION)
+    return tuple((name, json.dumps(given[name], sort_keys=True, ensure_ascii=False)) for name in names)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a group's members say together."""
+
+    states: Counter[str]
+    mean_return: float | None
+    return_spread: float | None
+    mean_fraction: float | None
+    mean_sps: float | None
+    total_size: int
+    first_start: float
+    seeds: int
+
+
+class Group:
+    """A line above the runs of one configuration. `rows` are those that are shown, in their order."""
+
+    def __init__(self, configuration: Configuration, rows: Sequence[Row], title: str, *, is_open: bool) -> None:
+        self.configuration = configuration
+        self.entry_id = configuration.key
+        self.rows = list(rows)
+        self.title = title
+        self.is_open = is_open
+        self._summary: Summary | None = None
+
+    def take(self, rows: Sequence[Row], title: str, *, is_open: bool) -> None:
+        """Other runs, or the same in another order."""
+        self.rows, self.title, self.is_open = list(rows), title, is_open
+        self._summary = None
+
+    def forget_figures(self) -> None:
+        """A member has changed."""
+        self._summary = None
+
+    @property
+    def summary(self) -> Summary:
+        if self._summary is None:
+            self._summary = summarise(self.rows)
+        return self._summary
+
+    @property
+    def state(self) -> str:
+        """The state of its members that needs attention first."""
+        return min(self.summary.states, key=rank_of_state, default="")
+
+    @property
+    def fraction(self) -> float | None:
+        return self.summary.mean_fraction
+
+    @property
+    def full_title(self) -> str:
+        """With the number of its members."""
+        return f"{self.title} ({self._how_many()})"
+
+    def _how_many(self) -> str:
+        if self.summary.seeds == len(self.rows):
+            return tr("{0} seeds").format(len(self.rows))
+        return tr("{0} runs").format(len(self.rows))
+
+    def text(self, column: Column) -> str:
+        summary = self.summary
+        if column is Column.STATUS:
+            others = len(self.rows) - summary.states[self.state]
+            return f"{summary.states[self.state]} {state_text(self.state)}" + (f" +{others}" if others else "")
+        if column is Column.PROGRESS:
+            return "" if summary.mean_fraction is None else f"{100 * summary.mean_fraction:.0f} %"
+        if column is Column.RETURN:
+            return spread_text(summary.mean_return, summary.return_spread)
+        texts: dict[Column, Callable[[], str]] = {
+            Column.NAME: lambda: self.title,
+            Column.WORKER: lambda: self.configuration.worker,
+            Column.ALGORITHM: lambda: self.configuration.algo,
+            Column.ENVIRONMENT: lambda: self.configuration.env_id,
+            Column.SEED: self._how_many,
+            Column.SPS: lambda: "" if summary.mean_sps is None else formats.short_count(summary.mean_sps),
+            Column.STARTED: lambda: started_text(summary.first_start),
+            Column.SIZE: lambda: formats.size(summary.total_size) if summary.total_size else "",
+        }
+        return texts[column]() if column in texts else ""
+
+    def tooltip(self, column: Column) -> str:
+        if column is Column.NAME:
+            steps = tr("{0} steps").format(formats.count(self.configuration.total)) if self.configuration.total else ""
+            lines = (self.full_title, steps, *(f"{name} = {value}" for name, value in self.configuration.parameters))
+            return "\n".join(filter(None, lines))
+        if column is Column.STATUS:
+            states = sorted(self.summary.states.items(), key=lambda pair: rank_of_state(pair[0]))
+            return ", ".join(f"{count} {state_text(state)}" for state, count in states)
+        if column is Column.RETURN:
+            return tr("Mean ± standard deviation over the group")
+        return self.text(column)
+
+
+def spread_text(mean: float | None, spread: float | None) -> str:
+    """`487.2 ± 11.4`"""
+    if mean is None:
+        return ""
+    return return_text(mean) if spread is None else f"{return_text(mean)} ± {return_text(spread)}"
+
+
+def summarise(rows: Iterable[Row]) -> Summary:
+    rows = list(rows)
+    returns = [value for row in rows if (value := row.headline_return) is not None and math.isfinite(value)]
+    fractions = [value for row in rows if (value := row.fraction) is not None]
+    speeds = [row.run.sps for row in rows if row.run.HasField("sps") and math.isfinite(row.run.sps)]
+    starts = [start for row in rows if (start := row.run.started_at or row.run.created_at)]
+    return Summary(
+        states=Counter(row.state for row in rows),
+        mean_return=statistics.fmean(returns) if returns else None,
+        return_spread=statistics.stdev(returns) if len(returns) > 1 else None,
+        mean_fraction=statistics.fmean(fractions) if fractions else None,
+        mean_sps=statistics.fmean(speeds) if speeds else None,
+        total_size=sum(row.run.size_bytes for row in rows),
+        first_start=min(starts, default=0.0),
+        seeds=len({row.run.seed for row in rows if row.run.HasField("seed")}),
+    )
+
+
+_BY_MEAN: dict[Column, Callable[[Row], float | None]] = {
+    Column.RETURN: lambda row: row.headline_return,
+    Column.SPS: lambda row: row.run.sps if row.run.HasField("sps") else None,
+    Column.PROGRESS: lambda row: row.fraction,
+}
+"""Columns by whose mean groups are sorted"""
+
+
+def arranged(
+    rows: Sequence[Row],
+    column: Column,
+    *,
+    descending: bool,
+    is_open: Callable[[str], bool],
+    known: dict[str, Group] | None = None,
+) -> list[Row | Group]:
+    """Sorted rows with a line above each configuration that has several; a single run stays a plain row.
+
+    Groups stand in the order of their means where a column has one, else where their first member would. Those in
+    `known` are used again, so that whoever holds one sees what has become of it.
+    """
+    known = {} if known is None else known
+    siblings = _configurations_at_work(rows)
+    by_object: dict[int, list[Row]] = {}  # equal configurations are the same object
+    for row in rows:
+        key = id(row.configuration or configuration_of(row))
+        if siblings and row.state in _WAITING:
+            key = siblings.get(row.configuration.family, key)
+        if key in by_object:
+            by_object[key].append(row)
+        else:
+            by_object[key] = [row]
+    members = [(_configuration_of_all(own), own) for own in by_object.values()]
+    several = [configuration for configuration, own in members if len(own) > 1]
+    same_title = Counter(configuration.title for configuration in several)
+    blocks: list[tuple[Group | None, list[Row]]] = []
+    for configuration, own in members:
+        if len(own) == 1:
+            blocks.append((None, own))
+            continue
+        title = configuration.title
+        if same_title[title] > 1 and configuration.total:
+            title += " · " + tr("{0} steps").format(formats.short_count(configuration.total))
+        group = known.get(configuration.key)
+        if group is None:
+            group = known[configuration.key] = Group(configuration, own, title, is_open=True)
+        group.take(own, title, is_open=is_open(group.entry_id))
+        blocks.append((group, own))
+    if column in _BY_MEAN:
+        blocks = _by_mean(blocks, _BY_MEAN[column], descending=descending)
+    entries: list[Row | Group] = []
+    for line, own in blocks:
+        if line is not None:
+            entries.append(line)
+        if line is None or line.is_open:
+            entries.extend(own)
+    return entries
+
+
+def _configurations_at_work(rows: Sequence[Row]) -> dict[tuple[object, ...], int]:
+    """The one configuration of each family that runs at work have; only asked for while runs wait.
+
+    A worker rounds the steps it was asked for to whole batches, so a queued run of the same five seeds has another
+    number of steps than those that have begun.
+    """
+    if not any(row.state in _WAITING for row in rows):
+        return {}
+    found: dict[tuple[object, ...], set[int]] = {}
+    for row in rows:
+        if row.state not in _WAITING:
+            configuration = configuration_of(row)
+            found.setdefault(configuration.family, set()).add(id(configuration))
+    return {family: next(iter(ids)) for family, ids in found.items() if len(ids) == 1}
+
+
+def _configuration_of_all(rows: Sequence[Row]) -> Configuration:
+    return configuration_of(next((row for row in rows if row.state not in _WAITING), rows[0]))
+
+
+def _by_mean(
+    blocks: list[tuple[Group | None, list[Row]]], read: Callable[[Row], float | None], *, descending: bool
+) -> list[tuple[Group | None, list[Row]]]:
+    """Those without any figure come last, whichever way it is sorted."""
+    valued: list[tuple[float, tuple[Group | None, list[Row]]]] = []
+    others: list[tuple[Group | None, list[Row]]] = []
+    for block in blocks:
+        figures = [value for row in block[1] if (value := read(row)) is not None and math.isfinite(value)]
+        if figures:
+            valued.append((statistics.fmean(figures), block))
+        else:
+            others.append(block)
+    valued.sort(key=lambda pair: pair[0], reverse=descending)
+    return [block for _, block in valued] + others

@@ -1,0 +1,285 @@
+"""`CleanRlResumeForm`: train on from a checkpoint, for so many steps more, with other parameters where possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mosaic_wire.paths import Home
+from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec
+from PySide6.QtCore import QSize, Qt
+from PySide6.QtWidgets import QLabel, QScrollArea, QSplitter, QVBoxLayout, QWidget
+
+from gym_gui.services.run_configs import ConfigUnreadable, RunConfig, config_of, continued_config
+from gym_gui.services.trainer.launch import RESUME_TRAINING
+from gym_gui.ui.background import Background
+from gym_gui.ui.daemon_link import DaemonLink
+from gym_gui.ui.forms.checkpoint_table import CheckpointTable
+from gym_gui.ui.forms.field_form import FieldForm, ParsedEditor
+from gym_gui.ui.forms.schema_form import SchemaForm
+from gym_gui.ui.presenters.workers.base import WorkerPresenter
+from gym_gui.ui.presenters.workers.order import NotAConfig, order_of
+from gym_gui.ui.widgets.run_form import Document, RunForm
+from gym_gui.ui.workers.catalog import WorkerEntry
+from gym_gui.ui.workers.checkpoints import FoundCheckpoint, find_checkpoints
+from gym_gui.wording.formats import count
+from gym_gui.wording.run_view import short_id
+from gym_gui.wording.values import parse_steps
+
+
+class CleanRlResumeForm(RunForm):
+    """Also extends a finished run: the same, with the number of steps to add in front."""
+
+    KIND = "cleanrl_resume"
+
+    def __init__(
+        self,
+        entry: WorkerEntry,
+        presenter: WorkerPresenter,
+        *,
+        link: DaemonLink,
+        background: Background,
+        home: Home | None,
+        parent: QWidget | None = None,
+        run: pb.Run | None = None,
+    ) -> None:
+        super().__init__(entry, presenter, link=link, background=background, home=home, parent=parent)
+        assert entry.spec is not None, "a worker that cannot be used has no form"
+        self.spec = entry.spec
+        self.run = run
+        self._base: dict[str, Any] | None = None
+        """The config of the run that is continued"""
+        self._wanted: dict[str, Any] = {}
+        """Parameters of a loaded config, until its checkpoint is there"""
+        self.setObjectName("resume_form")
+        self.setWindowTitle(self.tr("Train on from a checkpoint"))
+        name = (run.name or short_id(run.run_id)) if run is not None else ""
+        self.title.setText(
+            self.tr("Train on: {run}").format(run=name) if run is not None else self.tr("Train on from a checkpoint")
+        )
+        self.subtitle.setText(
+            self.tr("A new run goes on from the checkpoint; the old one stays as it is. Both are shown as one curve.")
+        )
+        self._build()
+        self.fit_screen(QSize(1120, 680))
+        self._find()
+
+    def _build(self) -> None:
+        self.table = CheckpointTable(self.background, self)
+        self.table.chosen.connect(self._chosen)
+        self.fields = FieldForm(self)
+        self.fields.add(
+            FieldSpec("more", "json", 0, self.tr("500000, 500k or 5e5; empty: up to what was planned")),
+            self.tr("Timesteps to add"),
+            editor=ParsedEditor(parse_steps, str, placeholder=self.tr("up to what was planned"), empty=0),
+        )  # fmt: skip
+        self.fields.add(
+            FieldSpec("run_name", "str", "", self.tr("chosen for you when it is empty")), self.tr("Run name")
+        )
+        self.fields.add(
+            FieldSpec("priority", "int", 0, self.tr("higher goes first"), minimum=-1000, maximum=1000),
+            self.tr("Priority"),
+        )
+        self._plan = QLabel(self)
+        self._plan.setObjectName("resume_plan")
+        self._plan.setProperty("role", "caption")
+        self._plan.setWordWrap(True)
+        self.parameters = SchemaForm((), self, open_groups=1)
+        about = QLabel(
+            self.tr("Parameters a continued run may have otherwise. Others shape what is restored, so they stay."), self
+        )
+        about.setProperty("role", "caption")
+        about.setWordWrap(True)
+        right = QWidget(self)
+        column = QVBoxLayout(right)
+        column.setContentsMargins(6, 0, 6, 0)
+        for widget in (self.fields, self._plan, about, self.parameters):
+            column.addWidget(widget)
+        column.addStretch(1)
+        scroll = QScrollArea(self)
+        scroll.setWidgetResizable(True)
+        scroll.setFrameShape(QScrollArea.Shape.NoFrame)
+        scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        scroll.setWidget(right)
+        splitter = QSplitter(Qt.Orientation.Horizontal, self)
+        splitter.addWidget(self.table)
+        splitter.addWidget(scroll)
+        splitter.setSizes([660, 440])
+        self.body.addWidget(splitter)
+        self.fields.changed.connect(self.changed)
+        self.parameters.changed.connect(self.changed)
+        self.submit_button.setText(self.tr("&Train on"))
+
+    # ------------------------------------------------------------------ finding
+
+    def _find(self) -> None:
+        if self.home is None:
+            self.table.setEnabled(False)
+            self.table.say(
+                self.tr("The daemon is on another machine: the run goes on from its last checkpoint, as it was.")
+            )
+            return
+        home = self.home
+        self.background.run(lambda: find_checkpoints(home), owner=self, done=self._found)
+
+    def _found(self, checkpoints: list[FoundCheckpoint]) -> None:
+        trainable = [one for one in checkpoints if self._algorithm(one.algo) is not None]
+        if self.run is not None:
+            own = [one for one in trainable if one.run_id == self.run.run_id]
+            first = max(own, key=lambda one: one.step, default=None)
+            self.table.set_checkpoints(trainable, select=first.path if first is not None else None)
+            if first is None:
+                self.banner.say(
+                    self.tr("{run} left no checkpoint that can be used; choose another one.").format(
+                        run=self.run.name or short_id(self.run.run_id)
+                    ),
+                    "warning",
+                )
+        else:
+            self.table.set_checkpoints(trainable)
+
+    def _algorithm(self, name: str) -> AlgorithmSpec | None:
+        known = self.spec.algorithm(name)
+        return known if known is not None and RESUME_TRAINING in known.modes else None
+
+    def _chosen(self, checkpoint: FoundCheckpoint | None) -> None:
+        self._base = None
+        if checkpoint is None:
+            self.parameters.set_fields(())
+            self.refresh()
+            return
+        algorithm = self._algorithm(checkpoint.algo)
+        self.parameters.set_fields(self.presenter.changeable_on_resume(algorithm) if algorithm is not None else ())
+        self.parameters.set_defaults(checkpoint.args)
+        self.parameters.set_values(self._wanted)
+        self._wanted = {}
+        if not checkpoint.run_id or self.home is None:
+            self._base = self._made_up(checkpoint, algorithm)
+            self.refresh()
+            return
+        run = pb.Run(run_id=checkpoint.run_id, run_dir=str(self.home.run_folder(checkpoint.run_id).root))
+
+        def found(config: RunConfig) -> None:
+            if self.table.current == checkpoint:
+                self._base = config.document
+                self.refresh()
+
+        def failed(error: Exception) -> None:
+            if not isinstance(error, ConfigUnreadable):
+                raise error
+            if self.table.current == checkpoint:  # its folder was copied here without its config
+                self._base = self._made_up(checkpoint, algorithm)
+                self.refresh()
+
+        self.background.run(lambda: config_of(run), owner=self, done=found, failed=failed)
+
+    def _made_up(self, checkpoint: FoundCheckpoint, algorithm: AlgorithmSpec | None) -> dict[str, Any]:
+        """A config from the flags the checkpoint was trained with, as far as the algorithm still has them."""
+        elsewhere = ("env_id", "seed", "total_timesteps", "track", "cuda")
+        kept = {
+            name: value
+            for name, value in checkpoint.args.items()
+            if algorithm is not None and name not in elsewhere and (known := algorithm.field(name)) is not None
+            and value != known.default and known.problem_with(value) is None
+        }  # fmt: skip
+        config = {
+            "run_id": "${RUN_ID}", "algo": checkpoint.algo, "env_id": checkpoint.env_id,
+            "total_timesteps": checkpoint.args.get("total_timesteps") or checkpoint.step,
+            **({"seed": checkpoint.seed} if checkpoint.seed is not None else {}),
+            "extras": {"algo_params": kept} if kept else {},
+        }  # fmt: skip
+        return {"metadata": {"worker": {"type": self.entry.name, "module": self.spec.module, "config": config}}}
+
+    # ------------------------------------------------------------------ what it says
+
+    def configs(self) -> list[dict[str, Any]]:
+        checkpoint = self.table.current
+        if checkpoint is None or self._base is None:
+            raise ValueError(self.tr("Choose a checkpoint first."))
+        values = self.fields.values()
+        document = continued_config(self._base, checkpoint.path, step=checkpoint.step, more=values["more"])
+        worker = document["metadata"]["worker"]["config"]
+        changed = self.parameters.changed_values()
+        if changed:
+            extras = worker["extras"]
+            extras["algo_params"] = {**(extras.get("algo_params") or {}), **changed}
+        if values["run_name"].strip():
+            document["run_name"] = values["run_name"].strip()
+        if values["priority"]:
+            document["scheduling"] = {**(document.get("scheduling") or {}), "priority": values["priority"]}
+        return [document]
+
+    def field_names(self) -> Sequence[str]:
+        return (*self.fields.names(), *(field.name for field in self.parameters.fields))
+
+    def field_problems(self) -> dict[str, str]:
+        found = {**self.fields.problems(), **self.parameters.problems()}
+        if not found and self.home is not None:
+            try:
+                self.configs()
+            except ValueError as error:
+                found["more" if self.table.current is not None else ""] = str(error)
+        return found
+
+    def show_problem(self, name: str, text: str) -> bool:
+        place = "more" if name == "total_timesteps" else name
+        if (row := self.fields.row(place)) is not None:
+            row.show_problem(text)
+            return True
+        return self.parameters.show_problem(name, text)
+
+    def load(self, document: Document) -> None:
+        order = order_of(document)
+        extras = order.other_extras
+        if extras.get("mode") != RESUME_TRAINING or not isinstance(extras.get("checkpoint_path"), str):
+            raise NotAConfig(self.tr("it goes on from no checkpoint"))
+        path = Path(extras["checkpoint_path"])
+        self._wanted = dict(order.parameters)
+        self.fields.set_values({"run_name": order.run_name, "priority": order.priority})
+        step = path.name.removeprefix("step-")
+        if step.isdigit() and order.total_timesteps > int(step):
+            self.fields.set_values({"more": order.total_timesteps - int(step)})
+        current = self.table.current
+        if current is not None and current.path == path:
+            self.parameters.set_values(self._wanted)
+            self._wanted = {}
+        else:
+            self.table.choose_path(path)
+
+    def refresh(self) -> None:
+        checkpoint = self.table.current
+        try:
+            (config,) = self.configs()
+        except ValueError as error:
+            self._plan.setText(str(error))
+            return
+        assert checkpoint is not None
+        total = config["metadata"]["worker"]["config"]["total_timesteps"]
+        self._plan.setText(
+            self.tr("From step {step} to step {total}: {more} more.").format(
+                step=count(checkpoint.step), total=count(total), more=count(total - checkpoint.step)
+            )
+        )
+
+    def run_title(self) -> str:
+        checkpoint = self.table.current
+        return self.tr("on from {what}").format(what=checkpoint.title if checkpoint is not None else "")
+
+    # ------------------------------------------------------------------ another machine
+
+    def submit(self) -> None:
+        if self.home is not None or self.run is None:
+            super().submit()
+            return
+        if self.fields.problems():
+            return
+        run_id, more = self.run.run_id, self.fields.values()["more"]
+        self._set_sending(True)
+        self.link.call(
+            lambda client: client.resume(run_id, additional_timesteps=more),
+            owner=self,
+            done=lambda run: self.finish((run.run_id,)),
+            failed=self._not_queued,
+        )

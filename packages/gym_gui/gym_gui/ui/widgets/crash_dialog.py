@@ -1,0 +1,159 @@
+"""When something in the window itself goes wrong: a report that can be copied, never a window that vanishes."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import platform
+import sys
+import threading
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from PySide6.QtCore import QObject, Qt, Signal, qVersion
+from PySide6.QtWidgets import (
+    QApplication,
+    QDialog,
+    QDialogButtonBox,
+    QLabel,
+    QPlainTextEdit,
+    QVBoxLayout,
+    QWidget,
+)
+
+from gym_gui import __version__
+from gym_gui.ui import theme
+
+logger = logging.getLogger(__name__)
+
+
+class ReportDialog(QDialog):
+    """A text to read and to copy; not modal, the window stays usable."""
+
+    def __init__(self, title: str, explanation: str, report: str, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setObjectName("report_dialog")
+        self.setWindowTitle(title)
+        self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        words = QLabel(explanation)
+        words.setWordWrap(True)
+        self.text = QPlainTextEdit(report)
+        self.text.setObjectName("report_text")
+        self.text.setAccessibleName(self.tr("Report"))
+        self.text.setReadOnly(True)
+        self.text.setFont(theme.monospace())
+        self.text.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
+        buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
+        buttons.rejected.connect(self.reject)
+        self.copy_button = buttons.addButton(self.tr("&Copy report"), QDialogButtonBox.ButtonRole.ActionRole)
+        self.copy_button.setObjectName("copy_report")
+        self.copy_button.clicked.connect(self.copy)
+        layout = QVBoxLayout(self)
+        layout.addWidget(words)
+        layout.addWidget(self.text, 1)
+        layout.addWidget(buttons)
+        width = self.fontMetrics().averageCharWidth()
+        self.resize(width * 110, self.fontMetrics().height() * 26)
+
+    def copy(self) -> None:
+        QApplication.clipboard().setText(self.text.toPlainText())
+        self.copy_button.setText(self.tr("Copied"))
+
+
+class CrashReporter(QObject):
+    """Catches what nobody caught, in any thread, and shows it once."""
+
+    caught = Signal(str, str)  # one line, the whole report
+
+    def __init__(self, window: QWidget | None = None) -> None:
+        super().__init__(window)
+        self._window = window
+        self._hooks = (sys.excepthook, threading.excepthook)
+        self._shown: set[str] = set()
+        self.caught.connect(self._show, Qt.ConnectionType.QueuedConnection)
+
+    def install(self) -> None:
+        sys.excepthook = self._handle
+        threading.excepthook = self._handle_in_thread
+
+    def uninstall(self) -> None:
+        sys.excepthook, threading.excepthook = self._hooks
+
+    def _handle(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None, where: str = "the window"
+    ) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            QApplication.quit()
+            return
+        logger.error("not caught in %s", where, exc_info=(kind, error, trace))
+        self.caught.emit(f"{kind.__name__}: {error}", report_of(kind, error, trace, where))
+
+    def _handle_in_thread(self, args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None and not issubclass(args.exc_type, SystemExit):
+            where = f"the thread {args.thread.name}" if args.thread else "a thread"
+            self._handle(args.exc_type, args.exc_value, args.exc_traceback, where)
+
+    def _show(self, line: str, report: str) -> None:
+        if line in self._shown:  # a slot that fails at every tick must not fill the screen
+            return
+        self._shown.add(line)
+        dialog = ReportDialog(
+            self.tr("Something went wrong in the window"),
+            self.tr(
+                "This should not have happened: {line}\n\nYour runs are not affected, they belong to the trainer "
+                "daemon. The window goes on; if it misbehaves, close and reopen it. "
+                "To have it repaired, copy the report below and say what you did just before."
+            ).format(line=line),
+            report,
+            self._window,
+        )
+        dialog.show()
+
+
+def report_of(kind: type[BaseException], error: BaseException, trace: TracebackType | None, where: str) -> str:
+    """Everything a repairer needs and nothing secret: no environment, no settings."""
+    told = "".join(traceback.format_exception(kind, error, trace))
+    return f"{about_this_program()}\nIn {where}:\n\n{told}"
+
+
+def about_this_program() -> str:
+    screen = QApplication.primaryScreen()
+    size = f"{screen.size().width()}×{screen.size().height()}" if screen else "none"
+    return (
+        f"MOSAIC {__version__}\nPython {platform.python_version()}, Qt {qVersion()} ({QApplication.platformName()})\n"
+        f"{platform.platform()}\nScreen {size}, process {os.getpid()}"
+    )
+
+
+class FaultLog:
+    """Where the interpreter writes its last words when a library tears the process down."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.previous: Path | None = None
+        """What the last window left, when it ended that way"""
+        self._stream: IO[str] | None = None
+
+    def open(self) -> None:
+        """Begin the log of this window; keep the last one if there is something in it."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.exists() and self.path.stat().st_size > 0:
+                self.previous = self.path.with_suffix(".previous.log")
+                self.path.replace(self.previous)
+            self._stream = self.path.open("w", encoding="utf-8")
+        except OSError as error:
+            logger.info("no fault log at %s: %s", self.path, error)
+            return
+        faulthandler.enable(self._stream, all_threads=True)
+
+    def close(self) -> None:
+        """An orderly end: nothing to tell."""
+        if self._stream is not None:
+            faulthandler.disable()
+            self._stream.close()
+            self._stream = None
+            self.path.unlink(missing_ok=True)

@@ -1,0 +1,52 @@
+"""`mosaic gui` as a process: what it starts, what its end leaves, and what its death does not touch."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from gym_gui.services.trainer.client import TrainerClient
+from gym_gui.services.trainer.local_daemon import running_record, stop_process
+from gym_gui.testing import WindowProcess, random_config
+from mosaic_wire.paths import Home
+from mosaic_wire.testing import wait_until
+
+
+@pytest.fixture
+def opened(home: Home, tmp_path: Path) -> Iterator[WindowProcess]:
+    """A window over an empty home: it starts a daemon."""
+    (tmp_path / "config" / "settings.toml").write_text("port = 0\nmin_free_disk_mb = 0\n")
+    window = WindowProcess(tmp_path / "qt", "--theme", "dark", variables=os.environ)
+    window.open()
+    yield window
+    window.end(signal.SIGKILL)
+    if (record := running_record(home)) is not None:
+        assert stop_process(record, timeout_s=20)
+
+
+def client_of(window: WindowProcess, home: Home) -> TrainerClient:
+    assert wait_until(lambda: running_record(home) is not None or not window.is_open, timeout_s=120)
+    assert window.is_open, window.words()
+    return TrainerClient.connect(home, timeout_s=30)
+
+
+def test_an_orderly_end_keeps_the_layout_and_stops_nothing(opened: WindowProcess, home: Home) -> None:
+    client_of(opened, home).close()
+    assert opened.end() == 0, opened.words()
+    assert "Traceback" not in opened.words()
+    assert running_record(home) is not None, "the daemon goes on"
+    assert home.root.stat().st_mode & 0o077 == 0, "the home is nobody else's business"
+    assert list(opened.folder.rglob("mosaic*")), "the layout is kept"
+    assert not list(home.root.rglob("window-faults*")), "nothing to tell after an orderly end"
+
+
+def test_a_window_that_is_killed_takes_no_run_along(opened: WindowProcess, home: Home) -> None:
+    with client_of(opened, home) as client:
+        run_id = client.submit(random_config(timesteps=40, steps_per_second=20)).run.run_id
+        assert wait_until(lambda: client.get(run_id).status == "EXEC", timeout_s=120)
+        opened.end(signal.SIGKILL)
+        assert wait_until(lambda: client.get(run_id).status == "TERM", timeout_s=120)
+        assert client.get(run_id).outcome == "completed"

@@ -1,0 +1,111 @@
+"""The Story tab: every event once and in order, live, after an absence, and opened to what it told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from gym_gui.testing import RunningDaemon
+from gym_gui.ui.daemon_link import DaemonLink
+from gym_gui.ui.panels.run_words import event_word
+from gym_gui.ui.panels.story_tab import StoryTab
+from gym_gui.ui.widgets.timeline import Column, TimelineModel, TimelineView
+from mosaic_wire.proto import trainer_pb2 as pb
+from PySide6.QtCore import QModelIndex, Qt
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtTest import QAbstractItemModelTester, QTest
+
+WAIT = 30_000
+
+
+def event(seq: int, kind: str = "checkpoint_saved", **fields: object) -> pb.StoryEvent:
+    values = {"timestamp": 1000.0 + seq, "attempt": 1, "run_id": "R", **fields}
+    return pb.StoryEvent(seq=seq, kind=kind, **values)
+
+
+def text(model: TimelineModel, row: int, column: Column, parent: QModelIndex | None = None) -> str:
+    return model.index(row, column, parent or QModelIndex()).data()
+
+
+def test_events_stand_in_order_each_once(qtbot) -> None:
+    model = TimelineModel(event_word)
+    tester = QAbstractItemModelTester(model, QAbstractItemModelTester.FailureReportingMode.Fatal)
+    assert model.add([event(5), event(2, "submitted", to_status="INIT")]) == 2
+    assert model.add([event(5), event(3, "dispatched", from_status="INIT", to_status="HSHK", reason="a\nb")]) == 1
+    assert [text(model, row, Column.EVENT) for row in range(3)] == ["Submitted", "Worker started", "Checkpoint saved"]
+    assert [text(model, row, Column.STATUS) for row in range(3)] == ["INIT", "INIT → HSHK", ""]
+    assert [text(model, row, Column.AFTER) for row in range(3)] == ["", "+1.0 s", "+2.0 s"]
+    assert text(model, 1, Column.REASON) == "a b"
+    assert model.last_seq == 5
+    assert event_word("something_new") == "Something new"
+    del tester
+
+
+def test_an_event_opens_to_what_it_told(qtbot) -> None:
+    model = TimelineModel(event_word)
+    model.add(
+        [event(1, payload_json=json.dumps({"step": 500, "stderr_tail": "one\ntwo"})), event(2, payload_json="{x")]
+    )
+    tester = QAbstractItemModelTester(model, QAbstractItemModelTester.FailureReportingMode.Fatal)
+    first, second = model.index(0, 0), model.index(1, 0)
+    details = [(text(model, row, Column.EVENT, first), text(model, row, Column.REASON, first)) for row in range(4)]
+    assert details == [("step", "500"), ("stderr_tail", "two  … (+1)"), ("seq", "1"), ("attempt", "1")]
+    assert model.index(1, Column.REASON, first).data(Qt.ItemDataRole.ToolTipRole) == "one\ntwo"
+    assert model.rowCount(second) == 2  # a damaged payload is no reason to fail
+    del tester
+
+
+def test_five_thousand_events_are_drawn(qtbot, dressed) -> None:
+    model = TimelineModel(event_word)
+    view = TimelineView(model)
+    qtbot.addWidget(view)
+    model.add(event(seq, to_status="EXEC", from_status="RDY" if seq % 2 else "EXEC") for seq in range(1, 5001))
+    view.resize(900, 400)
+    view.show()
+    view.scrollToBottom()
+    view.expand(model.index(4999, 0))
+    assert not view.grab().isNull()
+
+
+@pytest.fixture
+def tab(qtbot, dressed, link: DaemonLink) -> StoryTab:
+    tab = StoryTab(link)
+    qtbot.addWidget(tab)
+    tab.resize(900, 500)
+    tab.show()
+    tab.set_active(True)
+    return tab
+
+
+def kinds(tab: StoryTab) -> list[str]:
+    return [tab.model.event_at(tab.model.index(row, 0)).kind for row in range(tab.model.rowCount())]
+
+
+def test_the_story_of_a_live_run_writes_itself(qtbot, tab: StoryTab, window_daemon: RunningDaemon) -> None:
+    run = window_daemon.submit(timesteps=1_000_000)
+    tab.show_run(window_daemon.wait_for(run.run_id, "EXEC"))
+    qtbot.waitUntil(lambda: kinds(tab)[:4] == ["submitted", "dispatched", "registered", "started"], timeout=WAIT)
+    window_daemon.client.pause(run.run_id)
+    qtbot.waitUntil(lambda: "paused" in kinds(tab), timeout=WAIT)
+    window_daemon.client.cancel(run.run_id)
+    qtbot.waitUntil(lambda: kinds(tab)[-1] == "cancelled", timeout=WAIT)
+    window_daemon.wait_for(run.run_id, "TERM")
+    assert kinds(tab) == window_daemon.story_kinds(run.run_id)
+    assert "events" in tab.count_label.text()
+    tab.view.setFocus()
+    tab.view.setCurrentIndex(tab.model.index(0, 0))
+    QTest.keyClick(tab.view, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
+    qtbot.waitUntil(lambda: "Submitted" in QGuiApplication.clipboard().text(), timeout=WAIT)
+
+
+def test_another_run_is_another_story_and_an_unknown_one_is_said(
+    qtbot, tab: StoryTab, window_daemon: RunningDaemon
+) -> None:
+    run = window_daemon.submit(timesteps=5)
+    window_daemon.wait_for(run.run_id, "TERM")
+    tab.show_run(pb.Run(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", status="TERM"))
+    qtbot.waitUntil(lambda: "cannot be read" in tab.banner.text, timeout=WAIT)
+    tab.show_run(run)
+    qtbot.waitUntil(lambda: kinds(tab)[-1:] == ["completed"], timeout=WAIT)
+    assert tab.banner.text == ""
+    assert {tab.model.event_at(tab.model.index(row, 0)).run_id for row in range(tab.model.rowCount())} == {run.run_id}
