@@ -11,7 +11,7 @@ import argparse
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from daemon_share import by_hand
 from gym_gui.testing import RunningDaemon
 from measure import Sample, TwoHorizons, cpu_of, cpu_with_ended_children, print_table, temporary_home
 from mosaic_wire.frames import FrameReader, fastlane_path
+from mosaic_wire.proto import trainer_pb2 as pb
 
 FPS = 30
 UNWATCHED, WATCHED, BARE = "nobody watches", "a viewer", "the bare script"
@@ -63,6 +64,7 @@ class Bench:
     def __init__(self, daemon: RunningDaemon, folder: Path) -> None:
         self._daemon, self._folder = daemon, folder
         self.daemon_share: dict[str, list[float]] = {UNWATCHED: [], WATCHED: []}
+        self.worker_share: dict[str, list[float]] = {UNWATCHED: [], WATCHED: []}
         self.rates: list[float] = []
         self.drawing: list[float] = []
 
@@ -88,20 +90,24 @@ class Bench:
         if viewer is not None:
             viewer.run_id = run_id
             with viewer.looking():
-                run = self._ended(run_id)
+                run, worker = self._ended(run_id)
         else:
-            run = self._ended(run_id)
+            run, worker = self._ended(run_id)
         if run.outcome != "completed":
             raise SystemExit(f"run {run_id} did not complete: {run.reason}")
         own = cpu_of(daemon.pid) - own
         self.daemon_share[name].append(own)
+        self.worker_share[name].append(worker)
         return cpu_with_ended_children(daemon.pid) - whole - own
 
-    def _ended(self, run_id: str):  # type: ignore[no-untyped-def]
-        """Asked now and then: a client that watched would be somebody who watches."""
+    def _ended(self, run_id: str) -> tuple[pb.Run, float]:
+        """Asked now and then (a client that watched would be somebody who watches), and what its worker took by then."""
+        worker = 0.0
         while (run := self._daemon.client.get(run_id)).status != "TERM":
+            with suppress(OSError):
+                worker = cpu_of(run.pid) if run.pid else worker
             time.sleep(0.5)
-        return run
+        return run, worker
 
 
 def measure(bench: Bench, horizons: tuple[int, int], pairs: int) -> dict[str, TwoHorizons]:
@@ -141,10 +147,11 @@ def main() -> None:
     for name, to_reach in TO_REACH.items():
         ratio, pairs = per_step[name].median / per_step[BARE].median, paired_ratio(per_step[name], per_step[BARE])
         rows.append((f"ratio, {name}", f"{ratio:8.3f}  (to reach: {to_reach:.3f}; pair by pair {pairs})"))
-    for name, shares in bench.daemon_share.items():
-        own = TwoHorizons(Sample(tuple(shares[0::2])), Sample(tuple(shares[1::2]))).microseconds_per_step(horizons)
-        share = 100 * own.median / per_step[BARE].median
-        rows.append((f"the daemon besides, {name} (µs a step)", f"{own}  {share:.1f} % of a bare step"))
+    for who, taken in (("the worker's part", bench.worker_share), ("the daemon besides", bench.daemon_share)):
+        for name, shares in taken.items():
+            own = TwoHorizons(Sample(tuple(shares[0::2])), Sample(tuple(shares[1::2]))).microseconds_per_step(horizons)
+            share = 100 * own.median / per_step[BARE].median
+            rows.append((f"{who}, {name} (µs a step)", f"{own}  {share:.1f} % of a bare step"))
     if bench.rates:
         rows.append(("pictures a second", f"{Sample(tuple(bench.rates))}  (asked for: {FPS})"))
         rows.append(("drawing, % of wall time", f"{Sample(tuple(bench.drawing))}  (at most: 5)"))

@@ -41,7 +41,7 @@ from gym_gui.ui.widgets.first_start import FirstStartPage
 from gym_gui.ui.widgets.shortcuts_dialog import ShortcutsDialog
 from gym_gui.ui.widgets.status_bar import StatusBar
 from gym_gui.ui.widgets.toasts import Toasts
-from gym_gui.ui.workspaces import PLAY, RUNS, WORKSPACES
+from gym_gui.ui.workspaces import PLAY, POLICY, RUNS, WORKSPACES
 
 USUAL_SIZE = (1280, 800)
 OPEN_MS = 150
@@ -169,6 +169,7 @@ class MainWindow(QMainWindow):
         self.runs_panel.selection_changed.connect(self._selection_changed)
         self._open_soon.timeout.connect(self._open_chosen)
         self.run_actions.form_wanted.connect(self.forms.open)
+        self.run_actions.policy_wanted.connect(self.watch_policy)
         self.run_actions.said.connect(self._tell)
         self.forms.problem.connect(self.say)
         self.forms.submitted.connect(self._submitted)
@@ -217,6 +218,15 @@ class MainWindow(QMainWindow):
             self._stack.addWidget(self._built[name])
         self._stack.setCurrentWidget(self._built[name])
         self.menu.mark_workspace(name)
+
+    def watch_policy(self, run_id: str) -> None:
+        """Go where policies act, with that of this run chosen."""
+        from gym_gui.ui.panels.policy_panel import PolicyPanel
+
+        self.show_workspace(POLICY)
+        panel = self._built[POLICY]
+        assert isinstance(panel, PolicyPanel)
+        panel.watch_run(run_id)
 
     @property
     def workspace(self) -> str:

@@ -34,7 +34,7 @@ Runs = Sequence[pb.Run]
 _ORDER: tuple[Deed | None, ...] = (
     Deed.OPEN, Deed.COMPARE, None,
     Deed.PAUSE, Deed.RELEASE, Deed.RESUME, Deed.CANCEL, None,
-    Deed.EXTEND, Deed.CLONE, Deed.EVALUATE, None,
+    Deed.EXTEND, Deed.CLONE, Deed.EVALUATE, Deed.WATCH, None,
     Deed.EDIT, Deed.FOLDER, Deed.COMMAND, Deed.COPY_ID, None,
     Deed.ARCHIVE, Deed.UNARCHIVE, Deed.EXPORT, Deed.DELETE,
 )  # fmt: skip
@@ -49,6 +49,7 @@ class RunActions(QObject):
 
     form_wanted = Signal(str, object)  # clone | resume | extend | evaluate, the run
     run_opened = Signal(str)
+    policy_wanted = Signal(str)  # the run whose policy somebody wants to see act
     compare_wanted = Signal(object)  # tuple of run ids
     said = Signal(str, str)  # words for people; info | warning | bad
 
@@ -113,6 +114,7 @@ class RunActions(QObject):
             Deed.EXTEND: self.tr("E&xtend…"),
             Deed.CLONE: self.tr("C&lone into form…"),
             Deed.EVALUATE: self.tr("&Evaluate…"),
+            Deed.WATCH: self.tr("&Watch it play"),
             Deed.EDIT: self.tr("Name, tags and note&s…"),
             Deed.FOLDER: self.tr("Open &folder"),
             Deed.COMMAND: self.tr("&Copy command line"),
@@ -138,6 +140,7 @@ class RunActions(QObject):
             Deed.EXTEND: self.tr("Train longer: a new run goes on from its last checkpoint"),
             Deed.CLONE: self.tr("Fill the form with this run's settings, to change and start them again"),
             Deed.EVALUATE: self.tr("Play episodes with what it has learnt"),
+            Deed.WATCH: self.tr("See its policy act, step by step if you like"),
             Deed.COMMAND: self.tr("The `mosaic …` that does the same in a terminal"),
             Deed.ARCHIVE: self.tr("Hide from the list; nothing is deleted"),
             Deed.EXPORT: self.tr("Into an archive file that can be imported elsewhere"),
@@ -163,6 +166,7 @@ class RunActions(QObject):
             Deed.EXTEND: lambda: self.form_wanted.emit("extend", able[0]),
             Deed.CLONE: lambda: self.form_wanted.emit("clone", able[0]),
             Deed.EVALUATE: lambda: self.form_wanted.emit("evaluate", able[0]),
+            Deed.WATCH: lambda: self.policy_wanted.emit(ids[0]),
             Deed.EDIT: lambda: self.edit(able),
             Deed.FOLDER: lambda: QDesktopServices.openUrl(QUrl.fromLocalFile(able[0].run_dir)),
             Deed.COMMAND: lambda: self.copy_command_line(able),

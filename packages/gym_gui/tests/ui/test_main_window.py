@@ -16,6 +16,8 @@ from gym_gui.ui.background import Background
 from gym_gui.ui.connector import LocalConnector, RemoteConnector
 from gym_gui.ui.daemon_link import DaemonLink, LinkPhase
 from gym_gui.ui.main_window import MainWindow
+from gym_gui.ui.panels.policy_panel import PolicyPanel
+from gym_gui.ui.runs.possibilities import Deed
 from gym_gui.ui.slot_watch import SlotWatch
 from gym_gui.ui.widgets.crash_dialog import ReportDialog
 from gym_gui.ui.widgets.shortcuts_dialog import ShortcutsDialog
@@ -156,6 +158,18 @@ def test_every_workspace_opens_by_its_shortcut(qtbot, opened, served) -> None:
         assert action.isChecked()
     shortcuts = [workspace.shortcut for workspace in WORKSPACES]
     assert len(set(shortcuts)) == len(shortcuts)
+
+
+def test_a_run_s_policy_is_watched_from_its_menu(qtbot, opened: Opened, served: RunningDaemon) -> None:
+    """What the menu asks for arrives in the workspace of policies; that one has tests of its own."""
+    config = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": 1024}
+    run = served.client.submit({"metadata": {"worker": {"type": "cleanrl", "config": config}}}).run
+    assert served.wait_for(run.run_id, "TERM", timeout_s=120).outcome == "completed"
+    start(qtbot, opened)
+    opened.window.run_actions.do(Deed.WATCH, [served.client.get(run.run_id)])
+    assert opened.window.workspace == POLICY
+    runs = opened.window.findChild(PolicyPanel).source.runs
+    qtbot.waitUntil(lambda: runs.currentData() is not None and runs.currentData().run_id == run.run_id, timeout=60_000)
 
 
 def test_no_shortcut_is_given_twice(qtbot, opened: Opened) -> None:

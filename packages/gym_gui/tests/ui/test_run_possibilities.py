@@ -74,6 +74,10 @@ def test_what_opens_a_form_needs_a_single_run() -> None:
 def test_a_folder_on_another_machine_is_not_offered(tmp_path: Path) -> None:
     assert why_not(Deed.FOLDER, a_run(run_dir=str(tmp_path))) == ""
     assert "not on this machine" in why_not(Deed.FOLDER, a_run(run_dir=str(tmp_path / "elsewhere")))
+    assert why_not(Deed.WATCH, a_run(run_dir=str(tmp_path))) == ""
+    assert "not on this machine" in why_not(Deed.WATCH, a_run(run_dir=str(tmp_path / "elsewhere")))
+    assert "not trained anything" in why_not(Deed.WATCH, a_run("INIT", run_dir=str(tmp_path)))
+    assert "bring it back" in why_not(Deed.WATCH, a_run("TERM", archived=True, run_dir=str(tmp_path)))
 
 
 def test_a_worker_without_checkpoints_cannot_be_released_or_extended() -> None:

@@ -24,6 +24,7 @@ class Deed(Enum):
     EXTEND = "extend"
     CLONE = "clone"
     EVALUATE = "evaluate"
+    WATCH = "watch"
     COMPARE = "compare"
     EDIT = "edit"
     FOLDER = "folder"
@@ -35,7 +36,7 @@ class Deed(Enum):
     DELETE = "delete"
 
 
-FOR_ONE = frozenset({Deed.OPEN, Deed.EXTEND, Deed.CLONE, Deed.EVALUATE, Deed.FOLDER})
+FOR_ONE = frozenset({Deed.OPEN, Deed.EXTEND, Deed.CLONE, Deed.EVALUATE, Deed.WATCH, Deed.FOLDER})
 """Those that open something of their own and so need exactly one run"""
 
 
@@ -131,6 +132,12 @@ def _evaluate(run: pb.Run) -> str:
     return _continue(run)
 
 
+def _watch(run: pb.Run) -> str:
+    if run.archived:
+        return _t("It is archived; bring it back first.")
+    return _evaluate(run) or _folder(run)  # its checkpoint is read here, and played by a worker of this machine
+
+
 def _cancel(run: pb.Run) -> str:
     if _is_over(run):
         return _t("It is over already: {0}.").format(state_of(run))
@@ -172,6 +179,7 @@ _CHECKS: dict[Deed, Callable[[pb.Run], str]] = {
     Deed.CANCEL: _cancel,
     Deed.EXTEND: _extend,
     Deed.EVALUATE: _evaluate,
+    Deed.WATCH: _watch,
     Deed.FOLDER: _folder,
     Deed.COMMAND: _command,
     Deed.ARCHIVE: _archive,

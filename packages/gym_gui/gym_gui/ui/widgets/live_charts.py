@@ -162,13 +162,13 @@ class LiveCharts(QWidget):
         """Draw a few charts, or make one: all of them at once would hold the window up."""
         due = [tag for tag in self._due if tag in self.cards and tag in self._book.curves]
         missing = [tag for tag in self._wanted() if tag not in self.cards]
+        self._due = dict.fromkeys(due[_CHARTS_A_TURN:])
         if due:
             axis, weight, began_at = self.axis, self.smoothing, self._book.began_at()
             for tag in due[:_CHARTS_A_TURN]:
                 self.cards[tag].draw(self._book.curves[tag], axis, began_at, weight)
         elif missing:
             self._make(missing[0])
-        self._due = dict.fromkeys(due[_CHARTS_A_TURN:])
         if self._due or missing:
             self._have_a_turn()
 
