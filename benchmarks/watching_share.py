@@ -101,7 +101,7 @@ class Bench:
         return cpu_with_ended_children(daemon.pid) - whole - own
 
     def _ended(self, run_id: str) -> tuple[pb.Run, float]:
-        """Asked now and then (a client that watched would be somebody who watches), and what its worker took by then."""
+        """Asked now and then (who watches costs something), and what its worker took by then."""
         worker = 0.0
         while (run := self._daemon.client.get(run_id)).status != "TERM":
             with suppress(OSError):
