@@ -384,10 +384,19 @@ def _has_writer(path: Path) -> bool:
         os.close(descriptor)
     if len(data) < _IDENTITY.size or data[: len(MAGIC)] != MAGIC:
         return age_s < _BEING_MADE_S
+    return _lives(_IDENTITY.unpack(data)[5])
+
+
+def _lives(pid: int) -> bool:
     try:
-        os.kill(_IDENTITY.unpack(data)[5], 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
         return True
-    return True
+    # One that was killed stays in the table until its parent asks for it, and whoever inherited it may be slow.
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return not Path("/proc/self").exists()  # gone in this moment; or a system without /proc, which cannot tell
+    return state not in ("Z", "X")

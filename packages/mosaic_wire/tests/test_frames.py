@@ -335,3 +335,12 @@ def test_slots_begin_at_cache_lines(lane: FrameWriter, path: Path) -> None:
     slot_bytes = struct.unpack_from("<I", header(path), 20)[0]
     assert all(slot_start(slot, slot_bytes) % 64 == 0 for slot in range(3))
     assert path.stat().st_size == HEADER_BYTES + 3 * (SLOT_HEADER_BYTES + slot_bytes)
+
+
+def test_a_killed_writer_that_nobody_has_asked_for_yet_counts_as_gone() -> None:
+    """Whoever inherits a worker whose daemon was killed too may be slow to collect it."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        assert frames._lives(process.pid)
+        process.kill()
+        assert wait_until(lambda: not frames._lives(process.pid), timeout_s=30)
+        os.kill(process.pid, 0)  # it is still in the table
