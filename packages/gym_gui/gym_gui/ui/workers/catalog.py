@@ -36,6 +36,8 @@ class WorkerEntry:
     """Which presenter shows its runs, see `ui/presenters/workers/registry.py`; empty: by its lane"""
     is_builtin: bool = False
     install_command: str = ""
+    is_written: bool = True
+    """False: its requirements and its place in the window are there, the worker itself comes with a later version"""
     spec: WorkerSpec | None = None
     problem: str = ""
     """Why it cannot be used although it is installed"""
@@ -66,6 +68,11 @@ class WorkerEntry:
             return ""
         if self.problem:
             return f"{self.display_name} cannot be used: {self.problem}"
+        if not self.is_written:
+            return (
+                f"{self.display_name} comes with a later version of MOSAIC. What it will need is installed with: "
+                f"{self.install_command}"
+            )
         return f"{self.display_name} is not installed. Install it with: {self.install_command}"
 
 
@@ -76,12 +83,12 @@ BUILTIN: tuple[WorkerEntry, ...] = (
     ),
     WorkerEntry(
         "spade_bdi", "Spade BDI Worker", Lane.TELEMETRY, presenter="spade_bdi", is_builtin=True,
-        install_command="pip install -r requirements/spade_bdi_worker.txt",
+        install_command="pip install -r requirements/spade_bdi_worker.txt", is_written=False,
         other_names=("spade_bdi_worker", "spade_bdi_rl_worker", "spade_bdi_rl"),
     ),
     WorkerEntry(
         "llm", "LLM Multi-Step Worker", Lane.HYBRID, presenter="llm", is_builtin=True,
-        install_command="pip install -r requirements/llm_worker.txt", other_names=("llm_worker",),
+        install_command="pip install -r requirements/llm_worker.txt", is_written=False, other_names=("llm_worker",),
     ),
     WorkerEntry(
         "cleanrl", "CleanRL Worker", Lane.ANALYTICS, form="cleanrl", presenter="cleanrl", is_builtin=True,
