@@ -19,8 +19,7 @@ ARGS :=
 PYTEST_ARGS :=
 # Two processes: the smallest machine we aim at has two cores. loadfile keeps the tests of one module in one process.
 JOBS := 2
-# In the order of `testpaths`, the long end-to-end tests first: left to the end, one of them would keep one process busy.
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 # A checkout of CleanRL that our algorithms are measured against: make bench UPSTREAM=~/cleanrl
 export UPSTREAM ?=

@@ -293,8 +293,14 @@ class DaemonLink(QObject):
         with self._client_ready:
             self._client = client
             self._client_ready.notify_all()
-        self._in_window(lambda: self.runs_loaded.emit(runs))
-        self._say(LinkState(LinkPhase.CONNECTED, target=client.target))
+        connected = LinkState(LinkPhase.CONNECTED, target=client.target)
+
+        def announce() -> None:  # in one turn: whoever hears of the runs may ask for more of them at once
+            self.state = connected
+            self.runs_loaded.emit(runs)
+            self.state_changed.emit(connected)
+
+        self._in_window(announce)
         for update in self._watch_stream:
             self._note(update)
 

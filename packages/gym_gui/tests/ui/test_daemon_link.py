@@ -77,3 +77,13 @@ def test_a_run_that_somebody_else_deletes_goes(qtbot, link: DaemonLink, window_d
     link.runs_removed.connect(gone.extend)
     window_daemon.client.delete(run.run_id)
     qtbot.waitUntil(lambda: gone == [run.run_id], timeout=30_000)
+
+
+def test_whoever_hears_of_the_runs_may_ask_at_once(qtbot, window_daemon: RunningDaemon, background: Background) -> None:
+    link = DaemonLink(lambda: TrainerClient.connect(window_daemon.home), background)
+    was_connected: list[bool] = []
+    link.runs_loaded.connect(lambda runs: was_connected.append(link.is_connected))
+    with qtbot.waitSignal(link.runs_loaded, timeout=30_000):
+        link.start()
+    link.stop()
+    assert was_connected == [True]
