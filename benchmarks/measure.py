@@ -144,7 +144,7 @@ def print_shares(
 ) -> None:
     """The table of two runs side by side, start and steps apart."""
     per_step = [both.microseconds_per_step(horizons) for both in (ours, peer)]
-    steps, shorts, longs = _ratios(*per_step), _ratios(ours.short, peer.short), _ratios(ours.long, peer.long)
+    steps, shorts, longs = ratios(*per_step), ratios(ours.short, peer.short), ratios(ours.long, peer.long)
     reach = f"  (to reach: {first_to_reach:.3f})" if first_to_reach else ""
     print_table(
         f"{what}: CPU of a short run ({horizons[0]:,} steps) and a long one ({horizons[1]:,})",
@@ -159,7 +159,7 @@ def print_shares(
     )
 
 
-def _ratios(ours: Sample, peer: Sample) -> Sample:
+def ratios(ours: Sample, peer: Sample) -> Sample:
     """Pair by pair: what drifts from pair to pair is in both and cancels out."""
     return Sample(tuple(mine / theirs for mine, theirs in zip(ours.values, peer.values, strict=True)))
 

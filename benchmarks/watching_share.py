@@ -17,7 +17,7 @@ from pathlib import Path
 
 from daemon_share import by_hand
 from gym_gui.testing import RunningDaemon
-from measure import Sample, TwoHorizons, cpu_of, cpu_with_ended_children, print_table, temporary_home
+from measure import Sample, TwoHorizons, cpu_of, cpu_with_ended_children, print_table, ratios, temporary_home
 from mosaic_wire.frames import FrameReader, fastlane_path
 from mosaic_wire.proto import trainer_pb2 as pb
 
@@ -127,10 +127,6 @@ def measure(bench: Bench, horizons: tuple[int, int], pairs: int) -> dict[str, Tw
     return {name: TwoHorizons(Sample(tuple(short)), Sample(tuple(long))) for name, (short, long) in results.items()}
 
 
-def paired_ratio(ours: Sample, peer: Sample) -> Sample:
-    return Sample(tuple(mine / theirs for mine, theirs in zip(ours.values, peer.values, strict=True)))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=7)
@@ -145,7 +141,7 @@ def main() -> None:
     per_step = {name: both.microseconds_per_step(horizons) for name, both in found.items()}
     rows = [(f"a step, {name} (µs)", str(sample)) for name, sample in per_step.items()]
     for name, to_reach in TO_REACH.items():
-        ratio, pairs = per_step[name].median / per_step[BARE].median, paired_ratio(per_step[name], per_step[BARE])
+        ratio, pairs = per_step[name].median / per_step[BARE].median, ratios(per_step[name], per_step[BARE])
         rows.append((f"ratio, {name}", f"{ratio:8.3f}  (to reach: {to_reach:.3f}; pair by pair {pairs})"))
     for who, taken in (("the worker's part", bench.worker_share), ("the daemon besides", bench.daemon_share)):
         for name, shares in taken.items():

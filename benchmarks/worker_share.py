@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from cleanrl_worker.requirement_sets import interpreter_for
-from cleanrl_worker.requirement_sets.plan import venvs_of
+from cleanrl_worker.testing import lend_sets
 from measure import cpu_of_command, print_shares, side_by_side
 from mosaic_wire import env
 from mosaic_wire.ids import new_run_id
@@ -47,12 +47,6 @@ def script_by_hand(folder: Path, steps: int, checkout: Path, python: Path) -> fl
     return cpu_of_command([str(python), str(checkout / "cleanrl" / "ppo.py"), *flags], folder, variables)
 
 
-def lend_sets(home: Home, of: Home) -> None:
-    """The requirement sets of another home, for runs of this one."""
-    venvs_of(home).parent.mkdir(parents=True, exist_ok=True)
-    venvs_of(home).symlink_to(venvs_of(of))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=7)
@@ -67,7 +61,7 @@ def main() -> None:
         extras: dict[str, object] = {}
         if checkout is not None:
             having_sets = Home(arguments.home.absolute()) if arguments.home else find_home()
-            lend_sets(Home(folder / "home"), having_sets)
+            lend_sets(Home(folder / "home"), "upstream", of=having_sets)
             python = interpreter_for(having_sets, ["upstream"])
             extras = {"source": str(checkout), "algo_params": {"cuda": False}}
 

@@ -55,11 +55,13 @@ def importing(*sets: str) -> Iterator[None]:
             sys.path.remove(folder)
 
 
-def lend_sets(home: Home, *sets: str) -> None:
-    """Make the tests' sets those of another home, for workers and daemons that look for them there."""
-    interpreter_with(*sets)
+def lend_sets(home: Home, *sets: str, of: Home | None = None) -> None:
+    """Make the tests' sets, or those of a home, those of another one, for workers and daemons that look there."""
+    if of is None:
+        interpreter_with(*sets)
+        of = home_of_sets()
     theirs = venvs_of(home)
     theirs.mkdir(parents=True, exist_ok=True)
     for name in sets:
         if not (theirs / name).exists():
-            (theirs / name).symlink_to(venvs_of(home_of_sets()) / name)
+            (theirs / name).symlink_to(venvs_of(of) / name)

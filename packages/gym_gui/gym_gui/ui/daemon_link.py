@@ -23,13 +23,13 @@ from shiboken6 import isValid
 
 from gym_gui.services.trainer.client import RpcStream, TrainerClient
 from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
+from gym_gui.services.trainer.records import DELETED
 from gym_gui.ui.background import Background
 
 T = TypeVar("T")
 
 BATCH_MS = 100
 """How often news of runs reach the widgets; a window cannot show more, and 200 live runs must not fill its queue"""
-DELETED = "deleted"
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 0.2, 2.0
 
 

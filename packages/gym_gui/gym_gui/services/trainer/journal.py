@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from gym_gui.services.trainer.errors import RegistryUnwritable
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
-from gym_gui.services.trainer.records import Headline, NewRun, RunRecord, StoryEvent
+from gym_gui.services.trainer.records import DELETED, Headline, NewRun, RunRecord, StoryEvent
 from gym_gui.services.trainer.registry import RunRegistry
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,6 @@ FIGURES_S = 0.1
 """A client hears of the figures of a run at most this often"""
 _WATCHER_BACKLOG = 10_000
 _RETRY_S = 1.0
-DELETED = "deleted"
 
 
 def with_headline(record: RunRecord, headline: Headline) -> RunRecord:

@@ -150,6 +150,10 @@ class RunRecord:
         return tuple(name for name, holds in shown.items() if holds)
 
 
+DELETED = "deleted"
+"""The kind of the one event that is told and not stored: the story of a deleted run goes with it"""
+
+
 @dataclass(frozen=True, slots=True)
 class StoryEvent:
     """One thing that happened to a run; `seq` counts over all runs of the home."""

@@ -41,10 +41,9 @@ from gym_gui.services.trainer.errors import (
 )
 from gym_gui.services.trainer.frame_relay import stream_frames
 from gym_gui.services.trainer.fsm import RunStatus
-from gym_gui.services.trainer.journal import DELETED
 from gym_gui.services.trainer.metrics.series import Points
 from gym_gui.services.trainer.metrics.store import Folder
-from gym_gui.services.trainer.records import Headline, RunQuery, RunRecord, StoryEvent
+from gym_gui.services.trainer.records import DELETED, Headline, RunQuery, RunRecord, StoryEvent
 from gym_gui.services.trainer.resources import ResourceLedger
 from gym_gui.services.trainer.trainer import Trainer
 from gym_gui.services.trainer.validation.json_document import read_config_text

@@ -8,11 +8,10 @@ from typing import Any
 
 from mosaic_wire.paths import Home
 from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtGui import QHideEvent, QImage, QKeySequence, QShortcut, QShowEvent
+from PySide6.QtGui import QHideEvent, QImage, QShowEvent
 from PySide6.QtWidgets import (
     QFileDialog,
     QHBoxLayout,
-    QPushButton,
     QSplitter,
     QVBoxLayout,
     QWidget,
@@ -32,6 +31,7 @@ from gym_gui.ui.play.recorded import export_npz, read_episodes
 from gym_gui.ui.play.session import PlaySession, PlayState, human_config
 from gym_gui.ui.widgets.action_pad import ActionPad
 from gym_gui.ui.widgets.banner import Banner
+from gym_gui.ui.widgets.command_button import command_button
 from gym_gui.ui.widgets.game_view import GameView, Hud
 from gym_gui.ui.widgets.key_map_editor import KeyMapEditor
 from gym_gui.ui.widgets.played_episodes import PlayedEpisodes, number
@@ -81,31 +81,18 @@ class HumanPanel(QWidget):
         })  # fmt: skip
         self.view = GameView()
         self.pad = ActionPad()
-        self.new_episode = self._button("new_episode", self.tr("&New episode"), "F5", self._begin_episode)
-        self.end_episode = self._button("end_episode", self.tr("End ep&isode"), "F6", self._leave_episode)
-        self.step = self._button("step_once", self.tr("Step &once"), "F7", self._step_once)
-        self.keys = self._button("edit_keys", self.tr("&Keys …"), "F8", self._edit_keys)
-        self.export = self._button("export_episodes", self.tr("E&xport …"), "", self._ask_where_to_export)
+        self.new_episode = command_button(self, "new_episode", self.tr("&New episode"), "F5", self._begin_episode)
+        self.end_episode = command_button(self, "end_episode", self.tr("End ep&isode"), "F6", self._leave_episode)
+        self.step = command_button(self, "step_once", self.tr("Step &once"), "F7", self._step_once)
+        self.keys = command_button(self, "edit_keys", self.tr("&Keys …"), "F8", self._edit_keys)
+        self.export = command_button(self, "export_episodes", self.tr("E&xport …"), "", self._ask_where_to_export)
         self.export.setToolTip(self.tr("Write the played episodes as a dataset (.npz)"))
-        self.open_run = self._button("open_run", self.tr("Open its &run"), "", self._open_run)
-        self.beside = self._button("policy_beside", self.tr("Policy &beside it"), "", self._toggle_policy)
+        self.open_run = command_button(self, "open_run", self.tr("Open its &run"), "", self._open_run)
+        self.beside = command_button(self, "policy_beside", self.tr("Policy &beside it"), "", self._toggle_policy)
         self.beside.setCheckable(True)
         self.beside.setToolTip(self.tr("Watch a trained policy next to your own game"))
         self.episodes = PlayedEpisodes()
         self._lay_out()
-
-    def _button(self, name: str, text: str, keys: str, act: Any) -> QPushButton:
-        button = QPushButton(text)
-        button.setObjectName(name)
-        plain = text.replace("&", "")
-        button.setAccessibleName(plain)
-        button.clicked.connect(act)
-        if keys:
-            button.setToolTip(f"{plain} ({keys})")
-            shortcut = QShortcut(QKeySequence(keys), self)
-            shortcut.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
-            shortcut.activated.connect(button.click)
-        return button
 
     def _lay_out(self) -> None:
         commands = QHBoxLayout()

@@ -8,8 +8,8 @@ from typing import Any
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtGui import QKeySequence, QShortcut, QShowEvent
-from PySide6.QtWidgets import QCheckBox, QHBoxLayout, QLabel, QPushButton, QStyle, QVBoxLayout, QWidget
+from PySide6.QtGui import QShowEvent
+from PySide6.QtWidgets import QCheckBox, QHBoxLayout, QLabel, QStyle, QVBoxLayout, QWidget
 
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
@@ -19,6 +19,7 @@ from gym_gui.ui.play.policies import thoughts, watch_config
 from gym_gui.ui.play.session import PlaySession, PlayState
 from gym_gui.ui.widgets.action_bars import ActionBars
 from gym_gui.ui.widgets.banner import Banner
+from gym_gui.ui.widgets.command_button import command_button
 from gym_gui.ui.widgets.game_view import GameView, Hud
 from gym_gui.ui.widgets.pace_box import PaceBox
 
@@ -73,10 +74,10 @@ class PolicyPanel(QWidget):
     def _build(self, link: DaemonLink, background: Background) -> None:
         self.banner = Banner(parent=self)
         self.source = PolicySource(link, background)
-        self.load = self._button("load_policy", self.tr("&Load"), "", self.start)
+        self.load = command_button(self, "load_policy", self.tr("&Load"), "", self.start)
         self.load.setProperty("role", "primary")
-        self.unload = self._button("unload_policy", self.tr("&Unload"), "", self.session.stop)
-        self.open_run = self._button("open_policy_run", self.tr("&Open its run"), "", self._open_run)
+        self.unload = command_button(self, "unload_policy", self.tr("&Unload"), "", self.session.stop)
+        self.open_run = command_button(self, "open_policy_run", self.tr("&Open its run"), "", self._open_run)
         self.hud = Hud({
             "episode": self.tr("Episode"), "step": self.tr("Step"), "reward": self.tr("Reward"),
             "return": self.tr("Return"), "value": self.tr("Value"), "action": self.tr("Action"),
@@ -87,9 +88,9 @@ class PolicyPanel(QWidget):
         self.bars_title = QLabel()
         self.bars_title.setProperty("role", "caption")
         self.bars = ActionBars()
-        self.play = self._button("play_pause", self.tr("&Play"), "F5", self._toggle)
-        self.step = self._button("policy_step", self.tr("&Step"), "F7", self._step_once)
-        self.again = self._button("policy_reset", self.tr("&New episode"), "F6", self._begin_episode)
+        self.play = command_button(self, "play_pause", self.tr("&Play"), "F5", self._toggle)
+        self.step = command_button(self, "policy_step", self.tr("&Step"), "F7", self._step_once)
+        self.again = command_button(self, "policy_reset", self.tr("&New episode"), "F6", self._begin_episode)
         self.pace = PaceBox(self.tr("Speed of the policy, steps a second"), 30)
         self.pace.changed.connect(lambda rate: self._clock.setInterval(round(1000 / rate)))
         self.goes_on = QCheckBox(self.tr("&Go on with the next episode"))
@@ -119,19 +120,6 @@ class PolicyPanel(QWidget):
         layout.addLayout(line)
         layout.addWidget(self.bars)
         layout.addLayout(controls)
-
-    def _button(self, name: str, text: str, keys: str, act: Any) -> QPushButton:
-        button = QPushButton(text)
-        button.setObjectName(name)
-        plain = text.replace("&", "")
-        button.setAccessibleName(plain)
-        button.clicked.connect(act)
-        if keys:
-            button.setToolTip(f"{plain} ({keys})")
-            shortcut = QShortcut(QKeySequence(keys), self)
-            shortcut.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
-            shortcut.activated.connect(button.click)
-        return button
 
     def _connect(self, link: DaemonLink) -> None:
         self.source.changed.connect(self._show_state)

@@ -7,22 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from mosaic_wire.ids import is_run_id
-from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.worker_spec import FieldSpec
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import QSplitter, QVBoxLayout, QWidget
 
 from gym_gui.services.run_configs import evaluation_config
-from gym_gui.ui.background import Background
-from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.forms.checkpoint_table import CheckpointTable
 from gym_gui.ui.forms.field_form import FieldForm
-from gym_gui.ui.presenters.workers.base import WorkerPresenter
 from gym_gui.ui.presenters.workers.order import NotAConfig, order_of
 from gym_gui.ui.widgets.evaluation_view import EvaluationView
 from gym_gui.ui.widgets.run_form import Document, RunForm
-from gym_gui.ui.workers.catalog import WorkerEntry
 from gym_gui.ui.workers.checkpoints import FoundCheckpoint, find_checkpoints
 from gym_gui.wording.run_view import short_id
 
@@ -34,25 +29,12 @@ class CleanRlPolicyForm(RunForm):
 
     KIND = "cleanrl_policy"
 
-    def __init__(
-        self,
-        entry: WorkerEntry,
-        presenter: WorkerPresenter,
-        *,
-        link: DaemonLink,
-        background: Background,
-        home: Home | None,
-        parent: QWidget | None = None,
-        run: pb.Run | None = None,
-    ) -> None:
-        super().__init__(entry, presenter, link=link, background=background, home=home, parent=parent)
-        assert entry.spec is not None, "a worker that cannot be used has no form"
-        self.spec = entry.spec
-        self.run = run
+    def _set_up(self) -> None:
         self._awaited: Path | None = None
         """The policy of a config that was loaded, until it is there"""
         self.setObjectName("policy_form")
         self.setWindowTitle(self.tr("Evaluate a policy"))
+        run = self.run
         name = (run.name or short_id(run.run_id)) if run is not None else ""
         self.title.setText(self.tr("Evaluate: {run}").format(run=name) if run is not None else self.windowTitle())
         self.subtitle.setText(self.tr("Plays the policy without training it. The evaluation is a run of its own."))

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec
 from PySide6.QtCore import QSize, Qt
@@ -14,15 +13,11 @@ from PySide6.QtWidgets import QLabel, QScrollArea, QSplitter, QVBoxLayout, QWidg
 
 from gym_gui.services.run_configs import ConfigUnreadable, RunConfig, config_of, continued_config
 from gym_gui.services.trainer.launch import RESUME_TRAINING
-from gym_gui.ui.background import Background
-from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.forms.checkpoint_table import CheckpointTable
 from gym_gui.ui.forms.field_form import FieldForm, ParsedEditor
 from gym_gui.ui.forms.schema_form import SchemaForm
-from gym_gui.ui.presenters.workers.base import WorkerPresenter
 from gym_gui.ui.presenters.workers.order import NotAConfig, order_of
 from gym_gui.ui.widgets.run_form import Document, RunForm
-from gym_gui.ui.workers.catalog import WorkerEntry
 from gym_gui.ui.workers.checkpoints import FoundCheckpoint, find_checkpoints
 from gym_gui.wording.formats import count
 from gym_gui.wording.run_view import short_id
@@ -34,27 +29,14 @@ class CleanRlResumeForm(RunForm):
 
     KIND = "cleanrl_resume"
 
-    def __init__(
-        self,
-        entry: WorkerEntry,
-        presenter: WorkerPresenter,
-        *,
-        link: DaemonLink,
-        background: Background,
-        home: Home | None,
-        parent: QWidget | None = None,
-        run: pb.Run | None = None,
-    ) -> None:
-        super().__init__(entry, presenter, link=link, background=background, home=home, parent=parent)
-        assert entry.spec is not None, "a worker that cannot be used has no form"
-        self.spec = entry.spec
-        self.run = run
+    def _set_up(self) -> None:
         self._base: dict[str, Any] | None = None
         """The config of the run that is continued"""
         self._wanted: dict[str, Any] = {}
         """Parameters of a loaded config, until its checkpoint is there"""
         self.setObjectName("resume_form")
         self.setWindowTitle(self.tr("Train on from a checkpoint"))
+        run = self.run
         name = (run.name or short_id(run.run_id)) if run is not None else ""
         self.title.setText(
             self.tr("Train on: {run}").format(run=name) if run is not None else self.tr("Train on from a checkpoint")

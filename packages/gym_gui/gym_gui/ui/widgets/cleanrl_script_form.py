@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from mosaic_wire.errors import SpecError
-from mosaic_wire.paths import Home
-from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.worker_spec import FieldSpec, ScriptSpec
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import (
@@ -22,15 +20,11 @@ from PySide6.QtWidgets import (
 )
 
 from gym_gui.services.trainer.describe import describe_script
-from gym_gui.ui.background import Background
-from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.forms.field_form import FieldForm, ParsedEditor
 from gym_gui.ui.forms.schema_form import SchemaForm
 from gym_gui.ui.forms.script_table import ScriptTable
-from gym_gui.ui.presenters.workers.base import WorkerPresenter
 from gym_gui.ui.presenters.workers.order import NotAConfig, order_of
 from gym_gui.ui.widgets.run_form import Document, RunForm
-from gym_gui.ui.workers.catalog import WorkerEntry
 from gym_gui.ui.workers.scripts import FoundScript, find_scripts, script_at
 from gym_gui.wording.values import parse_steps
 
@@ -44,20 +38,7 @@ class CleanRlScriptForm(RunForm):
 
     KIND = "cleanrl_script"
 
-    def __init__(
-        self,
-        entry: WorkerEntry,
-        presenter: WorkerPresenter,
-        *,
-        link: DaemonLink,
-        background: Background,
-        home: Home | None,
-        parent: QWidget | None = None,
-        run: pb.Run | None = None,
-    ) -> None:
-        super().__init__(entry, presenter, link=link, background=background, home=home, parent=parent)
-        assert entry.spec is not None, "a worker that cannot be used has no form"
-        self.spec = entry.spec
+    def _set_up(self) -> None:
         self.current: FoundScript | None = None
         self.script_spec: ScriptSpec | None = None
         self._unread = ""

@@ -64,9 +64,13 @@ class RunForm(QDialog):
         background: Background,
         home: Home | None,
         parent: QWidget | None = None,
+        run: pb.Run | None = None,
     ) -> None:
         super().__init__(parent)
-        self.entry, self.presenter = entry, presenter
+        assert entry.spec is not None, "a worker that cannot be used has no form"
+        self.entry, self.presenter, self.spec = entry, presenter, entry.spec
+        self.run = run
+        """The run that it is about, if it is about one"""
         self.link, self.background, self.home = link, background, home
         self.shelf = ConfigShelf(self.KIND)
         self.setModal(False)
@@ -94,8 +98,13 @@ class RunForm(QDialog):
         self._key = ""
         self._is_sending = False
         QShortcut(QKeySequence("Ctrl+Return"), self, self.submit)
+        self._set_up()
 
     # ------------------------------------------------------------------ what a form must have
+
+    def _set_up(self) -> None:
+        """Put its own parts in."""
+        raise NotImplementedError
 
     def configs(self) -> list[dict[str, Any]]:
         """The run configs that the form says now; ValueError with words for people while it says none."""

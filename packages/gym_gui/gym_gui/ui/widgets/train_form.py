@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mosaic_wire.paths import Home
-from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import (
@@ -24,8 +22,6 @@ from PySide6.QtWidgets import (
 )
 
 from gym_gui.services.trainer.launch import NOT_TRAINING
-from gym_gui.ui.background import Background
-from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.forms.algorithm_editor import AlgorithmEditor
 from gym_gui.ui.forms.environment_editor import EnvironmentEditor
 from gym_gui.ui.forms.field_form import FieldForm, ParsedEditor
@@ -33,11 +29,9 @@ from gym_gui.ui.forms.notes_panel import NotesPanel
 from gym_gui.ui.forms.schema_form import SchemaForm
 from gym_gui.ui.forms.section import Section
 from gym_gui.ui.forms.train_side import TrainSide
-from gym_gui.ui.presenters.workers.base import WorkerPresenter
 from gym_gui.ui.presenters.workers.command_line import seeds_text
 from gym_gui.ui.presenters.workers.order import NotAConfig, TrainOrder, order_of
 from gym_gui.ui.widgets.run_form import Document, RunForm
-from gym_gui.ui.workers.catalog import WorkerEntry
 from gym_gui.ui.workers.environment_families import environments_of, fits
 from gym_gui.ui.workers.environment_look import EnvironmentLook, look_at
 from gym_gui.wording.values import parse_minutes, parse_seeds, parse_steps
@@ -52,32 +46,19 @@ class TrainForm(RunForm):
 
     KIND = "train"
 
-    def __init__(
-        self,
-        entry: WorkerEntry,
-        presenter: WorkerPresenter,
-        *,
-        link: DaemonLink,
-        background: Background,
-        home: Home | None,
-        parent: QWidget | None = None,
-        run: pb.Run | None = None,
-    ) -> None:
-        super().__init__(entry, presenter, link=link, background=background, home=home, parent=parent)
-        assert entry.spec is not None, "a worker that cannot be used has no form"
-        self.spec = entry.spec
+    def _set_up(self) -> None:
         self._other_extras: Mapping[str, Any] = {}
         self._unknown_parameters: dict[str, Any] = {}
         self._shown_algorithm: AlgorithmSpec | None = None
-        self.setWindowTitle(self.tr("Train with {worker}").format(worker=entry.display_name))
+        self.setWindowTitle(self.tr("Train with {worker}").format(worker=self.entry.display_name))
         self.setObjectName("train_form")
         self.title.setText(self.tr("New training"))
-        self.subtitle.setText(f"{entry.display_name} {self.spec.version}")
+        self.subtitle.setText(f"{self.entry.display_name} {self.spec.version}")
         self._build()
         self._begin()
         self.fit_screen(QSize(1240, 760))
-        if run is not None:  # the one to be like
-            self.clone(run)
+        if self.run is not None:  # the one to be like
+            self.clone(self.run)
 
     # ------------------------------------------------------------------ building
 
