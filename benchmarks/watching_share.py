@@ -1,28 +1,39 @@
 """What watching costs: ppo through the daemon, with nobody and with somebody watching, against the bare script.
 
-Metric bridge and FastLane are on. CPU of training and worker per step, the start taken out by two horizons; what the
-daemon itself took is printed apart, and so is the time for drawing. The viewer asks for 30 pictures a second, mode
-`single`.
+Metric bridge and FastLane are on. CPU of training and worker per step, the start taken out by two horizons, the bare
+script at the same time on the other CPU. What the daemon itself took is printed apart, and so is the time for drawing.
+The viewer asks for 30 pictures a second, mode `single`.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from daemon_share import by_hand
 from gym_gui.testing import RunningDaemon
-from measure import Sample, TwoHorizons, cpu_of, cpu_with_ended_children, print_table, ratios, temporary_home
+from measure import (
+    Sample,
+    TwoHorizons,
+    bind,
+    cpu_of,
+    cpu_with_ended_children,
+    print_table,
+    ratios,
+    side_by_side,
+    temporary_home,
+)
 from mosaic_wire.frames import FrameReader, fastlane_path
 from mosaic_wire.proto import trainer_pb2 as pb
 
 FPS = 30
-UNWATCHED, WATCHED, BARE = "nobody watches", "a viewer", "the bare script"
+UNWATCHED, WATCHED = "nobody watches", "a viewer"
 TO_REACH = {UNWATCHED: 1.02, WATCHED: 1.10}
 
 
@@ -85,6 +96,7 @@ class Bench:
     def _train(self, name: str, steps: int, viewer: Viewer | None) -> float:
         """CPU seconds of worker and training; the daemon waits for the one, and that for the other."""
         daemon, config = self._daemon, {"algo": "ppo", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": steps}
+        bind(daemon.pid, os.sched_getaffinity(0))
         own, whole = cpu_of(daemon.pid), cpu_with_ended_children(daemon.pid)
         run_id = daemon.client.submit({"metadata": {"worker": {"type": "cleanrl", "config": config}}}).run.run_id
         if viewer is not None:
@@ -110,23 +122,6 @@ class Bench:
         return run, worker
 
 
-def measure(bench: Bench, horizons: tuple[int, int], pairs: int) -> dict[str, TwoHorizons]:
-    """All three in turn, each time in another order."""
-    ways: dict[str, Callable[[int], float]] = {
-        UNWATCHED: bench.unwatched, WATCHED: bench.watched, BARE: bench.bare,
-    }  # fmt: skip
-    results: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in ways}
-    for turn in range(pairs):
-        names = list(ways)
-        for name in names[turn % 3 :] + names[: turn % 3]:
-            for horizon, found in zip(horizons, results[name], strict=True):
-                found.append(ways[name](horizon))
-        steps = horizons[1] - horizons[0]
-        each = (f"{name} {(found[1][-1] - found[0][-1]) / steps * 1e6:.2f} µs" for name, found in results.items())
-        print(f"  turn {turn + 1}/{pairs}: {', '.join(each)}", flush=True)
-    return {name: TwoHorizons(Sample(tuple(short)), Sample(tuple(long))) for name, (short, long) in results.items()}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=7)
@@ -137,21 +132,21 @@ def main() -> None:
     with temporary_home() as (home, config_home), RunningDaemon(home, config_home) as daemon:
         Bench(daemon, config_home).unwatched(1_000)  # the daemon asks its workers what they are, once
         bench = Bench(daemon, config_home)
-        found = measure(bench, horizons, arguments.pairs)
-    per_step = {name: both.microseconds_per_step(horizons) for name, both in found.items()}
-    rows = [(f"a step, {name} (µs)", str(sample)) for name, sample in per_step.items()]
-    for name, to_reach in TO_REACH.items():
-        ratio, pairs = per_step[name].median / per_step[BARE].median, ratios(per_step[name], per_step[BARE])
-        rows.append((f"ratio, {name}", f"{ratio:8.3f}  (to reach: {to_reach:.3f}; pair by pair {pairs})"))
+        rows: list[tuple[str, str]] = []
+        for name, ours in ((UNWATCHED, bench.unwatched), (WATCHED, bench.watched)):
+            print(name)
+            both = side_by_side(ours, bench.bare, horizons=horizons, pairs=arguments.pairs)
+            step, bare = (taken.microseconds_per_step(horizons) for taken in both)
+            rows += [(f"a step, {name} (µs)", str(step)), ("a step, the bare script beside it (µs)", str(bare))]
+            rows.append((f"ratio, {name}", f"{ratios(step, bare)}  (to reach: {TO_REACH[name]:.3f})"))
     for who, taken in (("the worker's part", bench.worker_share), ("the daemon besides", bench.daemon_share)):
         for name, shares in taken.items():
             own = TwoHorizons(Sample(tuple(shares[0::2])), Sample(tuple(shares[1::2]))).microseconds_per_step(horizons)
-            share = 100 * own.median / per_step[BARE].median
-            rows.append((f"{who}, {name} (µs a step)", f"{own}  {share:.1f} % of a bare step"))
+            rows.append((f"{who}, {name} (µs a step)", f"{own}  {100 * own.median / bare.median:.1f} % of a bare step"))
     if bench.rates:
         rows.append(("pictures a second", f"{Sample(tuple(bench.rates))}  (asked for: {FPS})"))
         rows.append(("drawing, % of wall time", f"{Sample(tuple(bench.drawing))}  (at most: 5)"))
-    print_table(f"ppo on CartPole-v1, steps {horizons[0]:,} → {horizons[1]:,}, {arguments.pairs} turns", rows)
+    print_table(f"ppo on CartPole-v1, steps {horizons[0]:,} → {horizons[1]:,}, {arguments.pairs} pairs", rows)
 
 
 if __name__ == "__main__":
