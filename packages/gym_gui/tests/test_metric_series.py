@@ -63,6 +63,15 @@ def test_a_series_is_a_list_with_extremes(moves, most: int) -> None:
             seen = [value for value in shown.values if math.isfinite(value)]
             assert (min(seen), max(seen)) == (min(finite), max(finite))
         assert list(shown.steps) == sorted(shown.steps)
+        averaged, reached = series.means(begin, end, most), begin
+        for step, value in zip(averaged.steps, averaged.values, strict=True):
+            stretch = [values[at] for at in range(reached, steps.index(step) + 1)]
+            if end - begin > most:
+                stretch = [known for known in stretch if math.isfinite(known)]
+            expected = sum(stretch) / len(stretch) if stretch else math.nan
+            assert str(value) == str(float(expected)) or value == pytest.approx(expected, abs=1e-6)
+            reached = steps.index(step) + 1
+        assert reached == max(begin, end)
 
 
 def test_a_long_curve_is_shown_by_as_many_points_as_were_asked_for(tmp_path: Path) -> None:
@@ -75,6 +84,16 @@ def test_a_long_curve_is_shown_by_as_many_points_as_were_asked_for(tmp_path: Pat
     assert 200 < len(shown) <= 2_000 + 4 * FAN_OUT
     assert (min(shown.values), max(shown.values)) == (-9.0, 9.0)
     assert (shown.steps[-1], shown.values[-1]) == (199_999, values[-1])
+    averaged = series.means(0, len(series), 2_000)
+    assert 1_000 < len(averaged) <= 2_000
+    # One spike of 9 among a hundred points moves their mean by a tenth.
+    assert (
+        max(
+            abs(value - math.sin((step - 56) / 300))
+            for step, value in zip(averaged.steps, averaged.values, strict=True)
+        )
+        < 0.3
+    )
     near = series.between(77_700, 77_800, 2_000)
     assert list(near.steps) == list(range(77_700, 77_801))
 

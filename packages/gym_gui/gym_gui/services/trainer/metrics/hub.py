@@ -224,11 +224,13 @@ class MetricHub:
         first_step: int,
         last_step: int,
         most: int,
+        means: bool = False,
         follow: Callable[[], bool],
     ) -> AsyncIterator[list[Curve]]:
         """Curves as they are, then what is added to them for as long as `follow` says so.
 
-        `tags` may hold patterns (`losses/*`); none means all.
+        `tags` may hold patterns (`losses/*`); none means all. A curve of more than `most` points is thinned to extremes
+        or to means.
         """
         changed = asyncio.Event()
         self._listeners.setdefault(run_id, set()).add(changed)
@@ -239,7 +241,7 @@ class MetricHub:
                 changed.clear()
                 goes_on = follow()  # before the look: what comes after it is found by the next one
                 stretch = (first_step, last_step) if not sent else None
-                epoch, curves = await self._in_thread(self._news, run_id, tags, sent, epoch, stretch, most)
+                epoch, curves = await self._in_thread(self._news, run_id, tags, sent, epoch, stretch, most, means)
                 if curves:
                     yield curves
                 if not goes_on:
@@ -261,6 +263,7 @@ class MetricHub:
         epoch: int,
         stretch: tuple[int, int] | None,
         most: int,
+        means: bool,
     ) -> tuple[int, list[Curve]]:
         metrics = self._up_to_date(run_id)
         is_reset = metrics.epoch != epoch and bool(sent)
@@ -269,9 +272,9 @@ class MetricHub:
         curves = []
         for tag, total in _chosen(metrics.tags(), patterns):
             if tag not in sent and stretch is not None:
-                points = metrics.between(tag, *stretch, most)
+                points = metrics.between(tag, *stretch, most, means=means)
             elif sent.get(tag, 0) < total:
-                points = metrics.since(tag, sent.get(tag, 0), most)
+                points = metrics.since(tag, sent.get(tag, 0), most, means=means)
             else:
                 continue
             sent[tag] = total

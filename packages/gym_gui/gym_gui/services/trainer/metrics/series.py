@@ -1,4 +1,4 @@
-"""One curve on disk: its points in three columns, and above them a pyramid of buckets that remember their extremes.
+"""One curve on disk: its points in three columns, and above them a pyramid of buckets with their extremes and means.
 
 A plot of any stretch of it reads about as many records as it draws points, however long the curve is. Nothing here is
 the only copy: the event files are, and everything can be made again from them.
@@ -18,8 +18,9 @@ from pathlib import Path
 
 FAN_OUT = 16
 """Points of a bucket, and buckets of a bucket of the next level"""
-_BUCKET = 6
-"""Doubles of a bucket: step and value of its smallest point, the same of its largest, first step, last wall time"""
+_BUCKET = 8
+"""Doubles of a bucket: step and value of its smallest point, the same of its largest, last step, last wall time, sum
+and number of its finite values"""
 _COLUMNS = (("steps", "q"), ("times", "d"), ("values", "d"))
 _LEVELS = 12
 """16^12 points are more than anybody will see"""
@@ -153,16 +154,19 @@ class Series:
         points = self._points(begin * FAN_OUT, end * FAN_OUT)
         for at in range(0, len(points), FAN_OUT):
             values = points.values[at : at + FAN_OUT]
-            low, high = min(values), max(values)
+            low, high, total, count = min(values), max(values), sum(values), FAN_OUT
             if not (math.isfinite(low) and math.isfinite(high)) or any(map(math.isnan, values)):
-                finite = [value for value in values if math.isfinite(value)] or [math.nan]
-                low, high = min(finite), max(finite)
+                finite = [value for value in values if math.isfinite(value)]
+                total, count = sum(finite), len(finite)
+                low, high = min(finite, default=math.nan), max(finite, default=math.nan)
             yield points.steps[at + _index(values, low)]
             yield low
             yield points.steps[at + _index(values, high)]
             yield high
-            yield points.steps[at]
+            yield points.steps[at + FAN_OUT - 1]
             yield points.times[at + FAN_OUT - 1]
+            yield total
+            yield count
 
     def _buckets_of_buckets(self, level: int, begin: int, end: int) -> Iterator[float]:
         below = self._level(level - 1, begin * FAN_OUT, end * FAN_OUT)
@@ -174,7 +178,9 @@ class Series:
             low = _index(lows, min(finite)) * _BUCKET
             finite = [value for value in highs if not math.isnan(value)] or [math.nan]
             high = _index(highs, max(finite)) * _BUCKET
-            yield from (group[low], group[low + 1], group[high + 2], group[high + 3], group[4], group[-1])
+            yield from (group[low], group[low + 1], group[high + 2], group[high + 3], group[-4], group[-3])
+            yield sum(group[6::_BUCKET])
+            yield sum(group[7::_BUCKET])
 
     # ------------------------------------------------------------------ files
 
@@ -233,35 +239,77 @@ class Series:
             shown.extend(last)
         return shown
 
-    def between(self, first_step: int, last_step: int, most: int) -> Points:
+    def means(self, begin: int, end: int, most: int) -> Points:
+        """Points number `begin` to `end`, or about `most`, each the mean of a stretch and at its end.
+
+        For whoever smooths a curve or averages it with others: of the extremes the middle is not the mean.
+        """
+        begin, end = max(0, begin), min(end, len(self))
+        if end - begin <= most or most <= 0:
+            return self._points(begin, end)
+        wanted = -(-(end - begin) // most)
+        level = min(int(math.log(wanted, FAN_OUT)), len(self._bucket_counts)) - 1
+        shown = Points()
+        points, total, count = 0, 0.0, 0.0
+        step, time = 0.0, 0.0
+        for width, step, time, part, finite in self._sums(level, begin, end):
+            points, total, count = points + width, total + part, count + finite
+            if points >= wanted:
+                shown.add(int(step), time, total / count if count else math.nan)
+                points, total, count = 0, 0.0, 0.0
+        if points:
+            shown.add(int(step), time, total / count if count else math.nan)
+        return shown
+
+    def between(self, first_step: int, last_step: int, most: int, *, means: bool = False) -> Points:
         """The same for a stretch of steps, both included."""
+        read = self.means if means else self.points
         if self.is_sorted:
-            return self.points(self._index_of(first_step), self._index_of(last_step + 1), most)
-        return self.points(0, len(self), most)
+            return read(self._index_of(first_step), self._index_of(last_step + 1), most)
+        return read(0, len(self), most)
 
     def _show(self, shown: Points, level: int, begin: int, end: int) -> None:
-        """Cover a stretch with the largest buckets allowed; what they leave over at its ends with smaller ones."""
-        if level < 0:
-            shown.extend(self._points(begin, end))
-            return
+        """Add a stretch: points as they are, of a bucket its extremes."""
+        for _, part in self._cover(level, begin, end):
+            if isinstance(part, Points):
+                shown.extend(part)
+                continue
+            for at in range(0, len(part), _BUCKET):
+                low_step, low, high_step, high, _, time = part[at : at + 6]
+                pairs = ((low_step, low), (high_step, high))
+                if high_step < low_step:
+                    pairs = pairs[::-1]
+                shown.add(int(pairs[0][0]), time, pairs[0][1])
+                if pairs[0] != pairs[1]:
+                    shown.add(int(pairs[1][0]), time, pairs[1][1])
+
+    def _sums(self, level: int, begin: int, end: int) -> Iterator[tuple[int, float, float, float, float]]:
+        """A stretch in parts: how many points, last step and time, sum and number of the finite values."""
+        for width, part in self._cover(level, begin, end):
+            if isinstance(part, Points):
+                for step, time, value in zip(part.steps, part.times, part.values, strict=True):
+                    is_finite = math.isfinite(value)
+                    yield 1, step, time, value if is_finite else 0.0, float(is_finite)
+            else:
+                for at in range(0, len(part), _BUCKET):
+                    last_step, last_time, total, count = part[at + 4 : at + 8]
+                    yield width, last_step, last_time, total, count
+
+    def _cover(self, level: int, begin: int, end: int) -> Iterator[tuple[int, Points | array[float]]]:
+        """The largest buckets allowed over a stretch, at its ends smaller ones, then points; with their width."""
         width = FAN_OUT ** (level + 1)
+        if level < 0:
+            yield 1, self._points(begin, end)
+            return
         first, last = -(-begin // width), min(end // width, self._bucket_counts[level])
         if first >= last:
-            self._show(shown, level - 1, begin, end)
+            yield from self._cover(level - 1, begin, end)
             return
         if begin < first * width:
-            self._show(shown, level - 1, begin, first * width)
-        buckets = self._level(level, first, last)
-        for at in range(0, len(buckets), _BUCKET):
-            low_step, low, high_step, high, _, time = buckets[at : at + _BUCKET]
-            pairs = (
-                ((low_step, low), (high_step, high)) if low_step <= high_step else ((high_step, high), (low_step, low))
-            )
-            shown.add(int(pairs[0][0]), time, pairs[0][1])
-            if pairs[0] != pairs[1]:
-                shown.add(int(pairs[1][0]), time, pairs[1][1])
+            yield from self._cover(level - 1, begin, first * width)
+        yield width, self._level(level, first, last)
         if last * width < end:
-            self._show(shown, level - 1, last * width, end)
+            yield from self._cover(level - 1, last * width, end)
 
     def _points(self, begin: int, end: int) -> Points:
         split = min(max(begin, self.stored), end)

@@ -26,7 +26,7 @@ from gym_gui.services.trainer.metrics.series import DamagedSeries, Points, Serie
 
 logger = logging.getLogger(__name__)
 
-VERSION = 2
+VERSION = 3
 MOST_TAGS = 2_000
 """A script that makes up a tag for every step must not fill the disk with files"""
 EPISODES = 100
@@ -225,15 +225,16 @@ class RunMetrics:
         """Every tag and how many points it has."""
         return {tag: len(series) for tag, series in self._series.items() if len(series)}
 
-    def since(self, tag: str, index: int, most: int) -> Points:
-        """Points from this number on."""
-        series = self._series.get(tag)
-        return Points() if series is None else series.points(index, len(series), most)
+    def since(self, tag: str, index: int, most: int, *, means: bool = False) -> Points:
+        """Points from this number on; thinned, they are extremes or means of stretches."""
+        if (series := self._series.get(tag)) is None:
+            return Points()
+        return (series.means if means else series.points)(index, len(series), most)
 
-    def between(self, tag: str, first_step: int, last_step: int, most: int) -> Points:
+    def between(self, tag: str, first_step: int, last_step: int, most: int, *, means: bool = False) -> Points:
         """Points of a stretch of steps, both ends included."""
         series = self._series.get(tag)
-        return Points() if series is None else series.between(first_step, last_step, most)
+        return Points() if series is None else series.between(first_step, last_step, most, means=means)
 
     def headline(self) -> dict[str, float]:
         """The last values of the curves that tell how a run goes."""
