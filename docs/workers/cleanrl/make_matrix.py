@@ -3,8 +3,9 @@
     python docs/workers/cleanrl/make_matrix.py RESULT.json …    adds learning results to learning.json, writes both anew
     python docs/workers/cleanrl/make_matrix.py --random ENV …   measures a random policy, for expected_returns.json
 
-Without arguments both pages are written from learning.json, coverage.json (see make_coverage.py) and
-expected_returns.json. Learning results come from `python -m cleanrl_worker.tools.learning_results`.
+Without arguments both pages are written from learning.json, coverage.json (see make_coverage.py),
+expected_returns.json and the returns that others published, which `mosaic bench` has. Learning results come from
+`python -m cleanrl_worker.tools.learning_results`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, AlgorithmEntry
 from cleanrl_worker.requirement_sets import sets_of_environment
 from cleanrl_worker.tools.learning_results import EPISODES
+from gym_gui.services.analytics.published import published_return
 
 HERE = Path(__file__).resolve().parent
 RAN, LEARNED, EXPECTED = HERE / "coverage.json", HERE / "learning.json", HERE / "expected_returns.json"
@@ -106,26 +108,18 @@ def least_return(result: Result, expected: Mapping[str, Any]) -> tuple[float, st
     for wish in expected["asked"]:
         if result["algo"] in wish["algos"] and result["env_id"] == wish["env_id"]:
             return wish["at_least"], f"asked for {wish['at_least']:g}"
-    published = expected["published"].get(result["algo"])
-    name = _published_name(result["env_id"], published["returns"]) if published else None
+    published = published_return(result["algo"], result["env_id"])
     taken = result["total_timesteps"] if not was_stopped(result) else result["steps"]
-    if published is None or name is None or taken < published["total_timesteps"]:
+    if published is None or taken < published.steps:
         return None
-    mean, std = published["returns"][name]["mean"], published["returns"][name]["std"]
-    random = expected["random"].get(result["env_id"])
-    margin = max(2 * std, 0.05 * abs(mean - random) if random is not None else 0.0)
-    said = f"published {mean:g} ± {std:g}" + (f" for {name}" if name != result["env_id"] else "")
-    return mean - margin, said
+    elsewhere = f" for {published.env_id}" if published.env_id != result["env_id"] else ""
+    least = published.least(expected["random"].get(result["env_id"]))
+    return least, f"published {published.mean:g} ± {published.std:g}{elsewhere}"
 
 
 def was_stopped(result: Result) -> bool:
     """Before its end; the last batch does not count, which may not have fitted in."""
     return bool(result["steps"] < 0.95 * result["total_timesteps"])
-
-
-def _published_name(env_id: str, returns: Mapping[str, Any]) -> str | None:
-    stem = re.sub(r"(NoFrameskip|Deterministic)?-v\d+$", "", env_id.removeprefix("ALE/"))
-    return next((name for name in returns if name == env_id or re.sub(r"-v\d+$", "", name) == stem), None)
 
 
 def random_return(env_id: str, episodes: int = 1000) -> float:

@@ -27,6 +27,7 @@ from cleanrl_worker.env_kwargs import read_env_kwargs
 from cleanrl_worker.environment_facts import facts_about
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.expressions import evaluate, names_in
+from cleanrl_worker.modes.policy_eval import plays_at_random
 from cleanrl_worker.modes.table import CUSTOM_SCRIPT, TRAINING
 from cleanrl_worker.needed_files import file_problems
 from cleanrl_worker.needs import UPSTREAM_MEMORY, Needs, estimate, free_disk_bytes, free_memory_bytes, gib
@@ -183,7 +184,7 @@ def _look_at_environments(
         if "problem" in facts:
             path = "env_backend" if _first_flag(facts["problem"]) == "env_backend" else path
             found.problems.append(Problem(path, facts["problem"], facts.get("suggestion")))
-        else:
+        elif not plays_at_random(config.extras):
             found.problems += [Problem(path, text) for text in _misfits(algorithm, env_id, facts)]
 
 

@@ -58,8 +58,9 @@ def test_the_flat_network_shares_its_trunk():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("agent", [MLPAgent(4, 3), MinigridAgent(3)])
-def test_weights_are_orthogonal_and_the_first_policy_nearly_uniform(agent):
+@pytest.mark.parametrize("build", [lambda: MLPAgent(4, 3), lambda: MinigridAgent(3)], ids=["mlp", "minigrid"])
+def test_weights_are_orthogonal_and_the_first_policy_nearly_uniform(build):
+    agent = build()
     for name, tensor in agent.state_dict().items():
         if name.endswith("bias"):
             assert not tensor.any()
@@ -99,8 +100,13 @@ def test_a_network_that_cannot_play_an_environment_says_so(kind, space, actions,
         make_agent(kind, "Some-v0", space, actions)
 
 
-@pytest.mark.parametrize("agent", [Agent(4, 2), MLPAgent(4, 2), MinigridAgent(2)])
-def test_weights_say_which_network_they_belong_to(agent):
+@pytest.mark.parametrize(
+    "build",
+    [lambda: Agent(4, 2), lambda: MLPAgent(4, 2), lambda: MinigridAgent(2)],
+    ids=["separate", "mlp", "minigrid"],
+)
+def test_weights_say_which_network_they_belong_to(build):
+    agent = build()
     weights = {name: tensor.numpy() for name, tensor in agent.state_dict().items()}
     kinds = {Agent: "separate", MLPAgent: "mlp", MinigridAgent: "minigrid"}
     assert agent_of(weights) == kinds[type(agent)]

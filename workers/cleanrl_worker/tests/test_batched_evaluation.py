@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import asdict
 
 import gymnasium as gym
 import numpy as np
@@ -12,6 +13,7 @@ from cleanrl_worker.algorithms import ppo
 from cleanrl_worker.algorithms.ppo import Args
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.eval.batched import evaluate_run, run_batched_evaluation
+from cleanrl_worker.eval.policies import RandomActions
 from cleanrl_worker.modes.policy_eval import EvaluationSettings, read_settings
 from cleanrl_worker.training.acting import ObservationNormaliser
 from cleanrl_worker.training.evaluation import Limits, play_episodes
@@ -173,3 +175,50 @@ def test_evaluation_equals_the_one_after_training_and_is_written_down(tmp_path):
     tags = {"episode_return", "avg_return", "min_return", "max_return", "median_return", "std_return"}
     assert {f"eval/{name}" for name in tags} <= set(events.Tags()["scalars"])
     assert [event.step for event in events.Scalars("eval/episode_return")] == [1, 2, 3, 4, 5, 6]
+
+
+# ---------------------------------------------------------------- a policy that knows nothing
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gym.spaces.Discrete(5),
+        gym.spaces.Discrete(3, start=7),
+        gym.spaces.Box(-2, 3, (4,), np.float32),
+        gym.spaces.Box(-np.inf, np.inf, (2,), np.float64),
+        gym.spaces.MultiDiscrete([2, 4]),
+        gym.spaces.MultiBinary(3),
+    ],
+    ids=str,
+)
+def test_random_actions_are_all_over_the_space_and_belong_to_their_episode(space):
+    actions = RandomActions(space)
+    first = [np.random.Generator(np.random.PCG64(seed)) for seed in range(3)]
+    drawn = np.concatenate([actions.act(np.zeros((3, 1)), first) for _ in range(100)])
+    again = [np.random.Generator(np.random.PCG64(seed)) for seed in (2, 1)]
+    alone = [actions.act(np.zeros((2, 1)), again) for _ in range(100)]
+    assert np.array_equal(drawn[2::3], [pair[0] for pair in alone])
+    assert np.array_equal(drawn[1::3], [pair[1] for pair in alone])
+    is_discrete = isinstance(space, gym.spaces.Discrete)
+    assert len(np.unique(drawn, axis=0)) == space.n if is_discrete else len(np.unique(drawn, axis=0)) > 5
+    start = space.start if is_discrete else 0
+    assert all(space.contains((action + start).astype(space.dtype)) for action in drawn)
+
+
+def test_a_random_policy_is_evaluated_like_any_other(tmp_path):
+    args, channel = Args(env_id="CartPole-v1", seed=4), Quiet()
+    settings = read_settings({"eval_policy": "random", "eval_episodes": 30})[0]
+    assert not settings.deterministic
+    request = {"policy": None, "summary": str(tmp_path / "s.json"), **asdict(settings)}
+    evaluate_run("ppo", ppo, args, request, tmp_path, channel)
+    summary = json.loads((tmp_path / "s.json").read_text())
+    assert (summary["policy"], summary["episodes"]) == ("random", 30)
+    assert 12 < summary["avg_return"] < 35  # CartPole's, known to everybody
+    assert "checkpoint_loaded" not in [kind for kind, _ in channel.told]
+
+
+def test_a_random_policy_needs_no_algorithm_that_fits_the_actions(tmp_path):
+    request = {"policy": None, "summary": str(tmp_path / "s.json"), "episodes": 2, "deterministic": False}
+    evaluate_run("ppo", ppo, Args(env_id="Pendulum-v1"), request, tmp_path, Quiet())
+    assert json.loads((tmp_path / "s.json").read_text())["max_return"] < -300

@@ -250,6 +250,7 @@ def test_predicted_returns_are_charted_and_become_those_that_come(tmp_path):
     assert spread[-1][np.abs(atoms - 2) <= 0.5].sum() > 0.8
 
 
+@pytest.mark.slow  # dqn learns from pictures in every CI; what c51 adds to it, the identity environment shows
 def test_pictures_are_learned_from(tmp_path):
     _, evaluation = run_c51(
         tmp_path, args=AtariArgs, **PICTURES, total_timesteps=600, gamma=0.5, learning_rate=5e-4,

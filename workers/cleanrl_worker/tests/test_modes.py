@@ -69,6 +69,8 @@ def test_the_mode_follows_from_the_extras(extras, mode):
         ({"mode": "policy_eval", "policy_path": RUN_ID}, f"run {RUN_ID} is not in this home"),
         ({"mode": "policy_eval", "policy_path": "a", "checkpoint_path": "b"}, "says something else"),
         ({"mode": "policy_eval", "eval_episodes": 0, "policy_path": RUN_ID}, "extras.eval_episodes"),
+        ({"mode": "policy_eval", "eval_policy": "best"}, "extras.eval_policy: expected 'random'"),
+        ({"mode": "policy_eval", "eval_policy": "random", "policy_path": "a"}, "name two policies"),
         ({"mode": "interactive", "checkpoint_path": "/nowhere"}, "there is no /nowhere"),
         ({"mode": "custom_script"}, "extras.script_path: is missing"),
         ({"mode": "custom_script", "script_path": "/bin/true"}, "lies in none of the folders"),

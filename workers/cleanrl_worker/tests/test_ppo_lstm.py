@@ -310,15 +310,15 @@ HEADS = {"actor.weight": (6, 128), "actor.bias": (6,), "critic.weight": (1, 128)
 
 
 @pytest.mark.parametrize(
-    ("network", "names"),
+    ("make_network", "names"),
     [
-        (ppo_atari_lstm.Agent(1, 6), {**TRUNK, **LSTM, **HEADS}),
-        (pqn_lstm.QNetwork(1, 6), {**NORMALISED_TRUNK, **LSTM, "q_func.weight": (6, 128), "q_func.bias": (6,)}),
+        (lambda: ppo_atari_lstm.Agent(1, 6), {**TRUNK, **LSTM, **HEADS}),
+        (lambda: pqn_lstm.QNetwork(1, 6), {**NORMALISED_TRUNK, **LSTM, "q_func.weight": (6, 128), "q_func.bias": (6,)}),
     ],
     ids=["ppo", "pqn"],
 )
-def test_parameters_have_upstream_s_names_and_shapes(network, names):
-    assert {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()} == names
+def test_parameters_have_upstream_s_names_and_shapes(make_network, names):
+    assert {name: tuple(tensor.shape) for name, tensor in make_network().state_dict().items()} == names
 
 
 @both

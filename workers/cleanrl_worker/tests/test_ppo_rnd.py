@@ -199,9 +199,11 @@ RND_NAMES = {f"predictor.{name}": shape for name, shape in {**CONVOLUTIONS, **DE
 RND_NAMES |= {f"target.{name}": shape for name, shape in CONVOLUTIONS.items()}
 
 
-@pytest.mark.parametrize(("network", "names"), [(Agent(4, 6), NAMES), (RNDModel(), RND_NAMES)], ids=["agent", "rnd"])
-def test_parameters_have_upstream_s_names_and_shapes(network, names):
-    assert {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()} == names
+@pytest.mark.parametrize(
+    ("make_network", "names"), [(lambda: Agent(4, 6), NAMES), (RNDModel, RND_NAMES)], ids=["agent", "rnd"]
+)
+def test_parameters_have_upstream_s_names_and_shapes(make_network, names):
+    assert {name: tuple(tensor.shape) for name, tensor in make_network().state_dict().items()} == names
 
 
 def test_a_model_plays_as_the_learner_does():

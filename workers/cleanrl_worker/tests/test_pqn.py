@@ -293,9 +293,13 @@ ATARI_NAMES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("network", "names"), [(QNetwork(4, 2), NAMES), (AtariQNetwork(4, 6), ATARI_NAMES)])
-def test_parameters_have_upstream_s_names_and_shapes(network, names):
-    assert {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()} == names
+@pytest.mark.parametrize(
+    ("make_network", "names"),
+    [(lambda: QNetwork(4, 2), NAMES), (lambda: AtariQNetwork(4, 6), ATARI_NAMES)],
+    ids=["vectors", "pictures"],
+)
+def test_parameters_have_upstream_s_names_and_shapes(make_network, names):
+    assert {name: tuple(tensor.shape) for name, tensor in make_network().state_dict().items()} == names
 
 
 def test_a_model_plays_as_the_learner_does(tmp_path):

@@ -16,7 +16,8 @@ DEFAULT_EPISODES = 20
 
 
 @click.command()
-@click.argument("policy", metavar="RUN|CKPT", shell_complete=complete_run)
+@click.argument("policy", metavar="RUN|CKPT", required=False, shell_complete=complete_run)
+@click.option("--random", "random_env", metavar="ENV", help="Instead: a policy that acts at random in ENV.")
 @click.option("--episodes", type=click.IntRange(min=1), default=DEFAULT_EPISODES, show_default=True, metavar="N",
               help="Episodes to play.")  # fmt: skip
 @click.option("--video", is_flag=True, help="Record the first episode (requirement set video).")
@@ -36,13 +37,18 @@ DEFAULT_EPISODES = 20
 @click.option("-d", "--detach", is_flag=True, help="Queue and return, do not follow.")
 @json_option
 @pass_cli
-def eval_command(cli: Cli, /, policy: str, **options: Any) -> int:
-    """Evaluate a policy: of a run, a checkpoint folder, or a .cleanrl_model file.
+def eval_command(cli: Cli, /, policy: str | None, random_env: str | None, **options: Any) -> int:
+    """Evaluate a policy: of a run, a checkpoint folder, or a .cleanrl_model file; or one that acts at random.
 
     It is queued like a training; figures are in the run, in eval_summary.json and in TensorBoard.
     """
+    if (policy is None) == (random_env is None):
+        raise click.UsageError("whose policy? Give a RUN or CKPT, or --random ENV")
     with cli.client(start=True) as client:
-        chosen = choose(client, policy, options["checkpoint"])
+        if random_env is not None:
+            chosen = Chosen("", f"a random policy in {random_env}", algo=options["algo"] or "ppo", env_id=random_env)
+        else:
+            chosen = choose(client, str(policy), options["checkpoint"])
         config = evaluation_config(cli, chosen, options)
         return follow_or_tell(
             client, submit(client, config), detach=options["detach"] or options["as_json"], as_json=options["as_json"],
@@ -66,7 +72,7 @@ def evaluation_config(cli: Cli, chosen: Chosen, options: dict[str, Any]) -> dict
         "eval_deterministic": False if options["stochastic"] else None,
     }  # fmt: skip
     return run_configs.evaluation_config(
-        worker_type=spec.name, module=spec.module, algo=algo, env_id=env_id, checkpoint=chosen.path,
+        worker_type=spec.name, module=spec.module, algo=algo, env_id=env_id, checkpoint=chosen.path or None,
         episodes=options["episodes"], repeat=options["repeat"],
         seed=options["seed"] if options["seed"] is not None else chosen.seed,
         name=options["name"] or f"eval of {chosen.title}", tags=options["tags"], settings=settings,

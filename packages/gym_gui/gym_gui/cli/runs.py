@@ -53,10 +53,10 @@ _OUTCOMES = ("completed", "failed", "cancelled")
 @pass_cli
 def runs_command(cli: Cli, /, as_json: bool, list_filters: bool, delete_filter: str | None, **options: Any) -> int:
     """List runs, the newest first."""
-    options["states"] = _status_words(options["states"])
+    options["states"] = status_words(options["states"])
     with cli.client() as client:
         if delete_filter:
-            _check_filter(delete_filter, client.filters())
+            check_filter(delete_filter, client.filters())
             client.delete_filter(delete_filter)
             say(f"forgot the filter {delete_filter!r}")
             return 0
@@ -101,7 +101,7 @@ def _query(
     }
     if filter_name:
         saved = client.filters()
-        _check_filter(filter_name, saved)
+        check_filter(filter_name, saved)
         conditions = {key: value or saved[filter_name].get(key, value) for key, value in conditions.items()}
     if save_filter:
         client.save_filter(save_filter, {key: value for key, value in conditions.items() if value})
@@ -109,7 +109,7 @@ def _query(
     return {**conditions, "limit": 0 if everything else limit or DEFAULT_LIMIT}
 
 
-def _check_filter(name: str, saved: dict[str, Any]) -> None:
+def check_filter(name: str, saved: dict[str, Any]) -> None:
     if name not in saved:
         from mosaic_wire.worker_spec import nearest
 
@@ -137,7 +137,7 @@ def _in_words(query: dict[str, Any]) -> str:
     )
 
 
-def _status_words(texts: Sequence[str]) -> tuple[list[str], list[str]]:
+def status_words(texts: Sequence[str]) -> tuple[list[str], list[str]]:
     """Statuses and outcomes: people do not tell the two apart, so --status takes both."""
     words = [word for text in texts for word in text.split(",")]
     return _status_names([word for word in words if word not in _OUTCOMES]), [w for w in words if w in _OUTCOMES]

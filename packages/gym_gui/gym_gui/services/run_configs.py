@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic_wire.files import read_json_object
+from mosaic_wire.secret_refs import SECRET_REF, is_secret_ref
 from mosaic_wire.worker_config import RUN_ID_PLACEHOLDER
 
 from gym_gui.services.trainer.launch import with_checkpoint
-from gym_gui.services.trainer.secrets import SECRET_REF, is_secret_ref, to_environment
+from gym_gui.services.trainer.secrets import to_environment
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
@@ -121,7 +122,7 @@ def evaluation_config(
     module: str,
     algo: str,
     env_id: str,
-    checkpoint: str,
+    checkpoint: str | None,
     episodes: int,
     repeat: int = 1,
     seed: int | None = None,
@@ -129,9 +130,13 @@ def evaluation_config(
     tags: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The config of a run that plays a policy; `settings` are other `eval_…` extras, None where there is none."""
+    """The config of a run that plays a policy (without a checkpoint: one that acts at random).
+
+    `settings` are other `eval_…` extras, None where there is none.
+    """
+    policy = {"checkpoint_path": checkpoint} if checkpoint is not None else {"eval_policy": "random"}
     extras = {
-        "mode": "policy_eval", "checkpoint_path": checkpoint, "eval_episodes": episodes, "eval_repeat": repeat,
+        "mode": "policy_eval", **policy, "eval_episodes": episodes, "eval_repeat": repeat,
         **{key: value for key, value in (settings or {}).items() if value is not None},
     }  # fmt: skip
     worker_config = {

@@ -15,6 +15,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor, QFont, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication
 
+from gym_gui.services.analytics import palette
+
 
 class ThemeChoice(Enum):
     LIGHT = "light"
@@ -63,7 +65,7 @@ LIGHT = Colours(
     warning="#9a6200",
     bad="#b83a00",
     info="#0067a3",
-    series=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#9a7d00", "#56b4e9", "#7a4fbf", "#5d6878"),
+    series=palette.LIGHT_SERIES,
 )
 DARK = Colours(
     is_dark=True,
@@ -79,7 +81,7 @@ DARK = Colours(
     warning="#eaa63c",
     bad="#ff8a57",
     info="#4fb0ea",
-    series=("#56b4e9", "#ff9a4d", "#35c496", "#e39bc6", "#f0e442", "#7fa8ff", "#b99cff", "#98a4b3"),
+    series=palette.DARK_SERIES,
 )
 
 _STATES = {"INIT": "muted", "HSHK": "info", "RDY": "info", "EXEC": "accent", "PAUSE": "warning", "FAULT": "bad"}
@@ -185,7 +187,7 @@ def _style_sheet(wanted: Colours) -> str:
     QTableView {{ gridline-color: {wanted.border}; }}
     #runs_table {{ selection-background-color: transparent; }}  /* its delegate marks the chosen rows itself */
     QSplitter::handle {{ background: {wanted.border}; }}
-    QCheckBox::indicator:unchecked, QRadioButton::indicator:unchecked {{
+    QCheckBox::indicator:unchecked, QRadioButton::indicator:unchecked, QAbstractItemView::indicator:unchecked {{
         border: 1px solid {wanted.muted}; background: {wanted.surface}; width: 11px; height: 11px; border-radius: 3px;
     }}
     QRadioButton::indicator:unchecked {{ border-radius: 6px; }}

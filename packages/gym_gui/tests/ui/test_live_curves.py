@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from gym_gui.services.analytics.curves import extremes
 from gym_gui.ui.presenters.live_curves import (
     MOST_POINTS,
     CurveBook,
     PartReader,
     asked_tags,
-    extremes,
     shown_tags,
     smoothed,
     title_of,

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from gym_gui.ui.runs.compare_dialog import figure_lines, parameter_lines
-from gym_gui.ui.runs.grouping import Group, arranged, configuration_of, short_value, summarise
+from gym_gui.services.analytics.configurations import short_value
+from gym_gui.ui.runs.grouping import Group, arranged, configuration_of, summarise
 from gym_gui.ui.runs.rows import Column, Row, in_order, started_text
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.proto import trainer_pb2 as pb
@@ -44,6 +44,12 @@ def test_a_closed_group_hides_its_runs() -> None:
     (group,) = arranged(rows, Column.NAME, descending=False, is_open=lambda entry_id: False)
     assert isinstance(group, Group)
     assert group.rows == rows
+
+
+def test_a_group_has_the_tags_that_all_of_its_runs_have() -> None:
+    rows = [a_row(seed=1, tags=["paper", "b", "a"]), a_row(seed=2, tags=["a", "draft", "paper"])]
+    (group,) = arranged(rows, Column.NAME, descending=False, is_open=lambda entry_id: False)
+    assert group.text(Column.TAGS) == "paper, a"
 
 
 def test_groups_stand_in_the_order_of_their_means() -> None:
@@ -121,6 +127,7 @@ def test_rows_without_a_value_come_last_whichever_way_it_is_sorted() -> None:
         ({"started_at": 100.0, "finished_at": 175.0}, Column.DURATION, "1:15"),
         ({"size_bytes": 1536}, Column.SIZE, "1.5 KiB"),
         ({"sps": 12_288.0}, Column.SPS, "12.3k"),
+        ({"tags": ["paper", "draft"]}, Column.TAGS, "paper, draft"),
         ({"status": "EXEC", "outcome": "", "flags": ["stalled"]}, Column.STATUS, "stalled"),
     ],
 )
@@ -133,16 +140,3 @@ def test_a_start_of_today_is_an_hour_and_an_older_one_a_date() -> None:
     assert ":" in started_text(now, now)
     assert len(started_text(now - 400 * 86_400, now)) == len("2022-10-10")
     assert started_text(0, now) == ""
-
-
-# ------------------------------------------------------------------ comparing
-
-
-def test_a_comparison_shows_the_parameters_that_differ() -> None:
-    rows = [a_row({"learning_rate": 2.5e-4, "gamma": 0.9}), a_row({"learning_rate": 1e-3, "gamma": 0.9, "num_envs": 4})]
-    assert parameter_lines(rows, only_differences=True) == [
-        ("learning_rate", ["2.5e-4", "1e-3"]),
-        ("num_envs", ["–", "4"]),
-    ]
-    assert ("gamma", ["0.9", "0.9"]) in parameter_lines(rows, only_differences=False)
-    assert "Return" in [name for name, _ in figure_lines(rows)]

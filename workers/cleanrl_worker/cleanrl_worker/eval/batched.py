@@ -15,8 +15,8 @@ import numpy as np
 from mosaic_wire.files import write_json_atomically
 
 from cleanrl_worker.env_kwargs import read_env_kwargs
-from cleanrl_worker.eval.policies import TrainedPolicy
-from cleanrl_worker.modes.policy_eval import EvaluationSettings
+from cleanrl_worker.eval.policies import RandomPolicy, TrainedPolicy
+from cleanrl_worker.modes.policy_eval import RANDOM, EvaluationSettings
 from cleanrl_worker.training.acting import Policy
 from cleanrl_worker.training.channel import Channel
 from cleanrl_worker.training.envs import make_single, said_of
@@ -175,15 +175,16 @@ def evaluate_run(
 ) -> None:
     """The training process of a policy_eval run; `request` as `modes.policy_eval` writes it."""
     wanted = dict(request)
-    source, summary_file = Path(wanted.pop("policy")), Path(wanted.pop("summary"))
+    source, summary_file = wanted.pop("policy"), Path(wanted.pop("summary"))
     settings = EvaluationSettings(**wanted)
     run = RunContext(algo, folder, channel, tensorboard=tensorboard)
     with stopped_by_signals(run):
-        trained = TrainedPolicy.load(source, algo)
-        channel.tell("checkpoint_loaded", {"path": str(source), "for": "evaluation", **trained.facts})
+        trained = TrainedPolicy.load(Path(source), algo) if source else RandomPolicy()
+        if source:
+            channel.tell("checkpoint_loaded", {"path": source, "for": "evaluation", **trained.facts})
         env_kwargs = read_env_kwargs(args.env_kwargs) or read_env_kwargs(str(trained.args.get("env_kwargs") or "{}"))
         run.begin(0, settings.episodes * settings.repeat, args)
-        facts = {"env_id": args.env_id, "algo": algo, "policy": str(source), "seed": args.seed, **trained.facts}
+        facts = {"env_id": args.env_id, "algo": algo, "policy": source or RANDOM, "seed": args.seed, **trained.facts}
 
         returns: list[float] = []
 

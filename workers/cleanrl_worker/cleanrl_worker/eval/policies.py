@@ -1,8 +1,8 @@
-"""A trained policy, from a checkpoint folder or a file with weights."""
+"""A trained policy, from a checkpoint folder or a file with weights; and the one that knows nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -49,3 +49,33 @@ class TrainedPolicy:
             env_id, env.observation_space, env.action_space, self.weights, normaliser=self.normaliser
         )
         return policy
+
+
+class RandomPolicy:
+    """Draws every action from the action space: what a trained policy has to beat."""
+
+    facts: Mapping[str, Any] = {}
+    args: Mapping[str, Any] = {}
+
+    def for_env(self, module: ModuleType, env_id: str, env: gym.Env[Any, Any]) -> Policy:
+        return RandomActions(env.action_space)
+
+
+class RandomActions:
+    """Uniform over the action space; each episode draws from a generator of its own."""
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        self._space = space
+
+    def act(self, obs: np.ndarray, rngs: Sequence[np.random.Generator] | None) -> np.ndarray:
+        assert rngs is not None, "there is no best action of a policy that acts at random"
+        return np.stack([self._draw(rng) for rng in rngs])
+
+    def _draw(self, rng: np.random.Generator) -> Any:
+        space = self._space
+        if isinstance(space, gym.spaces.Discrete):
+            return rng.integers(space.n)  # counted from 0, as a network's are
+        if isinstance(space, gym.spaces.Box) and space.is_bounded():
+            return rng.uniform(space.low, space.high).astype(space.dtype)
+        space.seed(int(rng.integers(2**31)))  # other spaces draw from a generator inside them
+        return space.sample()

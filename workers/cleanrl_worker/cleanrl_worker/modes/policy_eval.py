@@ -1,4 +1,4 @@
-"""policy_eval: play a trained policy and write down how well it does."""
+"""policy_eval: play a trained policy, or one that acts at random, and write down how well it does."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 
 from mosaic_wire.errors import Problem
 
-from cleanrl_worker.modes.checkpoints import checkpoint_problems, find_checkpoint
+from cleanrl_worker.modes.checkpoints import checkpoint_problems, chosen_path, find_checkpoint
 from cleanrl_worker.modes.table import EVALUATE
 
 SUMMARY_FILE = "eval_summary.json"
 DEFAULT_EPISODES = 20
 MOST_TOGETHER = 1024
+RANDOM = "random"
+"""`extras.eval_policy`: no weights at all, what trained policies are measured against"""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ def read_settings(extras: Mapping[str, Any]) -> tuple[EvaluationSettings, list[P
             values[name] = value
         else:
             found.append(Problem(f"extras.eval_{name}", f"expected {expected}, got {value!r:.80}"))
+    if plays_at_random(extras):
+        values["deterministic"] = False
     repeat = values.get("repeat")
     if isinstance(repeat, bool):  # a tick box: again and again, or once
         values["repeat"] = 0 if repeat else 1
@@ -80,14 +84,30 @@ _CHECKS: Mapping[str, tuple[Any, str]] = {
 }
 
 
+def plays_at_random(extras: Mapping[str, Any]) -> bool:
+    """Is it the environment that is measured, and not a policy?"""
+    return extras.get("eval_policy") == RANDOM
+
+
 def problems(extras: Mapping[str, Any], *, algo: str) -> list[Problem]:
     """What is wrong with the policy and the settings."""
-    return checkpoint_problems(extras, algo=algo, required_by=EVALUATE) + read_settings(extras)[1]
+    return _policy_problems(extras, algo) + read_settings(extras)[1]
+
+
+def _policy_problems(extras: Mapping[str, Any], algo: str) -> list[Problem]:
+    chosen = extras.get("eval_policy")
+    if chosen in (None, ""):
+        return checkpoint_problems(extras, algo=algo, required_by=EVALUATE)
+    if chosen != RANDOM:
+        return [Problem("extras.eval_policy", f"expected {RANDOM!r}, or a checkpoint_path instead, got {chosen!r:.80}")]
+    if chosen_path(extras):
+        return [Problem("extras.eval_policy", "and checkpoint_path name two policies; give one of them")]
+    return []
 
 
 def launcher_options(extras: Mapping[str, Any], summary: Path) -> list[str]:
-    """What the training process is told besides the algorithm's flags."""
-    source = find_checkpoint(extras)
-    assert source is not None
-    request = {"policy": str(source.path), "summary": str(summary), **asdict(read_settings(extras)[0])}
+    """What the training process is told besides the algorithm's flags; without a `policy` it acts at random."""
+    source = None if plays_at_random(extras) else find_checkpoint(extras)
+    policy = str(source.path) if source is not None else None
+    request = {"policy": policy, "summary": str(summary), **asdict(read_settings(extras)[0])}
     return ["--evaluate", json.dumps(request)]

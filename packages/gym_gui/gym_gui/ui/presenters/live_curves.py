@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import pairwise
 
 import numpy as np
 from mosaic_wire.proto import trainer_pb2 as pb
 from numpy.typing import NDArray
+
+from gym_gui.services.analytics.curves import extremes
+from gym_gui.services.analytics.smoothing import Smoothing
 
 Floats = NDArray[np.float64]
 
@@ -99,28 +101,9 @@ class Curve:
         return int(np.abs(axis - x).argmin())
 
 
-def extremes(values: Floats, most: int) -> NDArray[np.intp]:
-    """About `most` places of a curve: of each stretch its lowest and highest point, and the very first and last."""
-    edges = np.linspace(0, len(values), most // 2 + 1).astype(int)
-    chosen = {0, len(values) - 1}
-    for begin, end in pairwise(edges):
-        if begin < end:
-            stretch = values[begin:end]
-            chosen.update((int(begin + stretch.argmin()), int(begin + stretch.argmax())))
-    return np.array(sorted(chosen), dtype=np.intp)
-
-
 def smoothed(values: Floats, weight: float) -> Floats:
     """An exponential moving average without the pull towards zero at its beginning; weight 0 changes nothing."""
-    if weight <= 0 or not len(values):
-        return values
-    result = np.empty_like(values)
-    average, share = 0.0, 1.0
-    for index, value in enumerate(values.tolist()):
-        average = weight * average + (1 - weight) * value
-        share *= weight
-        result[index] = average / (1 - share)
-    return result
+    return Smoothing("ema", weight).apply(values)
 
 
 class CurveBook:

@@ -2,118 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
+from gym_gui.services.analytics import configurations
+from gym_gui.services.analytics.configurations import Configuration
 from gym_gui.ui.runs.rows import Column, Row, rank_of_state, return_text, started_text, state_text, tr
 from gym_gui.wording import formats
-from gym_gui.wording.run_view import parsed
 
-_SHORT_NAMES = {
-    "learning_rate": "lr",
-    "num_envs": "envs",
-    "num_steps": "steps",
-    "batch_size": "batch",
-    "buffer_size": "buffer",
-    "update_epochs": "epochs",
-    "num_minibatches": "minibatches",
-    "gae_lambda": "λ",
-    "gamma": "γ",
-}
-_SHOWN_PARAMETERS = 3
 _WAITING = frozenset({"queued", "starting"})
-_NOT_THE_CONFIGURATION = frozenset({"seed", "env_id", "total_timesteps", "exp_name", "run_name"})
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """What two runs have in common when only their seeds differ; there is one object for each, see `_known`."""
-
-    worker: str
-    algo: str
-    env_id: str
-    total: int
-    mode: str
-    parameters: tuple[tuple[str, str], ...]
-    """name, value as JSON; sorted"""
-
-    @cached_property
-    def key(self) -> str:
-        """The id of its line in the table"""
-        return f"group:{self.worker}|{self.algo}|{self.env_id}|{self.total}|{self.mode}|{self.parameters}"
-
-    @cached_property
-    def family(self) -> tuple[object, ...]:
-        """All of it but how long it trains"""
-        return self.worker, self.algo, self.env_id, self.mode, self.parameters
-
-    @cached_property
-    def title(self) -> str:
-        parts = [self.algo or self.worker, self.env_id, self.mode, *self.parameter_texts(_SHOWN_PARAMETERS)]
-        return " · ".join(filter(None, parts))
-
-    def parameter_texts(self, most: int | None = None) -> list[str]:
-        texts = [f"{_SHORT_NAMES.get(name, name)} {short_value(value)}" for name, value in self.parameters]
-        if most is not None and len(texts) > most:
-            return [*texts[:most], f"+{len(texts) - most}"]
-        return texts
-
-
-_known: dict[Configuration, Configuration] = {}
-"""Ten thousand runs have a few hundred configurations; the same object each time makes grouping cheap"""
-
-
-def short_value(text: str) -> str:
-    """A JSON value as people write it: 0.00025 → 2.5e-4, true, adam."""
-    value = parsed(text)
-    if isinstance(value, float) and value != 0 and (abs(value) < 1e-2 or abs(value) >= 1e6):
-        mantissa, _, exponent = f"{value:.4g}".partition("e")
-        if not exponent:
-            mantissa, _, exponent = f"{value:.3e}".partition("e")
-        mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
-        return f"{mantissa}e{int(exponent)}"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return value if isinstance(value, str) else text
 
 
 def configuration_of(row: Row) -> Configuration:
     """Worked out once for each run: its config never changes."""
     if row.configuration is None:
-        run = row.run
-        extras = parsed(run.extras_json)
-        extras = extras if isinstance(extras, dict) else {}
-        mode = str(extras.get("mode") or "")
-        found = Configuration(
-            run.worker_type,
-            row.algo,
-            run.env_id,
-            run.total,
-            "" if mode in ("train", "resume_training") else mode,
-            _parameters(extras),
-        )
-        row.configuration = _known.setdefault(found, found)
+        row.configuration = configurations.configuration_of(row.run)
     configuration: Configuration = row.configuration
     return configuration
-
-
-def parameters_of(row: Row) -> dict[str, Any]:
-    """The parameters a run was given, for comparing."""
-    return {name: parsed(value) for name, value in configuration_of(row).parameters}
-
-
-def _parameters(extras: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    given = extras.get("algo_params")
-    if not isinstance(given, dict):
-        return ()
-    names = sorted(set(given) - _NOT_THE_CONFIGURATION)
-    return tuple((name, json.dumps(given[name], sort_keys=True, ensure_ascii=False)) for name in names)
 
 
 @dataclass(frozen=True)
@@ -175,6 +83,10 @@ class Group:
             return tr("{0} seeds").format(len(self.rows))
         return tr("{0} runs").format(len(self.rows))
 
+    def _common_tags(self) -> list[str]:
+        first, *others = (row.run.tags for row in self.rows)
+        return [tag for tag in first if all(tag in tags for tags in others)]
+
     def text(self, column: Column) -> str:
         summary = self.summary
         if column is Column.STATUS:
@@ -193,6 +105,7 @@ class Group:
             Column.SPS: lambda: "" if summary.mean_sps is None else formats.short_count(summary.mean_sps),
             Column.STARTED: lambda: started_text(summary.first_start),
             Column.SIZE: lambda: formats.size(summary.total_size) if summary.total_size else "",
+            Column.TAGS: lambda: ", ".join(self._common_tags()),
         }
         return texts[column]() if column in texts else ""
 

@@ -1,0 +1,218 @@
+"""`mosaic plot`: curves of runs, seeds taken together, as a picture, a table of points, or here in the terminal."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gym_gui.cli.context import Cli, pass_cli, say
+from gym_gui.cli.listing import use_colour
+from gym_gui.cli.selecting import Selection, run_selection, say_left_out, select_runs
+from gym_gui.wording import formats
+
+if TYPE_CHECKING:
+    from mosaic_wire.proto import trainer_pb2 as pb
+
+    from gym_gui.services.analytics.curves import Curve
+    from gym_gui.services.analytics.figure import Figure, FigureOptions
+    from gym_gui.services.trainer.client import TrainerClient
+
+_PICTURES = (".png", ".svg", ".pdf")
+_TABLES = (".csv", ".parquet")
+_SMOOTH = 0.9
+_MOST_TAGS = 30
+
+
+class Size(click.ParamType[tuple[int, int]]):
+    """Width and height in pixels: 960x540."""
+
+    name = "WxH"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"(\d{2,5})[x×X](\d{2,5})", str(value).strip())
+        if match is None or min(int(match[1]), int(match[2])) < 200 or max(int(match[1]), int(match[2])) > 10_000:
+            self.fail(f"expected width and height such as 960x540, from 200 to 10000, not {value!r}", param, ctx)
+        return int(match[1]), int(match[2])
+
+
+@click.command()
+@run_selection
+@click.option("--tag", "tags", multiple=True, metavar="TAG",
+              help="The curve, or a pattern ('losses/*'); may be repeated.  [default: the return]")  # fmt: skip
+@click.option("--x", "axis", type=click.Choice(["step", "time", "episode"]), default="step", show_default=True,
+              help="What it is drawn against.")  # fmt: skip
+@click.option("--smooth", type=click.FloatRange(0, 1, max_open=True), metavar="W",
+              help=f"Weight of the past in a moving average; 0: none.  [default: {_SMOOTH}]")  # fmt: skip
+@click.option("--window", type=click.IntRange(min=1), metavar="N", help="The mean of the last N points instead.")
+@click.option("--group/--no-group", "grouped", default=True, show_default=True,
+              help="Runs that differ only in their seed are one line.")  # fmt: skip
+@click.option("--band", type=click.Choice(["std", "ci", "iqm", "none"]), default="std", show_default=True,
+              help="Around it: deviation, 95 % bootstrap interval, or interquartile mean and interval.")  # fmt: skip
+@click.option("--log-x", is_flag=True, help="Logarithmic x axis.")
+@click.option("--log-y", is_flag=True, help="Logarithmic y axis.")
+@click.option("--title", default="", help="Title of the figure.")
+@click.option("--dark", is_flag=True, help="Light on dark.")
+@click.option("--size", type=Size(), default=(960, 540), metavar="WxH", help="In pixels.  [default: 960x540]")
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="A picture (.png, .svg, .pdf), or the points (.csv, .parquet).  [default: a sketch]")  # fmt: skip
+@pass_cli
+def plot_command(cli: Cli, /, **options: Any) -> int:
+    """Draw curves of runs; those that differ only in their seed become one line with a band.
+
+    Without --out a sketch is printed. CSV and Parquet files hold every point, without smoothing.
+    """
+    selection = Selection.take(options)
+    out: Path | None = options["out"]
+    _check_out(out)
+    wanted = _figure_options(options)
+    with cli.client() as client:
+        runs = select_runs(client, selection)
+        tags = _tags(client, runs, options["tags"])
+        if out is not None and out.suffix.lower() in _TABLES:
+            return _write_points(client, runs, tags, out)
+        curves = _load(client, runs, tags, wanted)
+    for tag in tags:
+        _show(tag, runs, curves, wanted, options, several=len(tags) > 1)
+    return 0
+
+
+def _check_out(out: Path | None) -> None:
+    if out is None:
+        return
+    if out.suffix.lower() not in (*_PICTURES, *_TABLES):
+        raise click.UsageError(f"--out: a file ends in {', '.join((*_PICTURES, *_TABLES))}; {out.name!r} does not")
+    if not out.absolute().parent.is_dir():
+        raise click.UsageError(f"--out: there is no folder {out.absolute().parent}")
+
+
+def _figure_options(options: Mapping[str, Any]) -> FigureOptions:
+    from gym_gui.services.analytics.aggregate import Band
+    from gym_gui.services.analytics.curves import Axis
+    from gym_gui.services.analytics.figure import FigureOptions
+    from gym_gui.services.analytics.smoothing import Smoothing
+
+    if options["window"] is not None and options["smooth"] is not None:
+        raise click.UsageError("--smooth and --window are two ways to smooth; choose one")
+    if options["window"] is not None:
+        smoothing = Smoothing.window(options["window"])
+    else:
+        smoothing = Smoothing.ema(_SMOOTH if options["smooth"] is None else options["smooth"])
+    return FigureOptions(
+        axis=Axis(options["axis"]), smoothing=smoothing, grouped=options["grouped"], band=Band(options["band"]),
+        log_x=options["log_x"], log_y=options["log_y"], title=options["title"],
+    )  # fmt: skip
+
+
+def _tags(client: TrainerClient, runs: Sequence[pb.Run], patterns: Sequence[str]) -> list[str]:
+    """The tags these patterns mean; raise UsageError with those there are when it is none."""
+    from gym_gui.services.analytics.curves import RETURN_TAGS
+
+    if not patterns:
+        return [RETURN_TAGS[0]]
+    if not any(set(pattern) & set("*?[") for pattern in patterns):
+        return list(dict.fromkeys(patterns))
+    from fnmatch import fnmatchcase
+
+    known = sorted({entry.tag for run in runs for entry in client.metric_tags(run.run_id)})
+    found = [tag for tag in known if any(fnmatchcase(tag, pattern) for pattern in patterns)]
+    if not found:
+        raise click.UsageError(f"no curve is called {' or '.join(patterns)}{_offer(known)}")
+    if len(found) > _MOST_TAGS:
+        raise click.UsageError(f"{len(found)} curves fit, at most {_MOST_TAGS} are drawn at once; say which")
+    return found
+
+
+def _offer(known: Sequence[str]) -> str:
+    return (
+        f"; there are {', '.join(known[:20])}{' …' if len(known) > 20 else ''}" if known else "; the runs have none yet"
+    )
+
+
+def _load(
+    client: TrainerClient, runs: Sequence[pb.Run], tags: Sequence[str], wanted: FigureOptions
+) -> dict[str, dict[str, Curve]]:
+    from gym_gui.services.analytics.curves import RETURN_TAGS, Axis, load_curves, points_per_curve
+
+    asked = [*tags, *(RETURN_TAGS if RETURN_TAGS[0] in tags else ())]
+    curves = load_curves(
+        client, runs, asked, max_points=points_per_curve(len(runs) * len(tags)), episodes=wanted.axis is Axis.EPISODE
+    )
+    if not any(len(curve) for own in curves.values() for curve in own.values()):
+        known = sorted({entry.tag for run in runs for entry in client.metric_tags(run.run_id)})
+        what = "a return" if tags == [RETURN_TAGS[0]] else f"a curve {' or '.join(tags)}"
+        raise click.ClickException(f"none of {formats.plural(len(runs), 'run')} has {what}{_offer(known)}")
+    return curves
+
+
+def _write_points(client: TrainerClient, runs: Sequence[pb.Run], tags: Sequence[str], out: Path) -> int:
+    from gym_gui.services.analytics.curves import RETURN_TAGS, load_curves, return_curve
+    from gym_gui.services.analytics.exporting import MissingPackage, write_csv, write_parquet
+
+    asked = [*tags, *(RETURN_TAGS if RETURN_TAGS[0] in tags else ())]
+    curves = load_curves(client, runs, asked, max_points=None)
+    if tags == [RETURN_TAGS[0]]:  # of the names a return has, the one that is drawn
+        chosen = {run_id: return_curve(own) for run_id, own in curves.items()}
+        curves = {run_id: {curve.tag: curve} if curve is not None else {} for run_id, curve in chosen.items()}
+    write = write_csv if out.suffix.lower() == ".csv" else write_parquet
+    try:
+        written = write(out, curves, runs)
+    except MissingPackage as error:
+        raise click.ClickException(str(error)) from None
+    say_left_out([run for run in runs if not curves[run.run_id]], "these curves")
+    click.echo(f"{out}  {formats.plural(written, 'point')} of {formats.plural(len(runs), 'run')}")
+    return 0
+
+
+def _show(
+    tag: str, runs: Sequence[pb.Run], curves: Mapping[str, Mapping[str, Curve]], wanted: FigureOptions,
+    options: Mapping[str, Any], *, several: bool,
+) -> None:  # fmt: skip
+    from dataclasses import replace
+
+    from gym_gui.services.analytics.figure import build_figure
+
+    figure = build_figure(runs, curves, replace(wanted, tag=tag))
+    drawn = {run_id for line in figure.lines for run_id in line.run_ids}
+    say_left_out([run for run in runs if run.run_id not in drawn], f"a curve {tag}")
+    if figure.is_empty:
+        return
+    out: Path | None = options["out"]
+    if out is None:
+        _print_sketch(figure)
+        return
+    from gym_gui.services.analytics.drawing import save_figure
+
+    target = out.with_stem(f"{out.stem}-{tag.replace('/', '-')}") if several else out
+    save_figure(figure, target, size=options["size"], dark=options["dark"])
+    lines = sum(not line.is_faint for line in figure.lines)
+    click.echo(f"{target}  {formats.plural(lines, 'line')} of {formats.plural(len(drawn), 'run')}")
+
+
+def _print_sketch(figure: Figure) -> None:
+    from gym_gui.services.analytics.sketch import COLOURS, mark_of, sketch, visible
+
+    colour = use_colour()
+
+    def coloured(text: str, owner: int | None) -> str:
+        return click.style(text, fg=COLOURS[owner % len(COLOURS)]) if colour and owner is not None else text
+
+    width = min(120, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
+    title = click.style(figure.title, bold=True) if colour else figure.title
+    click.echo(title + (f"  ({figure.note})" if figure.note else ""))
+    for row in sketch(figure, width=width):
+        stretches = groupby(row, key=lambda cell: cell[1])
+        click.echo("".join(coloured("".join(text for text, _ in cells), owner) for owner, cells in stretches).rstrip())
+    for index, line in enumerate(visible(figure)):
+        end = formats.quantity(float(line.y[-1]))
+        click.echo(f"  {coloured(mark_of(index), index)}  {line.label}, ends at {end}")
+    if sys.stdout.isatty():
+        say("--out plot.png draws it properly")

@@ -1,0 +1,1 @@
+"""What curves of runs say: figures over seeds, comparisons with their uncertainty, baselines. No Qt, no learning."""

@@ -1,0 +1,101 @@
+"""What `mosaic compare` prints: on narrow terminals, of many runs, and while it measures a baseline."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+import numpy as np
+import pytest
+from gym_gui.cli import compare, listing
+from gym_gui.services.analytics.baselines import Baseline
+from gym_gui.services.analytics.comparison import compare_curves
+from gym_gui.services.analytics.curves import Curve
+from mosaic_wire.proto import trainer_pb2 as pb
+
+RETURN = "charts/episodic_return"
+
+
+class Terminal:
+    def __init__(self, stream) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+    def isatty(self) -> bool:
+        return True
+
+
+def compared(groups: int, seeds: int = 2):
+    runs = [
+        pb.Run(
+            run_id=f"RUN{group:03}{seed:020}", algo="ppo_continuous_action", env_id="HalfCheetah-v5", seed=seed,
+            total=100, worker_type="cleanrl", sps=1234.5, started_at=1.0, finished_at=4000.0,
+            extras_json=json.dumps({"algo_params": {"learning_rate": 10.0**-group, "gae_lambda": 0.9}}),
+        )
+        for group in range(groups)
+        for seed in range(seeds)
+    ]  # fmt: skip
+    curves = {}
+    for number, run in enumerate(runs):
+        values = np.random.default_rng(number).normal(5000 - 100 * (number // seeds), 30, 200)
+        curves[run.run_id] = {RETURN: Curve(run.run_id, RETURN, np.arange(200.0), np.arange(200.0), values, 200)}
+    random = Baseline("HalfCheetah-v5", -280.0, 60.0, 100, "B", None, tuple(np.linspace(-400, -160, 100)))
+    return runs, compare_curves(runs, curves, baselines={"HalfCheetah-v5": random})
+
+
+def tables(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(("GROUP", "BETTER", "RUN", "ppo", "0"))]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_tables_fit_the_terminal_and_say_the_most_important_things(monkeypatch, capsys, width):
+    runs, found = compared(3)
+    monkeypatch.setattr(listing, "terminal_width", lambda: width)
+    monkeypatch.setattr(sys, "stdout", Terminal(sys.stdout))
+    monkeypatch.setenv("NO_COLOR", "1")
+    compare._write(found, runs, show_runs=True)
+    out = click.unstyle(capsys.readouterr().out)
+    assert out.startswith("HalfCheetah-v5: 6 runs · random policy -280.0 ± 60.0 over 100 episodes\n")
+    assert max(map(len, tables(out))) <= width
+    heading = next(line for line in out.splitlines() if line.startswith("GROUP"))
+    assert "FINAL" in heading
+    assert "LEARNED" in heading
+    assert "LEARNING_RATE" in out  # parameters have a table of their own
+    assert "1.00 [1.00, 1.00]" in out
+    if width >= 120:
+        assert all(word in heading for word in ("± STD", "BEST", "AUC", "SPS", "TIME"))
+
+
+def test_of_many_groups_the_best_are_compared_and_the_rest_is_counted(capsys):
+    runs, found = compared(30)
+    compare._write(found, runs, show_runs=False)
+    captured = capsys.readouterr()
+    assert captured.out.count("\nppo_continuous_action · lr") == 30 + 30 + 12  # figures, parameters, pairs
+    assert "… and 178 more pairs; --json has them all" in captured.err
+
+
+def test_one_run_each_has_no_interval(capsys):
+    runs, found = compared(2, seeds=1)
+    compare._write(found, runs, show_runs=False)
+    assert "1.00 (one run each)" in capsys.readouterr().out
+
+
+def test_progress_is_one_line_on_a_terminal_and_told_once_elsewhere(monkeypatch, capsys):
+    told = compare._Progress()
+    for number in (1, 2, 3):
+        told(f"measuring a random policy in X: {number} of 3 episodes")
+    told("X: no baseline, it cannot be made")
+    told.end()
+    assert capsys.readouterr().err == "measuring a random policy in X\nX: no baseline, it cannot be made\n"
+
+    monkeypatch.setattr(sys, "stderr", Terminal(sys.stderr))
+    live = compare._Progress()
+    live("measuring: 1 of 3 episodes")
+    live("measuring: starting")
+    live.end()
+    err = capsys.readouterr().err
+    assert err.count("\n") == 0
+    assert err.endswith(f"\r{' ' * len('measuring: starting')}\r")

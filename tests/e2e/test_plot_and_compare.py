@@ -1,0 +1,196 @@
+"""Three seeds of one algorithm and two of another, trained for real: drawn, exported, compared with a random policy."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from gym_gui.cli import main
+from gym_gui.services.analytics.baselines import BASELINE_TAG, baseline_of
+from gym_gui.services.analytics.comparison import Verdict, compare
+from gym_gui.services.analytics.curves import Axis, load_curves
+from gym_gui.testing import RunningDaemon
+from mosaic_wire import env
+from mosaic_wire.paths import Home
+from mosaic_wire.proto import trainer_pb2 as pb
+from PIL import Image
+
+PATIENCE_S = 150
+RETURN = "charts/episodic_return"
+# Learns within these steps, whatever the seed: 22 a random policy, above 60 afterwards.
+PPO = {"algo": "ppo", "total_timesteps": 8_192, "algo_params": {"num_steps": 128, "learning_rate": 1e-3}}
+# Acts at random all along: it begins to learn at its very last step.
+DQN = {"algo": "dqn", "total_timesteps": 3_000, "algo_params": {"learning_starts": 2_999, "start_e": 1.0, "end_e": 1.0}}
+
+
+def config(choice: dict[str, Any], seed: int, **extras: Any) -> dict[str, Any]:
+    worker = {
+        "algo": choice["algo"], "env_id": "CartPole-v1", "seed": seed, "total_timesteps": choice["total_timesteps"],
+        "extras": {"algo_params": choice["algo_params"], **extras},
+    }  # fmt: skip
+    return {
+        "resources": {"cpus": {"requested": 0}},
+        "tags": ["seeds"],
+        "metadata": {"worker": {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": worker}},
+    }
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    folder = tmp_path_factory.mktemp("analytics")
+    settings = {"heartbeat_s": 0.2, "grace_s": 10, "min_free_disk_mb": 0}
+    with RunningDaemon(Home(folder / "home"), folder / "config", settings=settings) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def runs(daemon: RunningDaemon) -> list[pb.Run]:
+    wanted = [(PPO, 1), (PPO, 2), (PPO, 3), (DQN, 1), (DQN, 2)]
+    queued = [daemon.client.submit(config(choice, seed)).run for choice, seed in wanted]
+    ended = [daemon.wait_for(run.run_id, timeout_s=PATIENCE_S) for run in queued]
+    assert [run.outcome for run in ended] == ["completed"] * 5, [run.reason for run in ended]
+    return ended
+
+
+@pytest.fixture
+def mosaic(daemon, monkeypatch, capsys):
+    """The command in this process, against that daemon."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setenv(env.MOSAIC_HOME, str(daemon.home.root))
+        monkeypatch.setenv(env.MOSAIC_CONFIG_HOME, str(daemon.config_home))
+        with pytest.raises(SystemExit) as exit_:
+            main(words)
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return call
+
+
+def test_seeds_are_drawn_as_one_line_into_every_kind_of_file(mosaic, runs, tmp_path):
+    code, out, _ = mosaic("plot", "--with-tag", "seeds", "--band", "ci", "--out", str(tmp_path / "a.png"))
+    assert (code, out) == (0, f"{tmp_path / 'a.png'}  2 lines of 5 runs\n")
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.size == (960, 540)
+        colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 20)}
+    assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)} <= colours  # both lines are there
+    ids = [run.run_id for run in runs]
+    assert mosaic("plot", *ids, "--dark", "--size", "700x500", "--out", str(tmp_path / "b.svg"))[0] == 0
+    text = (tmp_path / "b.svg").read_text()
+    assert "ppo · CartPole-v1 (3 seeds)" in text
+    assert "dqn · CartPole-v1 (2 seeds)" in text
+    assert mosaic("plot", *ids[:2], "--tag", "losses/*loss", "--no-group", "--out", str(tmp_path / "c.pdf"))[0] == 0
+    assert {file.name for file in tmp_path.glob("c*.pdf")} == {"c-losses-policy_loss.pdf", "c-losses-value_loss.pdf"}
+
+
+def test_every_point_is_exported_as_the_run_logged_it(mosaic, daemon, runs, tmp_path):
+    points = {
+        run.run_id: load_curves(daemon.client, [run], RETURN, max_points=None)[run.run_id][RETURN] for run in runs
+    }
+    code, out, _ = mosaic("plot", "--algo", "ppo", "--out", str(tmp_path / "a.csv"))
+    assert code == 0
+    assert out.endswith(f"{sum(len(points[run.run_id]) for run in runs[:3]):,} points of 3 runs\n")
+    with (tmp_path / "a.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    own = [row for row in rows if row["run"] == runs[1].run_id]
+    assert [float(row["value"]) for row in own] == points[runs[1].run_id].values.tolist()
+    assert {(row["algo"], row["env"], row["seed"]) for row in own} == {("ppo", "CartPole-v1", "2")}
+    assert mosaic("plot", "--algo", "ppo", "--out", str(tmp_path / "a.parquet"))[0] == 0
+
+
+def test_without_a_file_there_is_a_sketch(mosaic, runs):
+    code, out, _ = mosaic("plot", "--env", "CartPole*", "--x", "episode", "--window", "50")
+    assert code == 0
+    assert out.startswith("Episodic return · CartPole-v1  (mean ± standard deviation · mean of 50)\n")
+    assert "  1  ppo · CartPole-v1 (3 seeds), ends at " in out
+    assert "  2  dqn · CartPole-v1 (2 seeds), ends at " in out
+
+
+def test_other_curves_know_their_episodes_and_thinned_ones_their_length(daemon, runs):
+    curves = load_curves(daemon.client, runs[:1], ["losses/value_loss"], episodes=True)[runs[0].run_id]
+    assert list(curves) == ["losses/value_loss"]
+    whole = load_curves(daemon.client, runs[:1], RETURN, max_points=None, episodes=True)[runs[0].run_id][RETURN]
+    loss = curves["losses/value_loss"]
+    ended = [int((whole.steps <= step).sum()) for step in loss.steps]
+    assert np.abs(loss.axis(Axis.EPISODE) - ended).max() <= 4  # as many as there are environments end in one step
+    few = load_curves(daemon.client, runs[:1], RETURN, max_points=40)[runs[0].run_id][RETURN]
+    assert few.is_thinned
+    assert (few.total, few.axis(Axis.EPISODE)[-1]) == (len(whole), len(whole))
+
+
+def test_a_comparison_says_who_learned_and_who_is_better(mosaic, daemon, runs):
+    code, out, err = mosaic("compare", "--with-tag", "seeds")
+    assert code == 0
+    assert "measuring a random policy in CartPole-v1" in err
+    assert out.startswith("CartPole-v1: 5 runs · random policy ")
+    lines = {line.split("  ")[0]: line for line in out.partition("\n\n")[0].splitlines()}
+    assert "learned" in lines["ppo (3 seeds)"]
+    assert "nothing" not in lines["ppo (3 seeds)"]
+    assert "learned nothing" in lines["dqn (2 seeds)"]
+    assert "1.00 [1.00, 1.00]" in out
+    assert "not better than a random policy's" in err
+
+    # It is measured once: the run that did it is archived, and found again.
+    (kept,) = daemon.client.list(tags=[BASELINE_TAG], include_archived=True).runs
+    assert (kept.archived, kept.outcome, kept.total, kept.env_id) == (True, "completed", 100, "CartPole-v1")
+    code, out, err = mosaic("compare", *(run.run_id for run in runs), "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document["baselines"]["CartPole-v1"]["run_id"] == kept.run_id
+    assert 15 < document["baselines"]["CartPole-v1"]["mean"] < 30  # CartPole's, known to everybody
+    assert [group["learned"] for group in document["groups"]] == ["learned", "learned nothing"]
+    assert set(document["differing_parameters"]) >= {"learning_rate", "learning_starts"}
+    assert daemon.client.list(tags=[BASELINE_TAG], include_archived=True).matching == 1
+
+    code, out, _ = mosaic("compare", "--algo", "ppo", "--csv")
+    rows = list(csv.DictReader(out.splitlines()))
+    assert [row["seed"] for row in rows] == ["1", "2", "3"]
+    returns = load_curves(daemon.client, runs[:1], RETURN, max_points=None)[runs[0].run_id][RETURN].values
+    assert float(rows[0]["final"]) == pytest.approx(returns[-100:].mean())
+
+
+def test_the_baseline_is_what_a_random_policy_gets_and_another_environment_has_another(daemon, runs, monkeypatch):
+    kept = baseline_of(daemon.client, "CartPole-v1")
+    assert (kept.episodes, len(kept.returns)) == (100, 100)
+    assert kept.mean in kept.interval
+    assert baseline_of(daemon.client, "CartPole-v1", kwargs={"sutton_barto_reward": True}, measure=False) is None
+    told: list[str] = []
+    assert baseline_of(daemon.client, "CartPole-v99", told=told.append) is None
+    assert "CartPole-v99: no baseline, " in told[-1]
+    found = compare(daemon.client, runs, baselines={"CartPole-v1": None})
+    assert {figures.learned for figures in found.runs.values()} == {Verdict.NO_BASELINE}
+
+
+def test_a_random_policy_can_be_asked_for_by_name(mosaic, daemon):
+    code, out, _ = mosaic("eval", "--random", "Pendulum-v1", "--episodes", "7", "--seed", "5", "--json")
+    assert code == 0
+    document = json.loads(out)
+    daemon.client.cancel(document["run_id"])
+    assert (document["env_id"], document["seed"], document["total"]) == ("Pendulum-v1", 5, 7)
+    assert document["extras"]["eval_policy"] == "random"
+    assert document["name"] == "eval of a random policy in Pendulum-v1"
+
+
+def test_mistakes_are_one_message(mosaic, runs, tmp_path):
+    for words, code, message in (
+        (["plot"], 2, "which runs?"),
+        (["compare"], 2, "which runs?"),
+        (["plot", runs[0].run_id, "--algo", "ppo"], 2, "not both"),
+        (["plot", "--algo", "nothing"], 2, "no run fits"),
+        (["plot", runs[0].run_id, "--tag", "losses/nothing"], 1, "has a curve losses/nothing; there are charts/"),
+        (["plot", runs[0].run_id, "--tag", "nothing*"], 2, "no curve is called nothing*; there are charts/"),
+        (["plot", runs[0].run_id, "--out", str(tmp_path / "a.gif")], 2, "a file ends in .png, .svg, .pdf, .csv"),
+        (["plot", runs[0].run_id, "--out", str(tmp_path / "no" / "a.png")], 2, "there is no folder"),
+        (["plot", runs[0].run_id, "--smooth", "1"], 2, "1.0 is not in the range"),
+        (["plot", runs[0].run_id, "--smooth", "0.5", "--window", "3"], 2, "choose one"),
+        (["plot", runs[0].run_id, "--size", "big"], 2, "such as 960x540"),
+        (["eval"], 2, "Give a RUN or CKPT, or --random ENV"),
+        (["eval", runs[0].run_id, "--random", "CartPole-v1"], 2, "Give a RUN or CKPT, or --random ENV"),
+    ):  # fmt: skip
+        found, _, err = mosaic(*words)
+        assert (found, message in err, err.startswith("mosaic: ")) == (code, True, True), (words, err)
+    assert list(tmp_path.iterdir()) == []
