@@ -33,11 +33,19 @@ def archive_command(cli: Cli, /, runs: tuple[str, ...], undo: bool) -> int:
     help="Where to (- is standard output).  [default: mosaic-<RUN>.tar.gz]",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
+@click.option("--report", is_flag=True, help="Put a report and plots of its curves into it.")
 @pass_cli
-def export_command(cli: Cli, /, run: str, output: Path | None, force: bool) -> int:
-    """Write a run, its files and its story into an archive file."""
+def export_command(cli: Cli, /, run: str, output: Path | None, force: bool, report: bool) -> int:
+    """Write a run into an archive file: its story, its logs and its folder.
+
+    Event files, the W&B folder, checkpoints, videos and plots lie in the run's folder, so they are in the archive.
+    """
     with cli.client() as client:
         found = client.find(run)
+        if report and found.status == "TERM":  # of any other, the daemon says why it cannot be exported
+            from gym_gui.cli.kept_report import keep_report
+
+            keep_report(client, found)
         if str(output) == "-":
             if sys.stdout.isatty():
                 raise click.UsageError("an archive is not for a terminal; give -o FILE or redirect")

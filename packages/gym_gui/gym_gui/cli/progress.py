@@ -33,41 +33,49 @@ FRAME_S = 0.25
 LINE_S = 5.0
 
 
-def follow(client: TrainerClient, runs: Sequence[pb.Run]) -> list[pb.Run] | None:
+Headline = Callable[[Sequence["pb.Run"]], str]
+"""What a display says about all of its runs together"""
+
+
+def follow(
+    client: TrainerClient, runs: Sequence[pb.Run], *, headline: Headline | None = None
+) -> list[pb.Run] | None:  # fmt: skip
     """Show these runs until each has ended and return them; None when the person left with Ctrl-C."""
     with RunFollower(client, runs) as follower:
         try:
-            show(follower, until=lambda: follower.is_over)
+            show(follower, until=lambda: follower.is_over, headline=headline)
         except KeyboardInterrupt:
             return None
     return list(follower.runs.values())
 
 
-def show(follower: RunFollower, *, until: Callable[[], bool]) -> None:
+def show(follower: RunFollower, *, until: Callable[[], bool], headline: Headline | None = None) -> None:
     """Draw the followed runs until the condition holds."""
     if sys.stdout.isatty():
-        _show_live(follower, until)
+        _show_live(follower, until, headline)
     else:
-        _show_lines(follower, until)
+        _show_lines(follower, until, headline)
 
 
-def _show_live(follower: RunFollower, until: Callable[[], bool]) -> None:
+def _show_live(follower: RunFollower, until: Callable[[], bool], headline: Headline | None) -> None:
     from rich.console import Console
     from rich.live import Live
 
     console = Console()
     with Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
         while True:
-            live.update(picture(list(follower.runs.values()), console, follower.trouble), refresh=True)
+            runs = list(follower.runs.values())
+            above = headline(runs) if headline else ""
+            live.update(picture(runs, console, follower.trouble, headline=above), refresh=True)
             if until():
                 return
             follower.poll(FRAME_S)
 
 
-def _show_lines(follower: RunFollower, until: Callable[[], bool]) -> None:
+def _show_lines(follower: RunFollower, until: Callable[[], bool], headline: Headline | None) -> None:
     told: dict[str, tuple[str, str]] = {}
     told_at: dict[str, float] = {}
-    trouble = ""
+    trouble = above = ""
     while True:
         now = time.monotonic()
         for run in follower.runs.values():
@@ -76,6 +84,9 @@ def _show_lines(follower: RunFollower, until: Callable[[], bool]) -> None:
             if told.get(run.run_id) != state or is_due:
                 print(line_about(run), flush=True)
                 told[run.run_id], told_at[run.run_id] = state, now
+        if headline is not None and (words := headline(list(follower.runs.values()))) != above:
+            above = words
+            print(f"{time.strftime('%H:%M:%S')} {above}", flush=True)
         if follower.trouble != trouble:
             trouble = follower.trouble
             say(trouble or "the daemon answers again")
@@ -101,16 +112,17 @@ def line_about(run: pb.Run) -> str:
     return f"{time.strftime('%H:%M:%S')} {short_id(run.run_id)} {title_of(run)}: {', '.join(parts)}"
 
 
-def picture(runs: Sequence[pb.Run], console: Console, trouble: str = "") -> RenderableType:
+def picture(runs: Sequence[pb.Run], console: Console, trouble: str = "", *, headline: str = "") -> RenderableType:
     """The live display: one row a run, below it why some of them wait."""
     from rich.console import Group
     from rich.constrain import Constrain
     from rich.text import Text
 
-    height = max(3, console.size.height - 6)
+    height = max(3, console.size.height - (7 if headline else 6))
     shown = sorted(runs, key=lambda run: (run.status == "TERM", run.number))[:height]
     shown.sort(key=lambda run: run.number)
-    parts: list[Any] = [_table(shown, console.width)]
+    parts: list[Any] = [Text(headline, style="bold", overflow="ellipsis", no_wrap=True)] if headline else []
+    parts.append(_table(shown, console.width))
     if len(runs) == 1 and (figures := figures_of(runs[0])):
         parts.append(Text(figures, style="dim", overflow="ellipsis", no_wrap=True))
     remarks = [run for run in shown if run.status != "TERM" and remark_on(run)]

@@ -1,0 +1,275 @@
+"""`mosaic bench`: algorithms in environments with several seeds, followed to their end, and a report of them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gym_gui.cli.algorithms import choose_algorithm, installed_workers
+from gym_gui.cli.context import Cli, pass_cli, say
+from gym_gui.cli.values import Seeds, Steps
+from gym_gui.wording import formats
+from gym_gui.wording.run_view import short_id, state_of, title_of
+
+if TYPE_CHECKING:
+    from mosaic_wire.proto import trainer_pb2 as pb
+
+    from gym_gui.services.analytics.bench_figures import Held
+    from gym_gui.services.analytics.bench_markdown import Bench
+    from gym_gui.services.analytics.bench_plan import BenchPlan, Choice, Spaces
+    from gym_gui.services.analytics.comparison import Comparison
+    from gym_gui.services.trainer.client import TrainerClient
+
+T = TypeVar("T")
+
+
+class Words(click.ParamType[tuple[str, ...]]):
+    """Names with commas between them, each once."""
+
+    name = "NAME,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        words = tuple(dict.fromkeys(word.strip() for word in str(value).split(",") if word.strip()))
+        return words or self.fail("expected names with commas between them", param, ctx)
+
+
+@click.command()
+@click.option("--algos", type=Words(), help="Algorithms: ppo,dqn.")
+@click.option("--envs", type=Words(), help="Environments: CartPole-v1,Acrobot-v1.")
+@click.option("--seeds", type=Seeds(), default="1-5", show_default=True, help="One run per seed: 1-5 or 1,3,7.")
+@click.option("--total-timesteps", type=Steps(), help="Steps of each run.  [default: the algorithm's]")
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE",
+    help="A parameter of all algorithms, or of one: ppo.num_envs=8; may be repeated.",
+)  # fmt: skip
+@click.option("--name", help="Name of the benchmark.  [default: made of what is asked]")
+@click.option("--parallel", is_flag=True, help="As many at a time as there is room for; else one, undisturbed.")
+@click.option("--gpus", type=click.IntRange(min=0), default=0, metavar="N", help="GPUs to reserve for each run.")
+@click.option("--retry-failed", is_flag=True, help="Queue runs of this benchmark that failed once more.")
+@click.option("--install-missing", is_flag=True, help="Install what a run lacks before it starts.")
+@click.option("--worker", metavar="NAME", help="The worker, when several have an algorithm.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+              help="Folder of the report.  [default: bench-<NAME>]")  # fmt: skip
+@click.option("--no-follow", is_flag=True, help="Queue and return; --report-only writes the report later.")
+@click.option("--report-only", metavar="NAME", help="Write the report of this benchmark as it is now.")
+@pass_cli
+def bench_command(cli: Cli, /, report_only: str | None, out: Path | None, **options: Any) -> int:
+    """Train algorithms in environments with several seeds and write a report: report.md, plots, CSV.
+
+    \b
+      mosaic bench --algos ppo,dqn --envs CartPole-v1,Acrobot-v1 --seeds 1-5
+      mosaic bench --report-only NAME
+
+    The daemon carries it out: Ctrl-C or a closed terminal stops nothing, and the same command goes on with the same
+    runs. More seeds under the same name add to it. Exit code 1: a run failed; the report is written all the same.
+    """
+    if report_only is not None:
+        return _report_only(cli, _checked_name(report_only), out)
+    missing = [f"--{word}" for word in ("algos", "envs") if not options[word]]
+    if missing:
+        raise click.UsageError(f"what is to be compared? {' and '.join(missing)} (or --report-only NAME)")
+    plan = _plan(cli, options)
+    for each in plan.misfits:
+        say(f"left out: {each.algo} on {each.env_id}: {each.reason}")
+    folder = out or Path(f"bench-{plan.name}")
+    _check_place(folder)
+    with cli.client(start=True) as client:
+        return _carry_out(client, plan, folder, options)
+
+
+def _plan(cli: Cli, options: dict[str, Any]) -> BenchPlan:
+    from gym_gui.services.analytics.bench_plan import make_plan, parse_setting
+
+    name = _checked_name(options["name"]) if options["name"] is not None else ""
+    settings = [_said_by(parse_setting, text) for text in options["settings"]]
+    workers = installed_workers(cli)
+    choices = [choose_algorithm(workers, algo, options["worker"]) for algo in options["algos"]]
+
+    def planned(spaces: dict[str, Spaces]) -> BenchPlan:
+        plan = make_plan(
+            choices, options["envs"], options["seeds"], total_timesteps=options["total_timesteps"], settings=settings,
+            spaces=spaces, name=name,
+        )  # fmt: skip
+        if plan.problems:
+            listed = plan.problems[0] if len(plan.problems) == 1 else "\n  ".join(["not yet right:", *plan.problems])
+            raise click.UsageError(listed)
+        return plan
+
+    planned({})  # names first: looking at an environment takes a process
+    return planned(_spaces(choices, options["envs"]))
+
+
+def _check_place(folder: Path) -> None:
+    """Nobody wants to hear after a night of training that the report has no place."""
+    try:
+        folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.UsageError(f"the report cannot be written to {folder}: {error.strerror}") from error
+    if not os.access(folder if folder.exists() else folder.absolute().parent, os.W_OK | os.X_OK):
+        raise click.UsageError(f"the report cannot be written to {folder}: the folder is not yours to write to")
+
+
+def _spaces(choices: Sequence[Choice], env_ids: Sequence[str]) -> dict[str, Spaces]:
+    """What environments look like to an agent, as far as somebody here can tell."""
+    if not any(algorithm.action_spaces or algorithm.observation_spaces for _, algorithm in choices):
+        return {}
+    from concurrent.futures import ThreadPoolExecutor
+
+    from gym_gui.cli.spaces import spaces_of
+    from gym_gui.ui.workers.environment_families import family_of
+
+    with ThreadPoolExecutor(max_workers=4) as threads:
+        found = list(threads.map(spaces_of, env_ids))
+    return {
+        env_id: known or (family_of(env_id).actions, family_of(env_id).observations)
+        for env_id, known in zip(env_ids, found, strict=True)
+    }
+
+
+def _carry_out(client: TrainerClient, plan: BenchPlan, folder: Path, options: dict[str, Any]) -> int:
+    from gym_gui.cli.bench_queue import Wishes, queue
+    from gym_gui.services.analytics.bench_markdown import Bench
+
+    # Alone on the machine by reserving it whole: the daemon sees to that, so nobody has to stay and watch.
+    cpus = 1.0 if options["parallel"] else max(1.0, client.health().cpus_total)
+    wishes = Wishes(cpus, options["gpus"], options["install_missing"], options["retry_failed"])
+    queued = queue(client, plan, wishes)
+    for title, reason in queued.refused:
+        say(f"mosaic: {title} was not queued: {reason}")
+    _say_queued(plan, queued.runs, queued.known, one_at_a_time=not options["parallel"])
+    if options["no_follow"]:
+        for run in queued.runs:
+            click.echo(run.run_id)
+        say(f"`mosaic bench --report-only {plan.name}` writes the report, now or later")
+        return 1 if queued.refused else 0
+    runs: list[pb.Run] | None = queued.runs
+    if queued.runs:
+        from gym_gui.cli.progress import follow
+
+        runs = follow(client, queued.runs, headline=lambda each: headline_of(plan.name, each))
+    if runs is None:
+        say(f"\ndetached; the runs go on\n  go on and report   {command_of(plan, options)}")
+        say(f"  end them           mosaic cancel {' '.join(short_id(run.run_id) for run in queued.runs)}")
+        return 130
+    bench = Bench(plan.name, tuple(runs), plan.misfits, tuple(queued.refused), command_of(plan, options))
+    return _write(client, bench, folder)
+
+
+def _report_only(cli: Cli, name: str, out: Path | None) -> int:
+    from gym_gui.cli.bench_queue import newest_tries, runs_of
+    from gym_gui.services.analytics.bench_markdown import Bench
+    from gym_gui.services.analytics.bench_plan import tag_of
+
+    with cli.client() as client:
+        runs = newest_tries(runs_of(client, name))
+        if not runs:
+            raise click.UsageError(f"no run has the tag {tag_of(name)}; `mosaic bench --name {name} …` makes them")
+        return _write(client, Bench(name, tuple(runs)), out or Path(f"bench-{name}"))
+
+
+def _write(client: TrainerClient, bench: Bench, folder: Path) -> int:
+    from gym_gui.cli.compare import find_baselines
+    from gym_gui.services.analytics.bench_report import REPORT, write_report
+
+    baselines = find_baselines(client, bench.completed, measure=True)
+    written = write_report(client, bench, folder, baselines=baselines)
+    if written.comparison is not None:
+        _write_groups(written.comparison)
+    for run in bench.failed:
+        say(f"mosaic: {title_of(run)} {state_of(run)} ({short_id(run.run_id)}): {' '.join(run.reason.split())}")
+    if bench.unfinished:
+        say(f"{formats.plural(len(bench.unfinished), 'run')} of it have not ended and are in no figure")
+    click.echo(str(written.folder / REPORT))
+    return 1 if bench.failed or bench.refused else 0
+
+
+def _write_groups(comparison: Comparison) -> None:
+    from gym_gui.cli.listing import Column, write_table
+    from gym_gui.services.analytics.bench_figures import held_against_published
+    from gym_gui.services.analytics.figure_words import estimate_text, number
+
+    groups = comparison.groups
+    best, area = ([number(each.value if each else None) for each in figures] for figures in (
+        [group.best for group in groups], [group.auc for group in groups]
+    ))  # fmt: skip
+    held = [held_against_published(group, comparison) for group in groups]
+    write_table(
+        [
+            Column("ALGO", [group.algo for group in groups], shrink_to=8),
+            Column("ENV", [group.env_id for group in groups], shrink_to=11),
+            Column("SEEDS", [str(len(group.run_ids)) for group in groups], right=True),
+            Column("FINAL (IQM, 95 %)", [estimate_text(group.final_iqm) for group in groups], right=True),
+            Column("BEST", best, right=True, optional=3),
+            Column("AUC", area, right=True, optional=4),
+            Column("SPS", [formats.count(group.sps) if group.sps else "" for group in groups], right=True, optional=2),
+            Column("LEARNED", [str(group.learned) for group in groups]),
+            Column("PUBLISHED", [_published(each) for each in held], optional=1),
+            Column("REACHED", [each.in_a_word if each else "" for each in held]),
+        ]
+    )
+
+
+def _published(held: Held | None) -> str:
+    if held is None:
+        return ""
+    theirs = held.published
+    return (
+        f"{formats.quantity(theirs.mean)} ± {formats.quantity(theirs.std)} ({formats.short_count(theirs.steps)} steps)"
+    )
+
+
+def _say_queued(plan: BenchPlan, runs: Sequence[pb.Run], known: int, *, one_at_a_time: bool) -> None:
+    new = len(runs) - known
+    parts = [f"queued {formats.plural(new, 'run')}"] if new else []
+    if known:
+        parts.append(f"{formats.plural(known, 'run')} of it {'was' if known == 1 else 'were'} there already")
+    how = ", one at a time (--parallel: as many as fit)" if one_at_a_time and new > 1 else ""
+    say(f"benchmark {plan.name}: {', '.join(parts) or 'nothing to do'}{how}")
+
+
+def headline_of(name: str, runs: Sequence[pb.Run]) -> str:
+    """`bench NAME: 3 of 6 done, 1 failed, 1 running`"""
+    ended = [run for run in runs if run.status == "TERM"]
+    failed = sum(run.outcome != "completed" for run in ended)
+    running = sum(run.status == "EXEC" for run in runs)
+    parts = [f"{len(ended)} of {len(runs)} done"]
+    parts += [f"{failed} failed"] if failed else []
+    parts += [f"{running} running"] if running else []
+    return f"bench {name}: {', '.join(parts)}"
+
+
+def command_of(plan: BenchPlan, options: dict[str, Any]) -> str:
+    """The command that goes on with this benchmark, to be pasted into a shell."""
+    from gym_gui.ui.presenters.workers.command_line import seeds_text
+
+    words = ["mosaic", "bench", "--algos", ",".join(options["algos"]), "--envs", ",".join(options["envs"])]
+    words += ["--seeds", seeds_text(options["seeds"])]
+    if options["total_timesteps"]:
+        words += ["--total-timesteps", str(options["total_timesteps"])]
+    for setting in options["settings"]:
+        words += ["--set", setting]
+    words += ["--worker", options["worker"]] if options["worker"] else []
+    words += ["--gpus", str(options["gpus"])] if options["gpus"] else []
+    words += ["--install-missing"] if options["install_missing"] else []
+    words += ["--parallel"] if options["parallel"] else []
+    return shlex.join([*words, "--name", plan.name])
+
+
+def _checked_name(name: str) -> str:
+    from gym_gui.services.analytics.bench_plan import check_name
+
+    return _said_by(check_name, name)
+
+
+def _said_by(read: Callable[[str], T], text: str) -> T:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error

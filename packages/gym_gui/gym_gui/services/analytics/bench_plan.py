@@ -1,0 +1,258 @@
+"""A benchmark before it is queued: every algorithm in every environment with every seed, checked. No I/O.
+
+A cell has a key made of what it trains, so that asking for the same benchmark again means the same runs; other seeds or
+algorithms under the same name add to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mosaic_wire.worker_config import RUN_ID_PLACEHOLDER
+from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_algorithm_choice, nearest
+
+MOST_RUNS = 2_000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
+_OWN_FIELDS = ("env_id", "seed", "total_timesteps")
+"""Parameters that a benchmark says in its own way"""
+_SEEN_AS_THEY_ARE = ("vector", "image")
+"""Observations of other kinds are turned into one of these before an algorithm sees them"""
+
+Choice = tuple[WorkerSpec, AlgorithmSpec]
+Spaces = tuple[str, str]
+"""Kinds of actions and observations, such as ("discrete", "vector"); empty: not known"""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """`learning_rate=3e-4` for all algorithms, `ppo.num_envs=8` for one."""
+
+    name: str
+    text: str
+    algo: str = ""
+
+    @property
+    def written(self) -> str:
+        return f"{self.algo}.{self.name}={self.text}" if self.algo else f"{self.name}={self.text}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid."""
+
+    worker: str
+    module: str
+    algo: str
+    env_id: str
+    seed: int
+    total_timesteps: int
+    parameters: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        return f"{self.algo} {self.env_id} seed {self.seed}"
+
+    @property
+    def digest(self) -> str:
+        """The same for cells that train the same."""
+        facts = (
+            self.worker, self.algo, self.env_id, self.seed, self.total_timesteps, sorted(self.parameters.items())
+        )  # fmt: skip
+        return hashlib.sha256(json.dumps(facts, ensure_ascii=False).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A combination that is left out, and why."""
+
+    algo: str
+    env_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class BenchPlan:
+    name: str
+    cells: tuple[Cell, ...] = ()
+    """The first seed of every combination first: a benchmark that is cut short has the same seeds of all"""
+    misfits: tuple[Misfit, ...] = ()
+    problems: tuple[str, ...] = field(default=())
+    """What is wrong with the order; with any, nothing is to be queued"""
+
+    @property
+    def tag(self) -> str:
+        return tag_of(self.name)
+
+
+def tag_of(name: str) -> str:
+    """What every run of a benchmark is tagged with."""
+    return f"bench:{name}"
+
+
+def key_of(name: str, cell: Cell) -> str:
+    """The daemon makes one run of it, however often it is asked."""
+    return f"bench:{name}:{cell.digest}"
+
+
+def check_name(name: str) -> str:
+    """A name that can be a tag and a folder; raise ValueError with a sentence."""
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(f"a benchmark's name is 1 to 48 letters, digits, dots, dashes or underscores, not {name!r}")
+    return name
+
+
+def parse_setting(text: str) -> Setting:
+    """Raise ValueError for what is no setting."""
+    name, equals, value = text.partition("=")
+    algo, _, parameter = name.strip().rpartition(".")
+    if not equals or not parameter:
+        raise ValueError(f"expected NAME=VALUE or ALGO.NAME=VALUE, such as learning_rate=3e-4, not {text!r}")
+    return Setting(parameter.strip().lstrip("-").replace("-", "_"), value.strip(), algo.strip())
+
+
+def make_plan(
+    choices: Sequence[Choice],
+    env_ids: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    total_timesteps: int | None = None,
+    settings: Sequence[Setting] = (),
+    spaces: Mapping[str, Spaces] | None = None,
+    name: str = "",
+) -> BenchPlan:
+    """The grid; `spaces` of those environments that somebody could look at."""
+    problems: list[str] = []
+    parameters = {algo.name: _parameters(algo, settings, problems) for _, algo in choices}
+    problems += _unused(settings, [algorithm for _, algorithm in choices])
+    steps = {algo.name: total_timesteps or _default(algo, "total_timesteps") for _, algo in choices}
+    problems += [
+        f"how long? {algo} has no usual number of steps: --total-timesteps N" for algo in steps if not steps[algo]
+    ]
+    misfits: list[Misfit] = []
+    fitting: list[tuple[Choice, str]] = []
+    for env_id in env_ids:
+        unknown = [wrong for choice in choices if (wrong := _unknown(choice, env_id))]
+        problems += dict.fromkeys(unknown)
+        for choice in choices:
+            reason = why_not(choice[1], env_id, (spaces or {}).get(env_id, ("", "")))
+            if reason:
+                misfits.append(Misfit(choice[1].name, env_id, reason))
+            else:
+                fitting.append((choice, env_id))
+    if not problems and not fitting:
+        problems.append("none of these algorithms can play any of these environments")
+    if len(fitting) * len(seeds) > MOST_RUNS:
+        problems.append(f"{len(fitting) * len(seeds):,} runs at once are too many; a benchmark has up to {MOST_RUNS:,}")
+    cells = () if problems else tuple(
+        Cell(spec.name, spec.module, algo.name, env_id, seed, int(steps[algo.name] or 0), parameters[algo.name])
+        for seed in seeds
+        for (spec, algo), env_id in fitting
+    )  # fmt: skip
+    return BenchPlan(name or default_name(choices, env_ids, steps, settings), cells, tuple(misfits), tuple(problems))
+
+
+def default_name(
+    choices: Sequence[Choice], env_ids: Sequence[str], steps: Mapping[str, int | None], settings: Sequence[Setting]
+) -> str:
+    """The same for the same algorithms, environments, steps and settings, whatever the seeds."""
+    algos = [algo.name for _, algo in choices]
+    facts = (sorted(algos), sorted(env_ids), sorted(steps.items()), sorted(each.written for each in settings))
+    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:6]
+    stems = [re.sub(r"(NoFrameskip|Deterministic)?-v\d+$", "", env_id.rpartition("/")[2]) for env_id in env_ids]
+    words = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join([*algos, *dict.fromkeys(stems)]))
+    return f"{words[:40].strip('-._') or 'bench'}-{digest}"
+
+
+def why_not(algorithm: AlgorithmSpec, env_id: str, spaces: Spaces) -> str:
+    """Why an algorithm cannot play an environment; empty when it can, or nobody knows."""
+    actions, observations = spaces
+    if actions and algorithm.action_spaces and actions not in algorithm.action_spaces:
+        return (
+            f"{algorithm.name} needs {_either(algorithm.action_spaces)} actions; those of {env_id} are {_word(actions)}"
+        )
+    known = observations in _SEEN_AS_THEY_ARE
+    if known and algorithm.observation_spaces and observations not in algorithm.observation_spaces:
+        wanted = _either(algorithm.observation_spaces)
+        return f"{algorithm.name} needs {wanted} observations; those of {env_id} are {_word(observations)}s"
+    return ""
+
+
+def config_of(
+    plan: BenchPlan, cell: Cell, *, cpus: float, gpus: int = 0, install_missing: bool = False
+) -> dict[str, Any]:
+    """The run config of a cell."""
+    extras: dict[str, Any] = {}
+    if cell.parameters:
+        extras["algo_params"] = dict(cell.parameters)
+    if install_missing:
+        extras["install_missing"] = True
+    worker_config = {
+        "run_id": RUN_ID_PLACEHOLDER, "algo": cell.algo, "env_id": cell.env_id, "seed": cell.seed,
+        "total_timesteps": cell.total_timesteps, "extras": extras,
+    }  # fmt: skip
+    return {
+        "run_name": f"{plan.name}-{cell.algo}-{cell.env_id}-s{cell.seed}"[:200],
+        "resources": {"cpus": {"requested": cpus}, "gpus": gpus},
+        "tags": [plan.tag],
+        "metadata": {"worker": {"type": cell.worker, "module": cell.module, "config": worker_config}},
+    }
+
+
+def _parameters(algorithm: AlgorithmSpec, settings: Iterable[Setting], problems: list[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for setting in settings:
+        if setting.algo not in ("", algorithm.name) or setting.name in _OWN_FIELDS:
+            continue
+        known = algorithm.field(setting.name)
+        if known is None and not algorithm.open_flags:
+            problems.append(_no_parameter(algorithm, setting))
+            continue
+        try:
+            values[setting.name] = (known or FieldSpec(setting.name, "str")).parse(setting.text)
+        except ValueError as error:
+            problems.append(f"{algorithm.name}: {error}")
+    return values
+
+
+def _no_parameter(algorithm: AlgorithmSpec, setting: Setting) -> str:
+    close = nearest(setting.name, [known.name for known in algorithm.fields])
+    hint = f"; did you mean {close!r}?" if close else ""
+    if not setting.algo and not close:
+        hint = f"; for one algorithm alone write --set ALGO.{setting.name}={setting.text}"
+    return f"{algorithm.name!r} has no parameter {setting.name!r}{hint}"
+
+
+def _unused(settings: Sequence[Setting], algorithms: Sequence[AlgorithmSpec]) -> Iterable[str]:
+    names = [algorithm.name for algorithm in algorithms]
+    for setting in settings:
+        if setting.algo and setting.algo not in names:
+            yield f"--set {setting.written}: {setting.algo!r} is none of the algorithms ({', '.join(names)})"
+        elif setting.name in _OWN_FIELDS:
+            options = {"env_id": "--envs", "seed": "--seeds", "total_timesteps": "--total-timesteps"}
+            yield f"--set {setting.name}: write {options[setting.name]} instead"
+
+
+def _unknown(choice: Choice, env_id: str) -> str:
+    spec, algorithm = choice
+    return "; ".join(
+        problem.message + (f"; did you mean {problem.suggestion!r}?" if problem.suggestion else "")
+        for problem in check_algorithm_choice(spec, algorithm.name, env_id, {})
+    )
+
+
+def _default(algorithm: AlgorithmSpec, name: str) -> int | None:
+    known = algorithm.field(name)
+    return known.default if known is not None and isinstance(known.default, int) else None
+
+
+def _either(kinds: Iterable[str]) -> str:
+    return " or ".join(map(_word, kinds))
+
+
+def _word(kind: str) -> str:
+    return kind.replace("_", "-")
