@@ -31,7 +31,9 @@ TAB_ORDER = ("overview", "live", "charts", "tensorboard", "wandb", "optuna", "st
 """Names of the run page's tabs, in the order they stand; a presenter names those that its runs have"""
 
 _LIVE_TABS = ("overview", "live", "story", "logs", "replay", "files")
-_ANALYTICS_TABS = ("overview", "live", "story", "logs", "replay", "files")
+_ANALYTICS_TABS = TAB_ORDER
+"""Those that a run may have; which of charts, TensorBoard, W&B and Optuna it has now, its files say
+(`ui/panels/analytics_tabs.py`)"""
 
 
 _EPISODES_ONLY = QT_TRANSLATE_NOOP(

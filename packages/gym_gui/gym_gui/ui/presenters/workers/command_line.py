@@ -29,7 +29,7 @@ class CommandLine:
     @property
     def text(self) -> str:
         """Over several lines, as it can be pasted into a shell."""
-        lines, line = [], "mosaic train"
+        lines, line = [], " ".join(self.argv[:2])
         words = list(self.argv[2:])
         while words:
             piece = shlex.quote(words.pop(0))

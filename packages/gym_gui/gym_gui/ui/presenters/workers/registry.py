@@ -18,6 +18,7 @@ from gym_gui.ui.presenters.workers.cleanrl import CleanRlWorkerPresenter
 from gym_gui.ui.presenters.workers.human import HumanWorkerPresenter
 from gym_gui.ui.presenters.workers.llm import LlmWorkerPresenter
 from gym_gui.ui.presenters.workers.spade_bdi import SpadeBdiWorkerPresenter
+from gym_gui.ui.presenters.workers.sweep import SweepRunPresenter
 from gym_gui.ui.workers.catalog import BUILTIN, WorkerEntry, find
 
 __all__ = [
@@ -34,7 +35,10 @@ class PresenterRegistry:
     def __init__(self) -> None:
         self._makers: dict[str, Make] = {}
         self._made: dict[tuple[str, Lane | None], WorkerPresenter] = {}
-        for kind in (HumanWorkerPresenter, SpadeBdiWorkerPresenter, LlmWorkerPresenter, CleanRlWorkerPresenter):
+        for kind in (
+            HumanWorkerPresenter, SpadeBdiWorkerPresenter, LlmWorkerPresenter, CleanRlWorkerPresenter,
+            SweepRunPresenter,
+        ):  # fmt: skip
             self.register(kind.name, kind)
 
     def register(self, name: str, make: Make) -> None:

@@ -1,0 +1,248 @@
+"""A study as it was read: its trials, and columns of them for tables and plots. Nothing here can change a study."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gym_gui.services.analytics.studies.distributions import Distribution
+
+Floats = NDArray[np.float64]
+
+RUNS_ATTRIBUTE = "mosaic_runs"
+"""User attribute of a trial: ids of its runs, one for each seed"""
+
+
+class StudyError(ValueError):
+    """A file that holds no study that can be read; the words are for people."""
+
+
+class NoStudyYet(StudyError):
+    """Nothing is there so far: whoever is to write it may not have begun."""
+
+
+class TrialState(Enum):
+    """In the order of Optuna's own numbers."""
+
+    RUNNING = 0
+    COMPLETE = 1
+    PRUNED = 2
+    FAIL = 3
+    WAITING = 4
+
+    def __init__(self, code: int) -> None:
+        self.is_finished = code in (1, 2, 3)  # asked for each line of a journal
+
+
+class Direction(StrEnum):
+    NOT_SET = "not set"
+    MINIMIZE = "minimize"
+    MAXIMIZE = "maximize"
+
+
+@dataclass(slots=True)
+class Trial:
+    """One trial. A finished one never changes again; one that runs is replaced by a newer copy."""
+
+    number: int
+    state: TrialState
+    values: tuple[float, ...] = ()
+    internals: dict[str, float] = field(default_factory=dict)
+    """Parameters as they are stored: a choice is its place among the choices"""
+    distributions: dict[str, Distribution] = field(default_factory=dict)
+    started_at: float = math.nan
+    """Seconds since 1970; nan: not known"""
+    ended_at: float = math.nan
+    intermediate: dict[int, float] = field(default_factory=dict)
+    """Step → what the trial reported there"""
+    user_attrs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Parameters as people know them."""
+        return {name: self.distributions[name].external(value) for name, value in self.internals.items()}
+
+    @property
+    def duration_s(self) -> float:
+        return self.ended_at - self.started_at
+
+    @property
+    def run_ids(self) -> tuple[str, ...]:
+        """Runs of the daemon that made this trial; none when it was made elsewhere."""
+        found = self.user_attrs.get(RUNS_ATTRIBUTE)
+        return tuple(str(run_id) for run_id in found) if isinstance(found, list) else ()
+
+    def copy(self) -> Trial:
+        return Trial(
+            self.number, self.state, self.values, dict(self.internals), dict(self.distributions), self.started_at,
+            self.ended_at, dict(self.intermediate), dict(self.user_attrs),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter over all trials."""
+
+    name: str
+    distributions: tuple[Distribution, ...]
+    """All that it was drawn from, in the order they came; usually one"""
+    internal: Floats
+    """As a number for each trial, a choice as its place among the choices; nan where a trial does not have it"""
+
+    @property
+    def latest(self) -> Distribution:
+        return self.distributions[-1]
+
+
+@dataclass(frozen=True)
+class StudySummary:
+    """A study among several in one file."""
+
+    name: str
+    directions: tuple[Direction, ...]
+    trials: int
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything of one study at one moment."""
+
+    name: str
+    directions: tuple[Direction, ...]
+    trials: tuple[Trial, ...]
+    """By number"""
+    user_attrs: Mapping[str, Any] = field(default_factory=dict)
+    metric_names: tuple[str, ...] = ()
+    """What the objectives are called, where the study says so"""
+    path: Path | None = None
+    notices: tuple[str, ...] = ()
+    """What a person should know about how it was read"""
+
+    def __len__(self) -> int:
+        return len(self.trials)
+
+    # ------------------------------------------------------------------ columns
+
+    @cached_property
+    def numbers(self) -> NDArray[np.int64]:
+        return np.fromiter((trial.number for trial in self.trials), np.int64, len(self.trials))
+
+    @cached_property
+    def states(self) -> NDArray[np.int8]:
+        """Numbers of `TrialState`."""
+        return np.fromiter((trial.state.value for trial in self.trials), np.int8, len(self.trials))
+
+    @cached_property
+    def values(self) -> Floats:
+        """A row for each trial, a column for each objective; nan where a trial has none."""
+        found = np.full((len(self.trials), max(1, len(self.directions))), np.nan)
+        for row, trial in enumerate(self.trials):
+            if trial.values:
+                found[row, : len(trial.values)] = trial.values[: found.shape[1]]
+        return found
+
+    @cached_property
+    def started_at(self) -> Floats:
+        return np.fromiter((trial.started_at for trial in self.trials), np.float64, len(self.trials))
+
+    @cached_property
+    def durations(self) -> Floats:
+        return np.fromiter((trial.duration_s for trial in self.trials), np.float64, len(self.trials))
+
+    @cached_property
+    def parameters(self) -> dict[str, Parameter]:
+        """By name, in the order in which trials asked for them."""
+        columns: dict[str, Floats] = {}
+        drawn_from: dict[str, dict[Distribution, None]] = {}
+        last: dict[str, Distribution] = {}
+        for row, trial in enumerate(self.trials):
+            for name, value in trial.internals.items():
+                column = columns.get(name)
+                if column is None:
+                    column = columns[name] = np.full(len(self.trials), np.nan)
+                    drawn_from[name] = {}
+                column[row] = value
+                distribution = trial.distributions[name]
+                if distribution is not last.get(name):
+                    last[name] = distribution
+                    drawn_from[name][distribution] = None
+        return {name: Parameter(name, tuple(drawn_from[name]), column) for name, column in columns.items()}
+
+    def count(self, state: TrialState) -> int:
+        return int(np.count_nonzero(self.states == state.value))
+
+    # ------------------------------------------------------------------ the best
+
+    @property
+    def has_several_objectives(self) -> bool:
+        return len(self.directions) > 1
+
+    def is_maximised(self, objective: int = 0) -> bool:
+        return bool(self.directions) and self.directions[objective] is Direction.MAXIMIZE
+
+    @cached_property
+    def best_rows(self) -> tuple[int, ...]:
+        """The best trial; with several objectives those that no other one beats in all of them, by number."""
+        rows = np.flatnonzero(self.states == TrialState.COMPLETE.value)
+        rows = rows[~np.isnan(self.values[rows]).any(axis=1)]
+        if not len(rows):
+            return ()
+        losses = self._losses(rows)
+        if losses.shape[1] == 1:
+            return (int(rows[int(np.argmin(losses[:, 0]))]),)
+        return tuple(int(row) for row in rows[_undominated(losses)])
+
+    @property
+    def best(self) -> Trial | None:
+        """The best trial; with several objectives the first of the best."""
+        return self.trials[self.best_rows[0]] if self.best_rows else None
+
+    def best_so_far(self, objective: int = 0) -> Floats:
+        """For each trial the best value up to it, of those that were completed; nan before the first."""
+        complete = self.states == TrialState.COMPLETE.value
+        values = np.where(complete, self.values[:, objective], np.nan)
+        better = np.fmax if self.is_maximised(objective) else np.fmin
+        return np.asarray(better.accumulate(values)) if len(values) else values
+
+    def _losses(self, rows: NDArray[np.int64]) -> Floats:
+        signs = [-1.0 if self.is_maximised(place) else 1.0 for place in range(self.values.shape[1])]
+        return np.asarray(self.values[rows] * np.array(signs))
+
+    def trial(self, number: int) -> Trial:
+        """The trial of this number; KeyError when there is none."""
+        row = self.row_of(number)
+        if row is None:
+            raise KeyError(number)
+        return self.trials[row]
+
+    def row_of(self, number: int) -> int | None:
+        # Numbers count from 0 without gaps, unless somebody removed rows by hand.
+        if 0 <= number < len(self.trials) and self.trials[number].number == number:
+            return number
+        found = np.flatnonzero(self.numbers == number)
+        return int(found[0]) if len(found) else None
+
+
+def in_order(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """By number; what still runs is copied, so that nobody sees it change."""
+    kept = [trial if trial.state.is_finished else trial.copy() for trial in trials]
+    kept.sort(key=lambda trial: trial.number)
+    return tuple(kept)
+
+
+def _undominated(losses: Floats) -> NDArray[np.bool_]:
+    """Which rows no other row beats: as low everywhere and lower somewhere."""
+    keep = np.ones(len(losses), bool)
+    for place, row in enumerate(losses):
+        if keep[place]:
+            beaten = (losses >= row).all(axis=1) & (losses > row).any(axis=1)
+            keep[beaten] = False
+    return keep
