@@ -12,13 +12,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 from mosaic_wire.paths import Home, config_home
 
 from gym_gui.cli.context import Cli, json_option, pass_cli
+from gym_gui.cli.findings import Finding
 from gym_gui.cli.listing import write_json
 from gym_gui.wording import formats
 
@@ -29,23 +30,18 @@ OLDEST_SANE_CLOCK = 1_735_689_600
 """2025-01-01: a clock before it was never set, and run ids and certificates would be wrong"""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report: fine, worth knowing, or broken with its cure."""
-
-    name: str
-    state: str
-    """ok | note | broken"""
-    text: str
-    cure: str = ""
-
-
 @click.command()
+@click.option("--wandb", "only_wandb", is_flag=True, help="Whether Weights & Biases can be reached from here, only.")
 @json_option
 @pass_cli
-def doctor_command(cli: Cli, /, as_json: bool) -> int:
+def doctor_command(cli: Cli, /, as_json: bool, only_wandb: bool) -> int:
     """Check this machine, its packages, the home and the daemon; say what to do. Exits 1 when something is broken."""
-    findings = [finding for check in _checks(cli) for finding in check()]
+    if only_wandb:
+        from gym_gui.cli.doctor_wandb import wandb_findings
+
+        findings = list(wandb_findings(cli))
+    else:
+        findings = [finding for check in _checks(cli) for finding in check()]
     if as_json:
         write_json(asdict(finding) for finding in findings)
     else:

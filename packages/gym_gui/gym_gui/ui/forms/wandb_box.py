@@ -9,11 +9,11 @@ from mosaic_wire.worker_spec import FieldSpec
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
+from gym_gui.services.connectivity import HTTP_NAMES, HTTPS_NAMES, WANDB_ADDRESS, Fallback, fallback, probe
 from gym_gui.ui.background import Background
 from gym_gui.ui.forms.editors import editor_for
 from gym_gui.ui.forms.field_form import FieldForm
 from gym_gui.ui.presenters.workers.order import WandbChoice
-from gym_gui.ui.workers.connectivity import HTTP_NAMES, HTTPS_NAMES, WANDB_ADDRESS, Fallback, fallback, probe
 
 _DETAILS = (
     "wandb_project_name", "wandb_entity", "wandb_run_name", "wandb_email", "wandb_api_key", "wandb_use_vpn_proxy",

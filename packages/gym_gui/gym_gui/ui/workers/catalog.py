@@ -16,10 +16,13 @@ from dataclasses import dataclass, field, replace
 from mosaic_wire.capabilities import Lane
 from mosaic_wire.errors import SpecError
 from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.sweep_settings import WORKER_TYPE as SWEEP
 from mosaic_wire.worker_spec import WorkerSpec
 
 SCHEMA_FORM = "schema"
 """The form of a worker that brings none of its own: made from its `--describe` alone"""
+SWEEP_FORM = "sweep"
+"""The form of the sweep worker, which is that of the worker that runs the trials"""
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,8 @@ def _discovered(worker: pb.Worker) -> WorkerEntry:
     title = spec.display_name if spec is not None else worker.display_name or worker.name
     if spec is None and not problem:
         problem = "it gave no description; `mosaic workers --refresh` asks again"
-    return WorkerEntry(worker.name, title, lane, spec=spec, problem=problem, version=worker.version)
+    form = SWEEP_FORM if worker.name == SWEEP else SCHEMA_FORM
+    return WorkerEntry(worker.name, title, lane, form=form, spec=spec, problem=problem, version=worker.version)
 
 
 def _merged(builtin: WorkerEntry, found: Sequence[WorkerEntry]) -> WorkerEntry:
