@@ -76,8 +76,8 @@ def test_what_would_be_called_alike_has_what_it_differs_in():
     found = configuration_labels([configuration_of(run) for run in runs])
     assert found[:2] == ["ppo · CartPole-v1 · lr 2.5e-4", "ppo · CartPole-v1 · lr 1e-3"]
     assert found[2:] == [
-        "ppo · CartPole-v1 · learning_rate – · 1,000 steps",
-        "ppo · CartPole-v1 · learning_rate – · 50.0k steps",
+        "ppo · CartPole-v1 · lr default · 1,000 steps",
+        "ppo · CartPole-v1 · lr default · 50.0k steps",
         "dqn · CartPole-v1",
     ]
 

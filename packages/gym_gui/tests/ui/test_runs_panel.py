@@ -11,7 +11,6 @@ from gym_gui.testing import RunningDaemon, random_config
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.run_actions import RunActions
-from gym_gui.ui.runs.compare_dialog import CompareDialog
 from gym_gui.ui.runs.panel import RunsPanel
 from gym_gui.ui.runs.possibilities import Deed
 from gym_gui.ui.runs.rows import Column
@@ -281,20 +280,12 @@ def test_forms_are_asked_for(qtbot, panel: RunsPanel, submit: Callable[..., str]
     assert wanted.args[1].run_id == run_id
 
 
-def test_runs_are_compared_side_by_side(qtbot, panel: RunsPanel, submit: Callable[..., str]) -> None:
+def test_a_comparison_is_asked_for(qtbot, panel: RunsPanel, submit: Callable[..., str]) -> None:
     ids = [submit("left", seed=1), submit("right", seed=2, steps_per_second=1000.0)]
     panel.select(ids)
     with qtbot.waitSignal(panel.compare_wanted, timeout=5_000) as wanted:
         action(panel, "compare").trigger()
     assert sorted(wanted.args[0]) == sorted(ids)
-    dialog = panel.findChild(CompareDialog)
-    text = dialog.as_text()
-    assert "left" in text
-    assert "Seed\t2\t1" in text or "Seed\t1\t2" in text
-    dialog.differences.setChecked(False)
-    assert "Algorithm" in dialog.as_text()
-    dialog.close()
-    wait_until_gone(qtbot, dialog)
 
 
 def test_filters_are_saved_with_the_daemon_and_chosen_again(qtbot, panel: RunsPanel, submit, window_daemon) -> None:
@@ -335,9 +326,24 @@ def test_columns_order_and_grouping_are_remembered(
     assert other.bar.group_action.isChecked()
     assert (other.model.sort_column, other.model.sort_order) == (Column.NAME, Qt.SortOrder.AscendingOrder)
     other.take_usual_columns()
-    assert not other.view.isColumnHidden(Column.WORKER)
+    assert [column for column in Column if other.view.isColumnHidden(column)] == [Column.TAGS]
     assert [header.visualIndex(column) for column in Column] == list(range(len(Column)))
     qtbot.waitUntil(lambda: other._is_loaded, timeout=WAIT_MS)
+
+
+def test_tags_have_a_column_for_those_who_want_it(qtbot, panel: RunsPanel, submit, window_daemon) -> None:
+    run_id = submit("apple", tags=("fruit", "red"))
+    assert panel.view.isColumnHidden(Column.TAGS)
+    panel._fill_columns_menu(panel.bar.columns_menu)
+    next(action for action in panel.bar.columns_menu.actions() if action.text() == "Tags").trigger()
+    assert not panel.view.isColumnHidden(Column.TAGS)
+
+    def cell() -> str:
+        return str(panel.model.index(panel.model.position_of(run_id), Column.TAGS).data())
+
+    qtbot.waitUntil(lambda: panel.model.position_of(run_id) is not None and cell() == "fruit, red", timeout=WAIT_MS)
+    window_daemon.client.update(run_id, add_tags=["sweet"], remove_tags=["red"])
+    qtbot.waitUntil(lambda: cell() == "fruit, sweet", timeout=WAIT_MS)
 
 
 def test_every_control_has_a_name_for_those_who_cannot_see_it(panel: RunsPanel) -> None:

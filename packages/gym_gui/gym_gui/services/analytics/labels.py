@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
 
 NOT_GIVEN = "–"
+_DEFAULT = '"default"'
+"""As a parameter's JSON"""
 
 
 def configuration_labels(configurations: Sequence[Configuration]) -> list[str]:
@@ -25,7 +27,7 @@ def configuration_labels(configurations: Sequence[Configuration]) -> list[str]:
         differing = differing_parameters([configurations[index] for index in alike])
         for index in alike:
             given = dict(configurations[index].parameters)
-            texts = [parameter_text(key, given[key]) if key in given else f"{key} {NOT_GIVEN}" for key in differing]
+            texts = [parameter_text(key, given.get(key, _DEFAULT)) for key in differing]
             labels[index] = " · ".join((name, *texts))
     for name in _repeated(labels):
         for index in [index for index, label in enumerate(labels) if label == name]:

@@ -279,9 +279,6 @@ class RunsModel(QAbstractTableModel):
         entries = (self._shown[position] for position in positions if position < len(self._shown))
         return [entry.run for entry in entries if isinstance(entry, Row)]
 
-    def rows_of(self, run_ids: Iterable[str]) -> list[Row]:
-        return [self._rows[run_id] for run_id in run_ids if run_id in self._rows]
-
     def curve_of(self, run_id: str) -> tuple[float, ...]:
         return self._curves.get(run_id, ())
 

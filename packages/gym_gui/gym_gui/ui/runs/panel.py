@@ -18,7 +18,6 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QStackedWidget, QVBoxL
 from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.run_actions import RunActions
 from gym_gui.ui.runs import panel_settings
-from gym_gui.ui.runs.compare_dialog import CompareDialog
 from gym_gui.ui.runs.empty_page import EmptyPage
 from gym_gui.ui.runs.filter_bar import FilterBar
 from gym_gui.ui.runs.filtering import RunFilter
@@ -51,8 +50,6 @@ class RunsPanel(QWidget):
         self.setObjectName("runs_panel")
         self.setAcceptDrops(True)
         self.link, self.run_actions = link, actions
-        self.compares_here = True
-        """Compare in a dialog of our own; a window with a page for it turns this off and listens to compare_wanted"""
         self._selected: tuple[str, ...] = ()
         self._counts = (0, 0)
         self._is_loaded = False
@@ -126,7 +123,7 @@ class RunsPanel(QWidget):
         self.sparklines.arrived.connect(model.set_curve)
         self.run_actions.said.connect(self.say)
         self.run_actions.run_opened.connect(self.run_opened)
-        self.run_actions.compare_wanted.connect(self._compare)
+        self.run_actions.compare_wanted.connect(self.compare_wanted)
 
     def _restore(self) -> None:
         kept = panel_settings.load()
@@ -268,11 +265,6 @@ class RunsPanel(QWidget):
             self._show_counts(*self._counts)
             self.selection_changed.emit(selected)
 
-    def _compare(self, run_ids: Sequence[str]) -> None:
-        self.compare_wanted.emit(tuple(run_ids))
-        if self.compares_here:
-            CompareDialog(self.model.rows_of(run_ids), self).show()
-
     def _show_menu(self, place: QPoint) -> None:
         runs = self.selected_runs()
         if not runs:
@@ -317,12 +309,8 @@ class RunsPanel(QWidget):
         self._save_timer.start()
 
     def take_usual_columns(self) -> None:
-        """All columns, in their order, as wide as on the first day."""
-        header = self.view.horizontalHeader()
-        for column in Column:
-            self.view.setColumnHidden(column, False)
-            header.moveSection(header.visualIndex(column), int(column))
-        self.view.take_usual_widths()
+        """As on the first day."""
+        self.view.take_usual_columns()
         self._save_timer.start()
 
     # ------------------------------------------------------------------ curves and clocks

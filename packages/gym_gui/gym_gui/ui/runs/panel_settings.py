@@ -8,7 +8,7 @@ from PySide6.QtCore import QByteArray, QSettings, Qt
 
 from gym_gui.ui.runs.rows import Column
 
-COLUMNS_VERSION = 1
+COLUMNS_VERSION = 2
 """Count it up when a column is added, removed or changes its place in `Column`"""
 
 

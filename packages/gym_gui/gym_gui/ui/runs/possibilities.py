@@ -33,6 +33,7 @@ class Deed(Enum):
     ARCHIVE = "archive"
     UNARCHIVE = "unarchive"
     EXPORT = "export"
+    REPORT = "report"
     DELETE = "delete"
 
 

@@ -37,7 +37,11 @@ class Column(IntEnum):
     STARTED = 9
     DURATION = 10
     SIZE = 11
+    TAGS = 12
 
+
+HIDDEN_AT_FIRST = frozenset({Column.TAGS})
+"""Most people have none; the menu of columns offers it"""
 
 _CONTEXT = "RunsTable"
 _TITLES = {
@@ -53,6 +57,7 @@ _TITLES = {
     Column.STARTED: QT_TRANSLATE_NOOP("RunsTable", "Started"),
     Column.DURATION: QT_TRANSLATE_NOOP("RunsTable", "Duration"),
     Column.SIZE: QT_TRANSLATE_NOOP("RunsTable", "Size"),
+    Column.TAGS: QT_TRANSLATE_NOOP("RunsTable", "Tags"),
 }
 _EXPLANATIONS = {
     Column.PROGRESS: QT_TRANSLATE_NOOP(
@@ -62,10 +67,13 @@ _EXPLANATIONS = {
     Column.SPS: QT_TRANSLATE_NOOP("RunsTable", "Environment steps per second"),
     Column.STARTED: QT_TRANSLATE_NOOP("RunsTable", "When it began to work; of a queued run, when it was submitted"),
     Column.SIZE: QT_TRANSLATE_NOOP("RunsTable", "What its files take on disk"),
+    Column.TAGS: QT_TRANSLATE_NOOP("RunsTable", "What people marked it with; of a group, what all of its runs have"),
 }
 RIGHT_ALIGNED = frozenset({Column.SEED, Column.RETURN, Column.SPS, Column.DURATION, Column.SIZE})
-LIVE_COLUMNS = (Column.STATUS, Column.PROGRESS, Column.RETURN, Column.SPS, Column.STARTED, Column.DURATION, Column.SIZE)
-"""What changes while a run works"""
+LIVE_COLUMNS = (
+    Column.STATUS, Column.PROGRESS, Column.RETURN, Column.SPS, Column.STARTED, Column.DURATION, Column.SIZE, Column.TAGS,
+)  # fmt: skip
+"""What changes while a run works, or when somebody edits it"""
 _STATE_ORDER = (
     "running", "stalled", "pausing", "cancelling", "starting", "faulted", "paused", "released", "queued", "failed",
     "cancelled", "completed", "finished",
@@ -246,6 +254,7 @@ _TEXTS: dict[Column, Callable[[Row], str]] = {
     Column.STARTED: lambda row: started_text(row.run.started_at or row.run.created_at),
     Column.DURATION: _duration_text,
     Column.SIZE: lambda row: formats.size(row.run.size_bytes) if row.run.size_bytes else "",
+    Column.TAGS: lambda row: ", ".join(row.run.tags),
 }
 
 
@@ -267,6 +276,7 @@ SORT_KEYS: dict[Column, Callable[[Row], Any]] = {
     Column.STARTED: lambda row: row.run.started_at or row.run.created_at,
     Column.DURATION: lambda row: elapsed_s(row.run),
     Column.SIZE: lambda row: row.run.size_bytes or None,
+    Column.TAGS: lambda row: ", ".join(row.run.tags).lower() or None,
 }
 """What a column is sorted by; rows without a value (None) come last, whichever way it is sorted"""
 

@@ -12,12 +12,12 @@ from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView, QWidge
 from gym_gui.ui.runs.delegates import RunsDelegate
 from gym_gui.ui.runs.grouping import Group
 from gym_gui.ui.runs.model import RunsModel, pieces
-from gym_gui.ui.runs.rows import Column
+from gym_gui.ui.runs.rows import HIDDEN_AT_FIRST, Column
 
 _WIDTHS = {
     Column.STATUS: 21, Column.NAME: 26, Column.WORKER: 11, Column.ALGORITHM: 18, Column.ENVIRONMENT: 20,
     Column.SEED: 11, Column.PROGRESS: 22, Column.RETURN: 22, Column.SPS: 11, Column.STARTED: 14, Column.DURATION: 11,
-    Column.SIZE: 14,
+    Column.SIZE: 14, Column.TAGS: 20,
 }  # fmt: skip
 """In letters of average width"""
 _MANY = 100
@@ -75,6 +75,8 @@ class RunsView(QTableView):
         model.about_to_move.connect(self._remember)
         model.modelReset.connect(self._note_reset)
         model.moved.connect(self._restore)
+        for column in HIDDEN_AT_FIRST:
+            self.setColumnHidden(column, True)
         self.take_sizes()
 
     def take_sizes(self) -> None:
@@ -83,6 +85,14 @@ class RunsView(QTableView):
         self.verticalHeader().setDefaultSectionSize(self.delegate.row_height)
         if self.shares_rest:
             self._share_width()
+
+    def take_usual_columns(self) -> None:
+        """Those of the first day, in their order and as wide as then."""
+        header = self.horizontalHeader()
+        for column in Column:
+            self.setColumnHidden(column, column in HIDDEN_AT_FIRST)
+            header.moveSection(header.visualIndex(column), int(column))
+        self.take_usual_widths()
 
     def take_usual_widths(self) -> None:
         """As wide as columns usually need; until somebody changes one, they share what is left over."""

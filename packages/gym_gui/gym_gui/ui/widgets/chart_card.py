@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
 import numpy as np
 import pyqtgraph as pg
 from PySide6.QtCore import QEvent, QPointF, Qt, Signal
-from PySide6.QtGui import QColor, QKeyEvent, QWheelEvent
+from PySide6.QtGui import QColor, QKeyEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
 from gym_gui.ui import theme
 from gym_gui.ui.presenters.live_curves import Curve, Floats, smoothed, title_of
+from gym_gui.ui.widgets.plot_parts import ScrolledPlot, Ticks, tick_text, value_text
 from gym_gui.wording import formats
 
 _FAINT = 70
@@ -26,29 +25,6 @@ class Axis(Enum):
 
     STEP = "step"
     TIME = "time"
-
-
-class _Ticks(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
-    """Numbers as the rest of the window writes them."""
-
-    def __init__(self, orientation: str, write: Callable[[float], str]) -> None:
-        super().__init__(orientation)
-        self.write = write
-        self.enableAutoSIPrefix(False)
-        self.setStyle(maxTickLevel=0)  # the finer ticks have lines too, and drawing those took a third of an update
-
-    def tickStrings(self, values: list[float], _scale: float, _spacing: float) -> list[str]:
-        return [self.write(value) for value in values]
-
-
-class _Plot(pg.PlotWidget):  # type: ignore[misc]
-    """A plot in a page that scrolls: the wheel belongs to the page, with Ctrl to the plot."""
-
-    def wheelEvent(self, event: QWheelEvent) -> None:
-        if event.modifiers() & Qt.KeyboardModifier.ControlModifier:
-            super().wheelEvent(event)
-        else:
-            event.ignore()
 
 
 class ChartCard(QFrame):
@@ -81,8 +57,8 @@ class ChartCard(QFrame):
         header.addWidget(title)
         header.addWidget(self._value, 1)
 
-        self._bottom, self._left = _Ticks("bottom", _tick), _Ticks("left", _tick)
-        self.plot = _Plot(axisItems={"bottom": self._bottom, "left": self._left})
+        self._bottom, self._left = Ticks("bottom", tick_text), Ticks("left", tick_text)
+        self.plot = ScrolledPlot(axisItems={"bottom": self._bottom, "left": self._left})
         self.plot.setObjectName("chart_plot")
         self.plot.setAccessibleName(self.tr("Curve of {0}; arrow keys read its points").format(title_of(tag)))
         self.plot.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
@@ -114,13 +90,14 @@ class ChartCard(QFrame):
         self._curve = curve
         if axis is not self._axis:
             self._axis = axis
-            self._bottom.write = _tick if axis is Axis.STEP else formats.duration
+            self._bottom.write = tick_text if axis is Axis.STEP else formats.duration
             self.mark(None)
             self.reset_zoom()
         self._xs = curve.steps if axis is Axis.STEP else curve.times - began_at
         self._ys = smoothed(curve.values, weight)
         is_smoothed = self._ys is not curve.values
-        self._smooth.setData(self._xs, self._ys, skipFiniteCheck=True)
+        # A single point has no line: it is a dot.
+        self._smooth.setData(self._xs, self._ys, skipFiniteCheck=True, symbol="o" if len(self._xs) == 1 else None)
         self._raw.setVisible(is_smoothed)
         if is_smoothed:
             self._raw.setData(self._xs, curve.values, skipFiniteCheck=True)
@@ -158,7 +135,7 @@ class ChartCard(QFrame):
             self._value.setText("")
             return
         index = -1 if self._mark is None or self._mark >= len(self._ys) else self._mark
-        text = _written(float(self._ys[index]))
+        text = value_text(float(self._ys[index]))
         if self._mark is not None:
             x = float(self._xs[index])
             at = formats.count(x) if self._axis is Axis.STEP else formats.duration(x)
@@ -205,23 +182,10 @@ class ChartCard(QFrame):
         # A wider pen than 1 makes Qt draw ten times slower.
         self._smooth.setPen(pg.mkPen(colour, width=1))
         self._raw.setPen(pg.mkPen(faint, width=1))
+        self._smooth.setSymbolBrush(colour)
+        self._smooth.setSymbolPen(None)
+        self._smooth.setSymbolSize(5)
         self._line.setPen(pg.mkPen(colours.muted, width=1, style=Qt.PenStyle.DashLine))
         for ticks in (self._bottom, self._left):
-            ticks.setPen(pg.mkPen(colours.border))
-            ticks.setTextPen(pg.mkPen(colours.muted))
-            ticks.setTickFont(self.font())
+            ticks.dress(self.font())
         self.plot.showGrid(y=True, alpha=0.3)
-
-
-def _tick(value: float) -> str:
-    """2500 → 2500, 50000 → 50k: a tick is a round number and needs no more digits than it has."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= size:
-            return f"{value / (1e3 if unit == 'k' else size):.6g}{unit}"
-    return f"{value:.6g}"
-
-
-def _written(value: float) -> str:
-    if not math.isfinite(value):
-        return str(value)
-    return formats.quantity(value) if value == 0 or abs(value) >= 0.001 else f"{value:.2e}"

@@ -17,19 +17,27 @@ from PySide6.QtWidgets import QWidget
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.presenters.workers.registry import PresenterRegistry
+from gym_gui.ui.turns import in_a_later_turn
 from gym_gui.ui.widgets.cleanrl_policy_form import CleanRlPolicyForm
 from gym_gui.ui.widgets.cleanrl_resume_form import CleanRlResumeForm
 from gym_gui.ui.widgets.cleanrl_script_form import CleanRlScriptForm
 from gym_gui.ui.widgets.cleanrl_train_form import CleanRlTrainForm
 from gym_gui.ui.widgets.run_form import RunForm
+from gym_gui.ui.widgets.sweep_form import SweepForm
 from gym_gui.ui.widgets.train_form import TrainForm
-from gym_gui.ui.workers.catalog import SCHEMA_FORM, WorkerEntry
+from gym_gui.ui.workers.catalog import SCHEMA_FORM, SWEEP_FORM, WorkerEntry
 from gym_gui.wording.run_view import parsed
 
 Make = Callable[..., RunForm]
 
 FORMS: dict[str, dict[str, Make]] = {
-    SCHEMA_FORM: {"train": TrainForm, "clone": TrainForm, "resume": CleanRlResumeForm, "extend": CleanRlResumeForm},
+    SCHEMA_FORM: {
+        "train": TrainForm,
+        "clone": TrainForm,
+        "resume": CleanRlResumeForm,
+        "extend": CleanRlResumeForm,
+        "sweep": SweepForm,
+    },
     "cleanrl": {
         "train": CleanRlTrainForm,
         "clone": CleanRlTrainForm,
@@ -37,7 +45,10 @@ FORMS: dict[str, dict[str, Make]] = {
         "extend": CleanRlResumeForm,
         "evaluate": CleanRlPolicyForm,
         "script": CleanRlScriptForm,
+        "sweep": SweepForm,
     },
+    # A new sweep is the form of the worker that runs its trials; how it goes on its own checkpoint says.
+    SWEEP_FORM: {"resume": CleanRlResumeForm, "extend": CleanRlResumeForm},
 }
 """By the entry's `form`, then by kind"""
 
@@ -75,8 +86,12 @@ def open_form(
     parent: QWidget | None = None,
     run: pb.Run | None = None,
     presenters: PresenterRegistry | None = None,
+    in_turns: bool = False,
 ) -> RunForm:
-    """The dialog, shown and not modal; raise NoSuchForm with what to say when there is none."""
+    """The dialog, shown and not modal; raise NoSuchForm with what to say when there is none.
+
+    `in_turns`: it is made now, and filled and shown in the next turn of the window's loop. All at once holds it up.
+    """
     if not entry.is_usable:
         raise NoSuchForm(entry.remedy)
     is_clone = kind == "clone" and run is not None
@@ -86,10 +101,17 @@ def open_form(
     presenter = (presenters or _presenters).for_entry(entry)
     about = None if is_clone else run
     form = make(entry, presenter, link=link, background=background, home=home, parent=parent, run=about)
-    if is_clone and run is not None:
-        form.clone(run)
     form.setProperty("kind", kind)
-    form.show()
-    form.raise_()
-    form.activateWindow()
+
+    def present() -> None:
+        if is_clone and run is not None:
+            form.clone(run)
+        form.show()
+        form.raise_()
+        form.activateWindow()
+
+    if in_turns:
+        in_a_later_turn(form, present)
+    else:
+        present()
     return form

@@ -16,7 +16,7 @@ from mosaic_wire.errors import Problem
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtCore import QSize, Qt, QTimer, Signal
-from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtGui import QKeySequence, QShortcut, QShowEvent
 from PySide6.QtWidgets import (
     QDialog,
     QFileDialog,
@@ -97,6 +97,7 @@ class RunForm(QDialog):
         self._look_again.timeout.connect(self.refresh)
         self._key = ""
         self._is_sending = False
+        self._is_footer_last = False
         QShortcut(QKeySequence("Ctrl+Return"), self, self.submit)
         self._set_up()
 
@@ -395,7 +396,18 @@ class RunForm(QDialog):
         self._look_again.start()
 
     def fit_screen(self, wanted: QSize) -> None:
-        """The form is complete: as large as wanted, never larger than the screen, and the footer last for Tab."""
+        """As large as wanted, never larger than the screen."""
+        room = self.screen().availableGeometry().size()
+        self.resize(min(wanted.width(), room.width() - 40), min(wanted.height(), room.height() - 60))
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """The form is complete: the footer comes last for Tab."""
+        if not self._is_footer_last:
+            self._is_footer_last = True
+            self._put_footer_last()
+        super().showEvent(event)
+
+    def _put_footer_last(self) -> None:
         last, widget = None, self.nextInFocusChain()
         while widget is not None and widget is not self:
             if widget not in self._footer and widget.focusPolicy() is not Qt.FocusPolicy.NoFocus:
@@ -405,8 +417,6 @@ class RunForm(QDialog):
             if last is not None:
                 QWidget.setTabOrder(last, button)
             last = button
-        room = self.screen().availableGeometry().size()
-        self.resize(min(wanted.width(), room.width() - 40), min(wanted.height(), room.height() - 60))
 
 
 def _queue(

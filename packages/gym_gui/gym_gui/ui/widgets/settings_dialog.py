@@ -34,7 +34,10 @@ from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.management.daemon_control import DaemonControl
 from gym_gui.ui.management.setting_fields import FIELDS, GROUPS, SettingField, SettingGroup, from_text, to_text
 from gym_gui.ui.theme import ThemeChoice
+from gym_gui.ui.turns import in_a_later_turn
 from gym_gui.ui.widgets.banner import Banner
+
+_DAEMON_PAGE = 1
 
 
 class SettingsDialog(QDialog):
@@ -58,8 +61,9 @@ class SettingsDialog(QDialog):
         self._control = DaemonControl(link, home, self)
         self._before = Settings()
         self._area: QScrollArea | None = None
+        self._is_daemon_page_begun = False
         self.is_read = False
-        """Whether the fields show what the file says"""
+        """Whether the fields of the daemon's page show what the file says; they are made when somebody goes there"""
         self.edits: dict[str, QLineEdit] = {}
         self.errors: dict[str, QLabel] = {}
         self.banner = Banner(parent=self)
@@ -70,7 +74,8 @@ class SettingsDialog(QDialog):
         self.pages.setObjectName("settings_pages")
         self.pages.setDocumentMode(True)
         self.pages.addTab(self._window_page(), self.tr("&Window"))
-        self.pages.addTab(self._daemon_page(), self.tr("&Daemon"))
+        self._daemon_place = QWidget()
+        self.pages.addTab(self._daemon_place, self.tr("&Daemon"))
         self.buttons = QDialogButtonBox()
         self.save_button = self.buttons.addButton(
             self.tr("&Save daemon settings"), QDialogButtonBox.ButtonRole.ApplyRole
@@ -82,7 +87,7 @@ class SettingsDialog(QDialog):
         close.setObjectName("close_settings")
         close.setAccessibleName(self.tr("Close"))
         self.buttons.rejected.connect(self.reject)
-        self.pages.currentChanged.connect(lambda page: self.save_button.setVisible(page == 1))
+        self.pages.currentChanged.connect(self._page_chosen)
         self.save_button.hide()
         layout = QVBoxLayout(self)
         layout.addWidget(self.banner)
@@ -90,6 +95,14 @@ class SettingsDialog(QDialog):
         layout.addWidget(self.buttons)
         unit = self.fontMetrics()
         self.resize(unit.horizontalAdvance("m") * 58, unit.height() * 44)
+
+    def _page_chosen(self, page: int) -> None:
+        self.save_button.setVisible(page == _DAEMON_PAGE)
+        if page == _DAEMON_PAGE and not self._is_daemon_page_begun:
+            self._is_daemon_page_begun = True
+            layout = QVBoxLayout(self._daemon_place)
+            layout.setContentsMargins(0, 0, 0, 0)
+            layout.addWidget(self._daemon_page())
 
     # ------------------------------------------------------------------ the window
 
@@ -168,7 +181,7 @@ class SettingsDialog(QDialog):
         about.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         column.addWidget(about)
         column.addStretch(1)
-        self._build_groups(column, list(GROUPS))
+        in_a_later_turn(self, lambda: self._build_groups(column, list(GROUPS)))
         self._area = area = QScrollArea()
         area.setObjectName("daemon_settings")
         area.setWidgetResizable(True)
@@ -177,7 +190,7 @@ class SettingsDialog(QDialog):
         return area
 
     def _build_groups(self, column: QVBoxLayout, groups: list[SettingGroup]) -> None:
-        """One at a time: many fields at once would stop the window for a moment."""
+        """A few fields at a time: many at once would stop the window for a moment."""
         if not groups:
             self._read()
             return
@@ -189,7 +202,7 @@ class SettingsDialog(QDialog):
         for field in group.fields:
             self._add_field(form, field, defaults[field.key])
         column.insertWidget(column.count() - 1, box)
-        QTimer.singleShot(0, self, lambda: self._build_groups(column, others))
+        in_a_later_turn(self, lambda: self._build_groups(column, others))
 
     def _add_field(self, form: QFormLayout, field: SettingField, default: Any) -> None:
         edit = QLineEdit()

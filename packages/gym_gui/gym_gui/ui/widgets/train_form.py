@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec
-from PySide6.QtCore import QSize, Qt
+from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtWidgets import (
     QHBoxLayout,
     QScrollArea,
@@ -46,6 +46,8 @@ class TrainForm(RunForm):
 
     KIND = "train"
 
+    sweep_wanted = Signal(object)  # the config that every trial is to be like
+
     def _set_up(self) -> None:
         self._other_extras: Mapping[str, Any] = {}
         self._unknown_parameters: dict[str, Any] = {}
@@ -61,6 +63,19 @@ class TrainForm(RunForm):
             self.clone(self.run)
 
     # ------------------------------------------------------------------ building
+
+    def _build_footer(self) -> QHBoxLayout:
+        footer = super()._build_footer()
+        self.sweep_button = self._button(self.tr("S&weep …"), "to_sweep", self._go_to_sweep)
+        self.sweep_button.setToolTip(self.tr("Search good hyper-parameters instead: a form with these settings"))
+        self.sweep_button.setVisible(False)
+        footer.insertWidget(footer.indexOf(self.dry_run_button), self.sweep_button)
+        self._footer = (*self._footer[:4], self.sweep_button, *self._footer[4:])
+        return footer
+
+    def _go_to_sweep(self) -> None:
+        if configs := self._configs_or_say():
+            self.sweep_wanted.emit(configs[0] if len(configs) == 1 else configs)
 
     def _build(self) -> None:
         self.core_column, self.analytics_column = _column(), _column()
