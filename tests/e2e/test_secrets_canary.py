@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from gym_gui.services.trainer.errors import InvalidConfig
+from gym_gui.services.user_secrets import WANDB_API_KEY, UserSecrets
 from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
 from mosaic_wire.paths import Home
 from mosaic_wire.testing import wait_until
@@ -229,6 +230,20 @@ def test_archives_hold_no_secret_and_a_deleted_run_leaves_none(daemon: RunningDa
     assert daemon.client.import_archive(archive).outcome == "completed"
     assert leaks_in(told(daemon, run_id)) == []
     assert leaks(daemon.home.root) == []
+
+
+def test_a_key_that_the_person_entered_serves_runs_that_track_and_bring_none(daemon: RunningDaemon) -> None:
+    UserSecrets(daemon.config_home).put(WANDB_API_KEY, KEY)
+    nobody = hashlib.sha256(b"").hexdigest()
+    for tracks, expected in ((True, EXPECTED["WANDB_API_KEY"]), (False, nobody)):
+        config = blabber()
+        extras = config["metadata"]["worker"]["config"]["extras"]
+        del extras["wandb_api_key"]
+        extras |= {"track_wandb": tracks, "notes": ""}
+        config |= {"run_name": "quiet", "tags": []}
+        run = daemon.wait_for(daemon.client.submit(config).run.run_id)
+        assert received(daemon.home, run.run_id)["WANDB_API_KEY"] == expected
+        assert leaks_in(told(daemon, run.run_id)) == []
 
 
 def test_what_people_write_about_a_run_later_is_cleaned_of_its_secrets(daemon: RunningDaemon) -> None:

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +24,22 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.message_factory import GetMessageClass
-from gym_gui.services.trainer.auth import RUN_TOKEN_KEY, SESSION_TOKEN_KEY, WORKER_METHODS
+from gym_gui.services.trainer.auth import (
+    RUN_ID_KEY,
+    RUN_TOKEN_KEY,
+    SESSION_TOKEN_KEY,
+    SUBMITTER_METHODS,
+    WORKER_METHODS,
+)
 from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.services.trainer.errors import DaemonUnreachable, NotAllowed
 from gym_gui.services.trainer.local_daemon import running_record
-from gym_gui.testing import RunningDaemon
+from gym_gui.testing import RunningDaemon, install_scripted_worker, random_config, scripted_config
 from mosaic_wire import PROTOCOL_VERSION
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.proto.trainer_pb2_grpc import TrainerServiceStub
+from mosaic_wire.testing import wait_until
 
 SERVICE = pb.DESCRIPTOR.services_by_name["TrainerService"]
 ENDLESS = {"timesteps": 1_000_000, "steps_per_second": 50}
@@ -210,6 +219,112 @@ def test_each_worker_call_is_refused_with_any_token_but_its_own_runs(daemon: Run
     assert control(runs[0], (SESSION_TOKEN_KEY, sessions[0])) is refused
 
 
+@dataclass(frozen=True)
+class Asking:
+    """Two workers that may ask for runs, and one that may not; each with the session it was given."""
+
+    stub: TrainerServiceStub
+    askers: list[pb.Run]
+    plain: pb.Run
+    first: Metadata
+    second: Metadata
+    stranger: Metadata
+
+    def submit(self, key: str, *metadata: tuple[str, str]) -> grpc.StatusCode:
+        return answer_to(lambda: self.stub.SubmitRun(self.request(key), metadata=metadata, timeout=20))
+
+    def child(self, key: str = "") -> pb.Run:
+        return self.stub.SubmitRun(self.request(key), metadata=self.first, timeout=20).run
+
+    def request(self, key: str) -> pb.SubmitRunRequest:
+        config = random_config(timesteps=10**6, steps_per_second=50, tags=(f"asker:{self.plain.run_id}",))
+        return pb.SubmitRunRequest(config_json=json.dumps(config), idempotency_key=key)
+
+
+@pytest.fixture
+def asking(daemon: RunningDaemon, channels) -> Iterator[Asking]:
+    install_scripted_worker(daemon.home, "asker", "while True: time.sleep(60)", submits_runs=True)
+    plain = daemon.wait_for(daemon.submit(**ENDLESS, never_register=True).run_id, "HSHK")
+    askers = [
+        daemon.wait_for(daemon.client.submit(scripted_config("asker")).run.run_id, "HSHK", timeout_s=60)
+        for _ in range(2)
+    ]
+    stub = TrainerServiceStub(channels[0])
+
+    def session_of(run: pb.Run) -> Metadata:
+        """Registers as the run's worker; the plain one claims what it may not do, too."""
+        request = registration(run)
+        request.capabilities_json = json.dumps({"worker_type": run.worker_type, "submits_runs": True})
+        answer = stub.RegisterWorker(request, metadata=((RUN_TOKEN_KEY, run_token_of(run)),), timeout=20)
+        return (RUN_ID_KEY, run.run_id), (SESSION_TOKEN_KEY, answer.session_token)
+
+    yield Asking(stub, askers, plain, *(session_of(run) for run in (*askers, plain)))
+    for run in daemon.unfinished():
+        daemon.client.cancel(run.run_id)
+    assert wait_until(lambda: not daemon.unfinished(), timeout_s=30)
+
+
+def test_only_a_worker_that_may_ask_for_runs_submits_one_and_only_as_its_own(
+    daemon: RunningDaemon, asking: Asking
+) -> None:
+    first, second, refused = asking.first, asking.second, grpc.StatusCode.UNAUTHENTICATED
+    assert asking.submit("", *asking.stranger) is refused, "what a worker claims of itself is no proof"
+    assert asking.submit("", first[0], second[1]) is refused, "another run's session"
+    assert asking.submit("", first[1]) is refused, "a session without its run"
+    assert asking.submit("", first[0], (SESSION_TOKEN_KEY, run_token_of(asking.askers[0]))) is refused
+    assert asking.submit("", first[0], (SESSION_TOKEN_KEY, "")) is refused
+    assert asking.submit("", first[0], ("authorization", f"Bearer {first[1][1]}")) is refused
+    before = len(daemon.client.list().runs)
+    child = asking.child("mine")
+    assert asking.child("mine").run_id == child.run_id
+    assert asking.submit("mine", *second) is refused, "the key is another's"
+    assert len(daemon.client.list().runs) == before + 1
+    assert child.submitted_by == asking.askers[0].run_id
+    assert list(child.tags) == [f"asker:{asking.askers[0].run_id}"], "a tag that says otherwise is not taken"
+    nested = pb.SubmitRunRequest(config_json=json.dumps(scripted_config("asker")))
+    answer = answer_to(lambda: asking.stub.SubmitRun(nested, metadata=first, timeout=20))
+    assert answer is grpc.StatusCode.FAILED_PRECONDITION, "a sweep of sweeps"
+    daemon.client.cancel(asking.askers[0].run_id)
+    ended = daemon.wait_for(child.run_id)
+    assert (ended.outcome, ended.reason) == (
+        "cancelled", f"cancelled with run {asking.askers[0].run_id}, which asked for it",
+    )  # fmt: skip
+    assert asking.submit("", *first) is refused, "a session ends with its run"
+
+
+def test_a_worker_looks_at_and_steers_only_the_runs_it_asked_for(
+    daemon: RunningDaemon, asking: Asking, channels
+) -> None:
+    stub, first, second, refused = asking.stub, asking.first, asking.second, grpc.StatusCode.UNAUTHENTICATED
+    child = asking.child()
+    # Tags are for people, and people may change them: they open no door.
+    daemon.client.update(child.run_id, remove_tags=child.tags, add_tags=[f"asker:{asking.askers[1].run_id}"])
+    others = [daemon.submit(**ENDLESS).run_id, *(run.run_id for run in asking.askers)]
+    asks: dict[str, tuple[Any, Any]] = {
+        "GetRun": (stub.GetRun, pb.RunRequest), "ListRunMetrics": (stub.ListRunMetrics, pb.RunRequest),
+        "StreamRunMetrics": (stub.StreamRunMetrics, pb.StreamRunMetricsRequest),
+        "WatchRuns": (stub.WatchRuns, pb.WatchRunsRequest), "CancelRun": (stub.CancelRun, pb.CancelRunRequest),
+    }  # fmt: skip
+    assert {*asks, "SubmitRun", "ListRuns"} == {method.rpartition("/")[2] for method in SUBMITTER_METHODS}
+    attempts = [(run_id, first) for run_id in others]
+    attempts += [(child.run_id, metadata) for metadata in (second, asking.stranger, (first[0], second[1]))]
+    for name, (method, make) in asks.items():
+        for run_id, metadata in attempts:
+            answer = answer_to(partial(method, make(run_id=run_id), metadata=metadata, timeout=20))
+            assert answer is refused, f"{name} of {run_id}"
+    everything = pb.ListRunsRequest()
+    assert [run.run_id for run in stub.ListRuns(everything, metadata=first, timeout=20).runs] == [child.run_id]
+    assert not stub.ListRuns(pb.ListRunsRequest(submitted_by=first[0][1]), metadata=second, timeout=20).runs
+    assert answer_to(partial(stub.ListRuns, everything, metadata=asking.stranger, timeout=20)) is refused
+    for name in ("PauseRun", "DeleteRun", "UpdateRun", "GetHealth", "Shutdown", "ExportRun", "GetStory"):
+        assert call(channels[0], SERVICE.methods_by_name[name], first) is refused
+    watched = stub.WatchRuns(pb.WatchRunsRequest(since_seq=1), metadata=first, timeout=20)
+    stub.CancelRun(pb.CancelRunRequest(run_id=child.run_id, reason="seen enough"), metadata=first, timeout=20)
+    assert daemon.wait_for(child.run_id).reason == "seen enough"
+    assert {next(watched).run.run_id for _ in range(4)} == {child.run_id}, "of others it hears nothing"
+    watched.cancel()
+
+
 def test_the_methods_that_need_no_daemon_token_are_those_of_workers_alone() -> None:
     assert {method.rpartition("/")[2] for method in WORKER_METHODS} == {
         "RegisterWorker", "Heartbeat", "ControlStream", "PublishRunMetrics", "PublishRunSteps", "PublishRunEpisodes",
@@ -224,6 +339,7 @@ import json, os, socket, sys
 import grpc
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.proto.trainer_pb2_grpc import TrainerServiceStub
+from mosaic_wire.testing import wait_until
 
 home, unix, tcp, pid, uid = sys.argv[1:]
 os.setgroups([]); os.setgid(int(uid)); os.setuid(int(uid))

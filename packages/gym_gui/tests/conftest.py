@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -70,6 +72,7 @@ class FakeTrainer(TrainerServiceServicer):
         self.logs: dict[str, bytes] = {}
         self.filters: dict[str, str] = {}
         self.asked: list[Any] = []
+        self.workers: list[WorkerSpec] = [CLEANRL, REFERENCE]
         self.on_watch: Callable[[pb.Run], Iterator[pb.Run]] = lambda run: iter(())
         """The states that a watched run goes through"""
         self.closing = threading.Event()
@@ -170,7 +173,7 @@ class FakeTrainer(TrainerServiceServicer):
         described = [
             pb.Worker(name=spec.name, display_name=spec.display_name, version=spec.version, origin="entry point",
                       spec_json=json.dumps(spec.to_json()))
-            for spec in (CLEANRL, REFERENCE)
+            for spec in self.workers
         ]  # fmt: skip
         broken = pb.Worker(name="broken", display_name="Broken", origin="worker.json", problem="it does not start")
         return pb.ListWorkersResponse(workers=[*described, broken])
@@ -216,3 +219,43 @@ def fake_trainer(home: Home) -> Iterator[FakeTrainer]:
         yield trainer
         trainer.closing.set()
         server.stop(grace=0.5).wait()
+
+
+# ---------------------------------------------------------------- a run of the real W&B, offline
+
+_WANDB_RUN = """
+import os, sys, wandb
+
+run = wandb.init(
+    project="demo", name="hand made", dir=sys.argv[1], mode="offline", tags=["a", "b"],
+    config={"lr": 2.5e-4, "net": {"sizes": [64, 64], "act": "tanh"}, "none": None},
+)
+run.define_metric("global_step")
+run.define_metric("charts/*", step_metric="global_step")
+for row in range(1500):  # half a megabyte: many blocks, and records that cross them
+    values = {"global_step": 10 * row, "charts/episodic_return": row / 2}
+    if row % 3 == 0:
+        values["losses/value_loss"] = 1 / (row + 1)
+    if row % 500 == 0:
+        values["nested"] = {"a": row, "b": {"c": 2 * row}}
+    run.log(values)
+run.log({"text": "x" * 70_000, "never": float("nan"), "flag": True})
+run.config.update({"late": 1})
+run.summary["best"] = 12.5
+run.finish()
+"""
+
+
+@pytest.fixture(scope="session")
+def real_wandb_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`wandb/` with one offline run, written by the real package."""
+    from cleanrl_worker.testing import interpreter_with
+
+    folder = tmp_path_factory.mktemp("real-wandb")
+    variables = {**os.environ, "WANDB_SILENT": "true", "HOME": str(folder), "WANDB_ERROR_REPORTING": "false"}
+    done = subprocess.run(
+        [str(interpreter_with("wandb")), "-c", _WANDB_RUN, str(folder)],
+        env=variables, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder / "wandb"

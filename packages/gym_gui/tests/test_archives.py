@@ -42,7 +42,7 @@ def finished_record(run_id: str, **changes: object) -> RunRecord:
         "step": 10, "total": 10, "episodic_return": 1.5, "sps": 100.0, "seconds_since_step": None,
         "metrics": {"charts/SPS": 100.0}, "result": {"mean": 2}, "priority": 0, "tags": ("a", "b"), "notes": "n",
         "archived": False, "queue_reason": "", "parent": Parent(new_run_id(), 5, "ab"), "created_at": 1.0,
-        "started_at": 2.0, "finished_at": 3.0, "cpus": 1.0,
+        "submitted_by": new_run_id(), "cancel_reason": "", "started_at": 2.0, "finished_at": 3.0, "cpus": 1.0,
         "gpus": 0, "gpus_mandatory": 0, "gpu_ids": ("GPU-1",), "memory_mb": None, "max_wallclock_minutes": None,
         "silence_s": None, "attempt": 1, "retries": 0, "size_bytes": 0, "protocol_version": 1,
         "capabilities": {"worker_type": "random"}, "extras": {"x": 1}, "event_seq": 9, "pid": 4711, "start_ticks": 5,

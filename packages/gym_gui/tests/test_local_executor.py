@@ -615,7 +615,10 @@ def test_a_stranger_with_the_same_pid_is_left_alone(executor: LocalExecutor, lau
 # ------------------------------------------------------------------ beside gRPC, and many of them
 
 
-def test_two_hundred_spawns_beside_living_grpc_threads(executor: LocalExecutor, launch: Callable[..., Launch]) -> None:
+@pytest.mark.parametrize("spawns", [60, pytest.param(200, marks=pytest.mark.slow)])
+def test_many_spawns_beside_living_grpc_threads(
+    executor: LocalExecutor, launch: Callable[..., Launch], spawns: int
+) -> None:
     server = grpc.server(ThreadPoolExecutor(4))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -635,13 +638,13 @@ def test_two_hundred_spawns_beside_living_grpc_threads(executor: LocalExecutor, 
     async def scenario() -> None:
         before = descriptors()
         one = replace(launch(""), argv=("/bin/sh", "-c", "exit 3"))
-        for number in range(200):
+        for number in range(spawns):
             worker = await executor.submit(replace(one, mark=f"{one.mark}-{number}"))
             assert await worker.wait() == 3
             assert await worker.stop_tree(0)
             worker.close()
         assert zombies() == []
-        # gRPC opens and closes sockets of its own; two hundred leaks would show.
+        # gRPC opens and closes sockets of its own; a leak with each would show.
         assert len(descriptors() - before) < 20
 
     try:
@@ -678,7 +681,13 @@ def test_closing_a_handle_leaves_a_living_worker_alone(executor: LocalExecutor, 
 
 
 def groups_of(mark: str) -> list[Path]:
-    return [path for path in Path("/sys/fs/cgroup").glob(f"**/mosaic/{mark}") if path.is_dir()]
+    found = []
+    # Not with a glob: that breaks off when a group of a run elsewhere on the machine vanishes under it.
+    for folder, names, _ in os.walk("/sys/fs/cgroup"):
+        if os.path.basename(folder) == "mosaic":
+            found += [Path(folder, name) for name in names if name == mark]
+            names.clear()
+    return found
 
 
 def test_a_group_is_there_from_the_first_instant_and_gone_at_the_end(

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from gym_gui.services.trainer import registry_schema
+from gym_gui.services.trainer import registry_database, registry_schema
 from gym_gui.services.trainer.errors import RegistryError, RegistryTooNew, RegistryUnwritable
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.records import NewRun
@@ -192,6 +192,28 @@ def test_an_empty_file_becomes_a_registry(database: Path) -> None:
     database.touch()
     with RunRegistry(database) as registry:
         assert registry.get(submit(registry))
+
+
+def test_a_registry_that_is_made_while_one_looks_at_it_is_no_damaged_one(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its version must not be that of before and its tables those of after."""
+    begun = sqlite3.connect(database, isolation_level=None)
+    for statement in ("PRAGMA journal_mode = WAL", "CREATE TABLE x (y)", "DROP TABLE x"):
+        begun.execute(statement)
+    ask, others = registry_database._pragma, []
+
+    def ask_while_another_makes_it(connection: sqlite3.Connection, name: str) -> int:
+        answer = ask(connection, name)
+        if name == "application_id" and not others:
+            others.append("is at it")
+            with RunRegistry(database) as registry:
+                others.append(submit(registry))
+        return answer
+
+    monkeypatch.setattr(registry_database, "_pragma", ask_while_another_makes_it)
+    with closing(begun), RunRegistry(database) as registry:
+        assert [run.run_id for run in registry.list().runs] == others[1:]
 
 
 def test_two_processes_that_make_the_registry_at_once_make_one(database: Path) -> None:

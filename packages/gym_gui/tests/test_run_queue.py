@@ -89,3 +89,14 @@ def test_a_removed_run_waits_for_nothing():
     assert "a" not in queue
     assert len(queue) == 0
     assert queue.reason("a") == ""
+
+
+def test_a_run_that_asks_for_nothing_waits_behind_nobody():
+    """A sweep reserves no CPU: it starts when all are taken, wherever it stands in line."""
+    ledger = ResourceLedger(Inventory(1, 1000))
+    ledger.reserve("running", ResourceRequest(1))
+    queue = queue_of(Waiting("a", 1), Waiting("b", 2), Waiting("sweep", 3, cpus=0), Waiting("c", 4))
+    assert start_what_fits(queue, ledger) == ["sweep"]
+    assert start_what_fits(queue, ledger) == []
+    ledger.release("running")
+    assert start_what_fits(queue, ledger) == ["a"], "and takes nobody's place"

@@ -94,3 +94,21 @@ def test_an_exit_code_is_told_in_words(code, words):
 def test_a_run_that_completes_a_moment_after_its_fault_keeps_the_reason_of_the_fault() -> None:
     ending = conclude(EndingFacts(RunStatus.FAULT, 0, COMPLETED, fault="out of wall-clock time"))
     assert (ending.event, ending.reason) == (RunEvent.FAULTED, "out of wall-clock time")
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_final"),
+    [
+        (EndingFacts(EXEC, 1, FAILED, failure="10 trials failed", failed_for_good=True), True),
+        (EndingFacts(EXEC, 1, FAILED, failure="CUDA is out of memory"), False),
+        (EndingFacts(HSHK, 2, complaint="unknown environment"), True),
+        (EndingFacts(EXEC, -9), False),
+    ],
+)
+def test_what_would_only_repeat_itself_is_not_retried(facts: EndingFacts, is_final: bool) -> None:
+    assert (conclude(facts).event, conclude(facts).is_final) == (RunEvent.FAULTED, is_final)
+
+
+def test_a_cancelled_run_ends_for_the_reason_it_was_cancelled_for() -> None:
+    facts = EndingFacts(EXEC, 130, CANCELLED, cancel_requested=True, cancel_reason="pruned at step 100")
+    assert conclude(facts).reason == "pruned at step 100"

@@ -486,3 +486,16 @@ def test_an_example_with_one_change_is_right_or_has_problems_and_stays_in_its_fo
     if folder:
         assert ".." not in PurePosixPath(folder).parts
         assert not PurePosixPath(folder).is_absolute()
+
+
+def test_a_worker_that_only_has_others_work_reserves_no_cpu_and_is_started_again():
+    spec = WorkerSpec(
+        "sweep", "Sweep", "1", WorkerCapabilities("sweep", submits_runs=True), "sweep_worker.cli",
+        algorithms=(AlgorithmSpec("sweep", open_flags=True),),
+    )  # fmt: skip
+    worker = {"type": "sweep", "config": {"algo": "sweep", "env_id": "E", "total_timesteps": 5}}
+    config = validate_train_run_config({"metadata": {"worker": worker}}, workers=lambda name: spec)
+    assert (config.resources.cpus.requested, config.scheduling.retries) == (0, 20)
+    asked = {"metadata": {"worker": worker}, "resources": {"cpus": 1}, "scheduling": {"retries": 0}}
+    config = validate_train_run_config(asked, workers=lambda name: spec)
+    assert (config.resources.cpus.requested, config.scheduling.retries) == (1, 0), "unless it is told otherwise"

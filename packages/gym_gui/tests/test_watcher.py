@@ -67,3 +67,13 @@ async def test_a_watcher_of_one_run_hears_of_no_other_and_one_that_waits_is_woke
     assert not waiting.done()
     watcher.offer(records[0], event(records[0], 1))
     assert (await asyncio.wait_for(waiting, 10))[0].run_id == records[0].run_id
+
+
+async def test_a_worker_hears_of_the_runs_it_asked_for_alone(records: list[RunRecord]) -> None:
+    mine = replace(records[1], submitted_by=records[0].run_id)
+    watcher = Watcher("", submitted_by=records[0].run_id)
+    for seq, record in enumerate((records[0], mine, records[2]), 1):
+        watcher.offer(record, event(record, seq))
+    assert (await watcher.get())[0].run_id == mine.run_id
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(watcher.get(), 0.05)

@@ -34,6 +34,8 @@ class WorkerCapabilities:
     supports_pause: bool = False
     """Obeys PAUSE and RESUME itself; otherwise the daemon pauses with SIGSTOP"""
     lane: Lane = Lane.ANALYTICS
+    submits_runs: bool = False
+    """Submits, watches and cancels runs of its own with its session token (a sweep); what it asked for ends with it"""
 
     @property
     def requires_live_telemetry(self) -> bool:

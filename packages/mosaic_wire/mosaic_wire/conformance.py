@@ -74,16 +74,42 @@ class WorkerConformance:
         for worker in started:
             worker.close()
 
-    @pytest.fixture
-    def spec(self) -> WorkerSpec:
-        return WorkerSpec.from_json(json.loads(self._describe().stdout))
-
-    def _describe(self) -> subprocess.CompletedProcess[str]:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def described(cls) -> subprocess.CompletedProcess[str]:
+        """What `--describe` printed, and on stderr what it imported; asked for once."""
         variables = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1", env.CUDA_VISIBLE_DEVICES: ""}
         return subprocess.run(
-            [*self.worker_argv, "--describe"], env=variables, capture_output=True, text=True, timeout=self.patience_s,
+            [*cls.worker_argv, "--describe"], env=variables, capture_output=True, text=True, timeout=cls.patience_s,
             check=True, stdin=subprocess.DEVNULL,
         )  # fmt: skip
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def spec(cls, described: subprocess.CompletedProcess[str]) -> WorkerSpec:
+        return WorkerSpec.from_json(json.loads(described.stdout))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def completed(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+        """A run beside a daemon from its start to its end, with a secret in its config; several tests look at it."""
+        extras = {**cls.worker_config.get("extras", {}), "wandb_api_key": CANARY}
+        config, home = {**cls.worker_config, "extras": extras}, Home(tmp_path_factory.mktemp("completed") / "home")
+        with (
+            PlayDaemon(run_token="run-token-of-this-class") as daemon,
+            WorkerProcess(cls.worker_argv, config, home, daemon=daemon) as worker,
+        ):
+            worker.wait(cls.patience_s)
+            yield worker
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def alone(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+        """A run without a daemon from its start to its end."""
+        home = Home(tmp_path_factory.mktemp("alone") / "home")
+        with WorkerProcess(cls.worker_argv, cls.worker_config, home) as worker:
+            worker.wait(cls.patience_s)
+            yield worker
 
     def _wait(self, predicate: Callable[[], object], what: str, worker: WorkerProcess) -> None:
         def over_or_true() -> object:
@@ -121,15 +147,15 @@ class WorkerConformance:
         assert spec.algorithms, "a worker without algorithms cannot run anything"
         assert spec.algorithm(str(self.worker_config["algo"])) is not None
 
-    def test_describe_does_not_import_what_is_slow(self) -> None:
-        imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in self._describe().stderr.splitlines()}
+    def test_describe_does_not_import_what_is_slow(self, described: subprocess.CompletedProcess[str]) -> None:
+        imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in described.stderr.splitlines()}
         slow = imported & set(self.modules_describe_must_not_import)
         assert not slow, f"--describe imports {', '.join(sorted(slow))}; import it where it is used"
 
     # -- a run that goes well
 
-    def test_a_run_registers_reports_and_completes(self, start: StartWorker, daemon: PlayDaemon) -> None:
-        worker = start(self.worker_config, daemon=daemon)
+    def test_a_run_registers_reports_and_completes(self, completed: WorkerProcess) -> None:
+        worker, daemon = completed, _daemon_of(completed)
         self._check_ending(worker, "run_completed", ExitOutcome.COMPLETED, 0)
         registration = daemon.registrations[0]
         assert (registration.run_id, registration.attempt) == (worker.run_id, 1)
@@ -140,19 +166,16 @@ class WorkerConformance:
         assert not daemon.strangers, f"calls without the right token: {daemon.strangers}"
         assert worker.event_names().count("run_completed") == 1
 
-    def test_the_daemon_hears_of_the_last_event(self, start: StartWorker, daemon: PlayDaemon) -> None:
-        worker = start(self.worker_config, daemon=daemon)
-        worker.wait(self.patience_s)
-        assert max(beat.lifecycle_seq for beat in daemon.heartbeats) == worker.events()[-1].seq
+    def test_the_daemon_hears_of_the_last_event(self, completed: WorkerProcess) -> None:
+        beats = _daemon_of(completed).heartbeats
+        assert max(beat.lifecycle_seq for beat in beats) == completed.events()[-1].seq
 
-    def test_lifecycle_lines_also_go_to_stdout(self, start: StartWorker) -> None:
-        worker = start(self.worker_config)
-        assert worker.wait(self.patience_s) == 0, worker.stderr()[-2000:]
-        printed = [json.loads(line)["event"] for line in worker.stdout().splitlines() if line.startswith('{"event"')]
-        assert printed == worker.event_names()
+    def test_lifecycle_lines_also_go_to_stdout(self, alone: WorkerProcess) -> None:
+        printed = [json.loads(line)["event"] for line in alone.stdout().splitlines() if line.startswith('{"event"')]
+        assert printed == alone.event_names()
 
-    def test_a_run_works_without_a_daemon(self, start: StartWorker) -> None:
-        self._check_ending(start(self.worker_config), "run_completed", ExitOutcome.COMPLETED, 0)
+    def test_a_run_works_without_a_daemon(self, alone: WorkerProcess) -> None:
+        self._check_ending(alone, "run_completed", ExitOutcome.COMPLETED, 0)
 
     def test_a_nested_config_works_too(self, start: StartWorker, spec: WorkerSpec) -> None:
         part = {"type": spec.name, "module": spec.module, "config": dict(self.worker_config)}
@@ -312,15 +335,20 @@ class WorkerConformance:
 
     # -- secrets
 
-    def test_secrets_turn_up_nowhere(self, start: StartWorker, daemon: PlayDaemon, home: Home) -> None:
-        extras = {**self.worker_config.get("extras", {}), "wandb_api_key": CANARY}
-        worker = start({**self.worker_config, "extras": extras}, daemon=daemon)
-        assert worker.wait(self.patience_s) == 0, worker.stderr()[-2000:]
-        worker.config_file.unlink()  # the test wrote it there; the daemon would not
+    def test_secrets_turn_up_nowhere(self, completed: WorkerProcess) -> None:
+        assert completed.wait(self.patience_s) == 0, completed.stderr()[-2000:]
+        daemon = _daemon_of(completed)
         told = [*daemon.registrations, *daemon.heartbeats]
         assert not [message for message in told if CANARY in str(message)]
-        found = [path for path in home.root.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+        # The config alone has it: the test wrote it there; the daemon would not.
+        files = [path for path in completed.home.root.rglob("*") if path.is_file() and path != completed.config_file]
+        found = [path for path in files if CANARY.encode() in path.read_bytes()]
         assert not found, f"the secret stands in {found}"
         token = daemon.run_token.encode()
-        found = [path for path in home.root.rglob("*") if path.is_file() and token in path.read_bytes()]
+        found = [path for path in files if token in path.read_bytes()]
         assert not found, f"the run token stands in {found}"
+
+
+def _daemon_of(worker: WorkerProcess) -> PlayDaemon:
+    assert worker.daemon is not None
+    return worker.daemon

@@ -76,6 +76,16 @@ class DaemonLink:
         """Called when the daemon has room for telemetry again"""
         self._changed = threading.Condition()  # guards the four above
 
+    @property
+    def stub(self) -> TrainerServiceStub:
+        """For calls of a worker that has more to ask (`mosaic_wire.child_runs`)."""
+        return self._stub
+
+    @property
+    def session_metadata(self) -> tuple[tuple[str, str], ...]:
+        """What a call of this session carries; empty before the registration."""
+        return self._metadata
+
     # -- registration
 
     def register(

@@ -5,6 +5,7 @@ WireError
 ├── ConfigProblems         a config document is wrong in one or more places
 ├── SpecError              a worker description cannot be used
 ├── DamagedCheckpoint      a checkpoint is not what was written
+├── ChildRunRefused        the daemon does not take a run that a worker asked for
 └── SessionError           the worker cannot talk to its daemon
     ├── RegistrationRefused   the daemon does not want this worker
     └── SessionStopped        SIGTERM came before the daemon answered
@@ -70,6 +71,15 @@ class RegistrationRefused(SessionError):
 
 class TelemetryRefused(WireError):
     """The daemon does not take this run's steps or episodes, and says why."""
+
+
+class ChildRunRefused(WireError):
+    """The daemon answered a worker that asks for runs of its own, and says why not."""
+
+    def __init__(self, words: str, code: object = None) -> None:
+        super().__init__(words)
+        self.code = code
+        """gRPC's status code"""
 
 
 class SessionStopped(SessionError):

@@ -88,6 +88,15 @@ class Home:
         return self.trainer / "daemon.json"
 
     @property
+    def identity(self) -> tuple[int, ...]:
+        """What tells a home from its copies, by whatever path it is reached; nothing when it cannot be looked at."""
+        try:
+            status = self.trainer.stat()
+        except OSError:
+            return ()
+        return status.st_dev, status.st_ino
+
+    @property
     def daemon_log(self) -> Path:
         return self.root / "logs" / "daemon.log"
 

@@ -40,6 +40,7 @@ from mosaic_wire.redaction import is_secret_key, redact_document, redact_text, s
 
 if TYPE_CHECKING:  # a worker without a daemon does not pay for grpc
     from mosaic_wire.bridge import MetricBridge
+    from mosaic_wire.child_runs import ChildRuns
     from mosaic_wire.daemon_link import DaemonLink
     from mosaic_wire.event_batch import EventBatch
     from mosaic_wire.system_metrics import SystemSampler
@@ -238,6 +239,14 @@ class WorkerSession:
         self._link.on_credits = telemetry.grant
         self._telemetry = telemetry
         return telemetry
+
+    def child_runs(self) -> ChildRuns | None:
+        """The runs that this worker asks for, if its capabilities say `submits_runs`; None without a daemon."""
+        if self._link is None:
+            return None
+        from mosaic_wire.child_runs import ChildRuns
+
+        return ChildRuns(self._link, self.run_id, self.stop_requested)
 
     def emit(self, kind: LifecycleKind, payload: Mapping[str, Any] | None = None) -> RunLifecycleEvent:
         """Append an event to the lifecycle file, print it, and poke the daemon. Secrets are removed first."""

@@ -224,6 +224,7 @@ class WorkerProcess:
         environment: Mapping[str, str] | None = None,
         attempt: int = 1,
     ) -> None:
+        self.home = home
         self.run_id = run_id or new_run_id()
         self.folder: RunFolder = home.run_folder(self.run_id)
         self.mark = f"{self.run_id}.{attempt}.{secrets.token_hex(4)}"

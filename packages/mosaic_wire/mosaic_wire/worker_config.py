@@ -34,7 +34,7 @@ EXTRAS_THAT_ARE_NOT_PARAMETERS = frozenset({
     "fastlane_only", "fastlane_slot", "fastlane_video_mode", "fastlane_grid_limit", "fastlane_enabled", "mode",
     "policy_path", "checkpoint_path", "checkpoint_dir", "checkpoint_freq", "curriculum_schedule",
     "eval_capture_video", "eval_episodes", "eval_gamma", "eval_max_episode_steps", "eval_max_episode_seconds",
-    "eval_batch_size", "eval_repeat", "eval_deterministic", "requirements", "source", "script_path",
+    "eval_batch_size", "eval_repeat", "eval_deterministic", "eval_policy", "requirements", "source", "script_path",
     "minimal_telemetry", "optuna_db", "agent", "env_kwargs", "script_sha256", "no_progress", "no_progress_s",
     "install_missing",
 })  # fmt: skip

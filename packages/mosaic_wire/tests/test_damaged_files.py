@@ -1,4 +1,4 @@
-"""Every file of the wire, cut at every byte and with every bit flipped: never a crash, never a wrong value believed."""
+"""Every file of the wire, cut at every byte and with bits flipped: never a crash, never a wrong value believed."""
 
 from __future__ import annotations
 
@@ -112,13 +112,14 @@ def test_a_file_cut_at_any_byte_is_refused(tmp_path: Path, name: str) -> None:
         assert read(path) is None, f"cut after {length} bytes: {whole[:length][-30:]!r}"
 
 
+@pytest.mark.parametrize("most", [1_000, pytest.param(10**9, marks=pytest.mark.slow)], ids=["some", "all"])
 @pytest.mark.parametrize("name", FILES)
-def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path, name: str) -> None:
+def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path, name: str, most: int) -> None:
     write, read = FILES[name]
     path = tmp_path / name
     write(path)
     whole, meaning = path.read_bytes(), read(path)
-    for bit in range(8 * len(whole)):
+    for bit in random.Random(1).sample(range(8 * len(whole)), min(most, 8 * len(whole))):
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)

@@ -24,8 +24,16 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "watch": ("watch", "Follow runs live."),
         "metrics": ("metrics", "The curves of a run: a table, or their points."),
         "frames": ("frames", "Record a clip of what a run draws."),
+        "tensorboard": ("tensorboard", "Serve TensorBoard for some runs."),
         "logs": ("logs", "Print what a run wrote."),
         "story": ("story", "What happened to a run, step by step."),
+    },
+    "Compare": {
+        "plot": ("plot", "Draw curves of runs, seeds taken together, into a file or here."),
+        "compare": ("compare", "Runs side by side: returns, speed, parameters, and who is better."),
+        "bench": ("bench", "Train algorithms with several seeds and write a report."),
+        "sweep": ("sweep", "Look for good hyper-parameters."),
+        "report": ("report", "Write a report of runs that can be read offline."),
     },
     "Steer": {
         "cancel": ("control", "End runs."),

@@ -67,7 +67,7 @@ def start(cli: Cli, /, timeout: float, **listening: Any) -> int:
 def stop(cli: Cli, /, force: bool, timeout: float) -> int:
     """Stop the daemon. Its runs go on; the next daemon takes them over."""
     from gym_gui.services.trainer.errors import DaemonUnreachable
-    from gym_gui.services.trainer.local_daemon import running_record, stop_process, wait_for_end
+    from gym_gui.services.trainer.local_daemon import running_record, silence_message, stop_process, wait_for_end
 
     if cli.connect:
         with cli.client() as client:
@@ -79,12 +79,15 @@ def stop(cli: Cli, /, force: bool, timeout: float) -> int:
         return 0
     running = 0
     try:
+        if record.is_stopped():  # it could not answer, however long we waited
+            raise DaemonUnreachable(silence_message(cli.home, timeout))
         with cli.client() as client:
             running = client.shutdown()
     except DaemonUnreachable as error:
         if not force:
             raise DaemonUnreachable(f"{error}; --force ends its process") from error
-    if not wait_for_end(record, timeout) and not (force and stop_process(record, timeout_s=timeout)):
+    patience_s = 0 if record.is_stopped() else timeout
+    if not wait_for_end(record, patience_s) and not (force and stop_process(record, timeout_s=timeout)):
         say(f"mosaic: the daemon (pid {record.pid}) is still there after {timeout:g} s; --force ends its process")
         return 1
     _say_stopped(running)

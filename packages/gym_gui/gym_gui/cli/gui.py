@@ -28,6 +28,9 @@ def gui_command(cli: Cli, /, theme: str | None) -> int:
     _check_that_qt_can_run()
     if not cli.connect and (cli.token_file or cli.tls_ca):
         raise click.UsageError("--token-file and --tls-ca belong to --connect HOST:PORT")
+    # Read when gRPC is loaded. Its handlers of fork() disturb the processes that QtWebEngine starts, and are for
+    # programs that fork without exec, which nothing here does.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     token = cli.remote_token() if cli.connect else ""
     if cli.connect:
         cli.client().close()  # a wrong address or certificate is said here, not in a window that never fills

@@ -98,6 +98,7 @@ def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: s
 )  # fmt: skip
 @click.option("--install-missing", is_flag=True, help="Install what the run lacks before it starts.")
 @click.option("--worker", metavar="NAME", help="The worker, when several have the algorithm.")
+@click.option("--from-trial", metavar="SWEEP[:N]", help="The values of a sweep's best trial, or of its trial N.")
 @click.option("--idempotency-key", metavar="KEY", help="The same key queues the same run only once.")
 @click.option("-d", "--detach", is_flag=True, help="Queue and return, do not follow.")
 @click.option("--json", "as_json", is_flag=True, help="Print the queued runs as JSON (with --detach).")
@@ -112,6 +113,8 @@ def train_command(ctx: click.Context, /, words: tuple[str, ...], wants_help: boo
       mosaic train ./my_ppo.py CartPole-v1 --learning-rate 3e-4
     """
     cli = ctx.find_object(Cli) or Cli()
+    if options["from_trial"] and not wants_help:
+        return _train_trial(ctx, cli, words, options)
     if not words:
         if wants_help:
             click.echo(ctx.get_help())
@@ -132,20 +135,32 @@ def train_command(ctx: click.Context, /, words: tuple[str, ...], wants_help: boo
         return 0
     order = _check(ctx, spec, algorithm, script, rest, options)
     with cli.client(start=True) as client:
-        runs = _queue(client, order, options)
-        if options["detach"]:
-            _say_queued(runs, as_json=options["as_json"])
-            return 0
-        for run in runs:
-            say(f"queued {title_of(run)}  {run.run_id}")
-        from gym_gui.cli.progress import follow
-        from gym_gui.cli.summary import say_how_to_return, summarise
+        return _follow(client, _queue(client, order, options), options)
 
-        ended = follow(client, runs)
-        if ended is None:
-            say_how_to_return(runs)
-            return 130
-        return summarise(client, ended, expect_return=options["expect_return"])
+
+def _train_trial(ctx: click.Context, cli: Cli, words: tuple[str, ...], options: dict[str, Any]) -> int:
+    if words:
+        raise click.UsageError(f"the trial says what is trained; what is {' '.join(words)!r}?", ctx)
+    from gym_gui.cli.from_trial import queue_trial
+
+    with cli.client(start=True) as client:
+        return _follow(client, queue_trial(client, options["from_trial"], options), options)
+
+
+def _follow(client: TrainerClient, runs: list[pb.Run], options: dict[str, Any]) -> int:
+    if options["detach"]:
+        _say_queued(runs, as_json=options["as_json"])
+        return 0
+    for run in runs:
+        say(f"queued {title_of(run)}  {run.run_id}")
+    from gym_gui.cli.progress import follow
+    from gym_gui.cli.summary import say_how_to_return, summarise
+
+    ended = follow(client, runs)
+    if ended is None:
+        say_how_to_return(runs)
+        return 130
+    return summarise(client, ended, expect_return=options["expect_return"])
 
 
 def _check(

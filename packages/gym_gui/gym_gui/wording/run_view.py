@@ -154,6 +154,7 @@ def run_document(run: pb.Run) -> dict[str, Any]:
         "flags": list(run.flags),
         "queue_reason": run.queue_reason,
         "parent": _parent(run),
+        "submitted_by": run.submitted_by or None,
         "created_at": run.created_at or None,
         "started_at": run.started_at or None,
         "finished_at": run.finished_at or None,

@@ -7,6 +7,7 @@ Credentials travel in metadata, never in messages, so that a logged message cann
   clients   authorization: Bearer <daemon token>
   workers   x-mosaic-run-token: <run token>          on RegisterWorker
             x-mosaic-session-token: <session token>  on every later call of the worker
+            x-mosaic-run-id: <its run>               where a worker submits and watches runs of its own (a sweep)
 
 After a change: `make proto`.
 """
@@ -96,6 +97,30 @@ class RunRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunRequest: _TypeAlias = RunRequest  # noqa: Y015
+
+@_typing.final
+class CancelRunRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """a full ULID"""
+    reason: _builtins.str
+    """why, for people; empty: on request"""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelRunRequest: _TypeAlias = CancelRunRequest  # noqa: Y015
 
 @_typing.final
 class PauseRunRequest(_message.Message):
@@ -276,6 +301,7 @@ class Run(_message.Message):
     FLAGS_FIELD_NUMBER: _builtins.int
     QUEUE_REASON_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
+    SUBMITTED_BY_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     STARTED_AT_FIELD_NUMBER: _builtins.int
     FINISHED_AT_FIELD_NUMBER: _builtins.int
@@ -323,6 +349,8 @@ class Run(_message.Message):
     archived: _builtins.bool
     queue_reason: _builtins.str
     """why it waits, while INIT"""
+    submitted_by: _builtins.str
+    """the run whose worker asked for this one (a sweep); empty: a client did"""
     created_at: _builtins.float
     """unix seconds; 0 = not yet"""
     started_at: _builtins.float
@@ -392,6 +420,7 @@ class Run(_message.Message):
         flags: _abc.Iterable[_builtins.str] | None = ...,
         queue_reason: _builtins.str = ...,
         parent: Global___ParentRun | None = ...,
+        submitted_by: _builtins.str = ...,
         created_at: _builtins.float = ...,
         started_at: _builtins.float = ...,
         finished_at: _builtins.float = ...,
@@ -413,7 +442,7 @@ class Run(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_episodic_return", b"_episodic_return", "_eta_s", b"_eta_s", "_seconds_since_step", b"_seconds_since_step", "_seed", b"_seed", "_sps", b"_sps", "episodic_return", b"episodic_return", "eta_s", b"eta_s", "parent", b"parent", "seconds_since_step", b"seconds_since_step", "seed", b"seed", "sps", b"sps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episodic_return", b"_episodic_return", "_eta_s", b"_eta_s", "_seconds_since_step", b"_seconds_since_step", "_seed", b"_seed", "_sps", b"_sps", "algo", b"algo", "archived", b"archived", "attempt", b"attempt", "capabilities_json", b"capabilities_json", "cpus", b"cpus", "created_at", b"created_at", "env_id", b"env_id", "episodic_return", b"episodic_return", "eta_s", b"eta_s", "event_seq", b"event_seq", "extras_json", b"extras_json", "finished_at", b"finished_at", "flags", b"flags", "gpu_ids", b"gpu_ids", "gpus", b"gpus", "logs_dir", b"logs_dir", "max_wallclock_minutes", b"max_wallclock_minutes", "memory_mb", b"memory_mb", "metrics", b"metrics", "name", b"name", "notes", b"notes", "number", b"number", "outcome", b"outcome", "parent", b"parent", "pid", b"pid", "priority", b"priority", "protocol_version", b"protocol_version", "queue_reason", b"queue_reason", "reason", b"reason", "result_json", b"result_json", "retries", b"retries", "run_dir", b"run_dir", "run_id", b"run_id", "seconds_since_step", b"seconds_since_step", "seed", b"seed", "size_bytes", b"size_bytes", "sps", b"sps", "started_at", b"started_at", "status", b"status", "step", b"step", "tags", b"tags", "total", b"total", "worker_id", b"worker_id", "worker_type", b"worker_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episodic_return", b"_episodic_return", "_eta_s", b"_eta_s", "_seconds_since_step", b"_seconds_since_step", "_seed", b"_seed", "_sps", b"_sps", "algo", b"algo", "archived", b"archived", "attempt", b"attempt", "capabilities_json", b"capabilities_json", "cpus", b"cpus", "created_at", b"created_at", "env_id", b"env_id", "episodic_return", b"episodic_return", "eta_s", b"eta_s", "event_seq", b"event_seq", "extras_json", b"extras_json", "finished_at", b"finished_at", "flags", b"flags", "gpu_ids", b"gpu_ids", "gpus", b"gpus", "logs_dir", b"logs_dir", "max_wallclock_minutes", b"max_wallclock_minutes", "memory_mb", b"memory_mb", "metrics", b"metrics", "name", b"name", "notes", b"notes", "number", b"number", "outcome", b"outcome", "parent", b"parent", "pid", b"pid", "priority", b"priority", "protocol_version", b"protocol_version", "queue_reason", b"queue_reason", "reason", b"reason", "result_json", b"result_json", "retries", b"retries", "run_dir", b"run_dir", "run_id", b"run_id", "seconds_since_step", b"seconds_since_step", "seed", b"seed", "size_bytes", b"size_bytes", "sps", b"sps", "started_at", b"started_at", "status", b"status", "step", b"step", "submitted_by", b"submitted_by", "tags", b"tags", "total", b"total", "worker_id", b"worker_id", "worker_type", b"worker_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__episodic_return: _TypeAlias = _typing.Literal["episodic_return"]  # noqa: Y015
     _WhichOneofArgType__episodic_return: _TypeAlias = _typing.Literal["_episodic_return", b"_episodic_return"]  # noqa: Y015
@@ -449,12 +478,15 @@ class ListRunsRequest(_message.Message):
     INCLUDE_ARCHIVED_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     RUN_ID_PREFIX_FIELD_NUMBER: _builtins.int
+    SUBMITTED_BY_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """in id, name, algo, env_id, notes"""
     include_archived: _builtins.bool
     limit: _builtins.int
     """0: all"""
     run_id_prefix: _builtins.str
+    submitted_by: _builtins.str
+    """runs that the worker of this run asked for"""
     @_builtins.property
     def statuses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """any of"""
@@ -477,10 +509,11 @@ class ListRunsRequest(_message.Message):
         include_archived: _builtins.bool = ...,
         limit: _builtins.int = ...,
         run_id_prefix: _builtins.str = ...,
+        submitted_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_archived", b"include_archived", "limit", b"limit", "outcomes", b"outcomes", "run_id_prefix", b"run_id_prefix", "statuses", b"statuses", "tags", b"tags", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_archived", b"include_archived", "limit", b"limit", "outcomes", b"outcomes", "run_id_prefix", b"run_id_prefix", "statuses", b"statuses", "submitted_by", b"submitted_by", "tags", b"tags", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -765,6 +798,7 @@ class StreamRunMetricsRequest(_message.Message):
     UNTIL_STEP_FIELD_NUMBER: _builtins.int
     MAX_POINTS_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
+    MEANS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     since_step: _builtins.int
     """a stretch of steps, both ends included"""
@@ -773,6 +807,8 @@ class StreamRunMetricsRequest(_message.Message):
     """per curve; more are thinned so that the extremes stay. 0: 2,000, -1: every one"""
     follow: _builtins.bool
     """until the run ends"""
+    means: _builtins.bool
+    """thinned to the means of stretches instead: what is smoothed or averaged afterwards"""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """or patterns (losses/*); empty: all"""
@@ -786,10 +822,11 @@ class StreamRunMetricsRequest(_message.Message):
         until_step: _builtins.int | None = ...,
         max_points: _builtins.int = ...,
         follow: _builtins.bool = ...,
+        means: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_until_step", b"_until_step", "until_step", b"until_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_until_step", b"_until_step", "follow", b"follow", "max_points", b"max_points", "run_id", b"run_id", "since_step", b"since_step", "tags", b"tags", "until_step", b"until_step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_until_step", b"_until_step", "follow", b"follow", "max_points", b"max_points", "means", b"means", "run_id", b"run_id", "since_step", b"since_step", "tags", b"tags", "until_step", b"until_step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__until_step: _TypeAlias = _typing.Literal["until_step"]  # noqa: Y015
     _WhichOneofArgType__until_step: _TypeAlias = _typing.Literal["_until_step", b"_until_step"]  # noqa: Y015

@@ -41,7 +41,7 @@ class TrainerServiceStub:
                 _registered_method=True)
         self.CancelRun = channel.unary_unary(
                 '/gymgui.trainer.TrainerService/CancelRun',
-                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunRequest.SerializeToString,
+                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.CancelRunRequest.SerializeToString,
                 response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.Run.FromString,
                 _registered_method=True)
         self.PauseRun = channel.unary_unary(
@@ -400,7 +400,7 @@ def add_TrainerServiceServicer_to_server(servicer, server):
             ),
             'CancelRun': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelRun,
-                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunRequest.FromString,
+                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.CancelRunRequest.FromString,
                     response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.Run.SerializeToString,
             ),
             'PauseRun': grpc.unary_unary_rpc_method_handler(
@@ -601,7 +601,7 @@ class TrainerService:
             request,
             target,
             '/gymgui.trainer.TrainerService/CancelRun',
-            mosaic__wire_dot_proto_dot_trainer__pb2.RunRequest.SerializeToString,
+            mosaic__wire_dot_proto_dot_trainer__pb2.CancelRunRequest.SerializeToString,
             mosaic__wire_dot_proto_dot_trainer__pb2.Run.FromString,
             options,
             channel_credentials,

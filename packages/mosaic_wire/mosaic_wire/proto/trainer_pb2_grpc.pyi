@@ -7,6 +7,7 @@ Credentials travel in metadata, never in messages, so that a logged message cann
   clients   authorization: Bearer <daemon token>
   workers   x-mosaic-run-token: <run token>          on RegisterWorker
             x-mosaic-session-token: <session token>  on every later call of the worker
+            x-mosaic-run-id: <its run>               where a worker submits and watches runs of its own (a sweep)
 
 After a change: `make proto`.
 """
@@ -41,7 +42,7 @@ class TrainerServiceStub:
     def __new__(cls, channel: _aio.Channel) -> TrainerServiceAsyncStub: ...
     SubmitRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.SubmitRunRequest, _trainer_pb2.SubmitRunResponse]
     """---- runs"""
-    CancelRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.Run]
+    CancelRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.CancelRunRequest, _trainer_pb2.Run]
     PauseRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.PauseRunRequest, _trainer_pb2.Run]
     ResumeRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ResumeRunRequest, _trainer_pb2.Run]
     """A paused run goes on; a released one is queued again; a finished one becomes the parent of a new run."""
@@ -86,7 +87,7 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     SubmitRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.SubmitRunRequest, _trainer_pb2.SubmitRunResponse]  # type: ignore[assignment]
     """---- runs"""
-    CancelRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.Run]  # type: ignore[assignment]
+    CancelRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.CancelRunRequest, _trainer_pb2.Run]  # type: ignore[assignment]
     PauseRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.PauseRunRequest, _trainer_pb2.Run]  # type: ignore[assignment]
     ResumeRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ResumeRunRequest, _trainer_pb2.Run]  # type: ignore[assignment]
     """A paused run goes on; a released one is queued again; a finished one becomes the parent of a new run."""
@@ -138,7 +139,7 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def CancelRun(
         self,
-        request: _trainer_pb2.RunRequest,
+        request: _trainer_pb2.CancelRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_trainer_pb2.Run, _abc.Awaitable[_trainer_pb2.Run]]: ...
 

@@ -15,19 +15,19 @@ from typing import Any, TypeVar
 from mosaic_wire.files import SEAL, json_bytes, unseal
 from mosaic_wire.ids import is_run_id
 from mosaic_wire.redaction import REDACTED, is_secret_key, redact_text
+from mosaic_wire.secret_refs import is_secret_ref
 from pydantic import TypeAdapter, ValidationError
 
 from gym_gui.services.trainer.errors import ArchiveRefused, InvalidConfig
 from gym_gui.services.trainer.fsm import RunStatus
 from gym_gui.services.trainer.records import RunRecord, StoryEvent
-from gym_gui.services.trainer.secrets import is_secret_ref
 from gym_gui.services.trainer.validation.json_document import read_config_text
 
 _OF_THE_DAEMON = frozenset(
     {
         "pid", "start_ticks", "boot_id", "mark", "run_token_sha256", "session_token_sha256", "worker_instance",
-        "lifecycle_seq", "cancel_requested", "pause_requested", "paused_by_signal", "released", "stalled",
-        "no_progress", "claimed", "gpu_ids", "queue_reason",
+        "lifecycle_seq", "cancel_requested", "cancel_reason", "pause_requested", "paused_by_signal", "released",
+        "stalled", "no_progress", "claimed", "gpu_ids", "queue_reason",
     }
 )  # fmt: skip
 """Means something to the daemon that ran it, on its machine, and to nobody else."""
@@ -81,6 +81,8 @@ def read_record(path: Path) -> RunRecord:
         )
     if record.parent is not None and not is_run_id(record.parent.run_id):
         raise ArchiveRefused("run.json: parent.run_id is not a run id")
+    if record.submitted_by and not is_run_id(record.submitted_by):
+        raise ArchiveRefused("run.json: submitted_by is not a run id")
     return record
 
 

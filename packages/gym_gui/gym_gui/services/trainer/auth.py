@@ -14,8 +14,15 @@ PUBLISHING = ("PublishRunMetrics", "PublishRunSteps", "PublishRunEpisodes")
 WORKER_METHODS = frozenset(_SERVICE + name for name in ("RegisterWorker", "Heartbeat", "ControlStream", *PUBLISHING))
 """These carry a run's token; the trainer checks it against the run."""
 
+SUBMITTER_METHODS = frozenset(
+    _SERVICE + name
+    for name in ("SubmitRun", "CancelRun", "GetRun", "ListRuns", "WatchRuns", "ListRunMetrics", "StreamRunMetrics")
+)
+"""Clients call these; so do workers that submit runs of their own, with their session token: the service checks it"""
+
 RUN_TOKEN_KEY = "x-mosaic-run-token"
 SESSION_TOKEN_KEY = "x-mosaic-session-token"
+RUN_ID_KEY = "x-mosaic-run-id"
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
@@ -29,6 +36,8 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
     ) -> Any:
         handler = await continuation(details)
         if handler is None or details.method in WORKER_METHODS:
+            return handler
+        if details.method in SUBMITTER_METHODS and metadata_value(details.invocation_metadata, SESSION_TOKEN_KEY):
             return handler
         given = metadata_value(details.invocation_metadata, "authorization").encode()
         return handler if hmac.compare_digest(given, self._expected) else _refusing(handler)

@@ -183,6 +183,7 @@ class TrainerClient:
         include_archived: bool = False,
         limit: int = 0,
         run_id_prefix: str = "",
+        submitted_by: str = "",
     ) -> pb.ListRunsResponse:
         """Runs, newest first; `matching` counts them before the limit (0: all)."""
         request = pb.ListRunsRequest(
@@ -193,6 +194,7 @@ class TrainerClient:
             include_archived=include_archived,
             limit=limit,
             run_id_prefix=run_id_prefix,
+            submitted_by=submitted_by,
         )
         return self._call(self._stub.ListRuns, request)
 
@@ -223,15 +225,17 @@ class TrainerClient:
         since_step: int = 0,
         until_step: int | None = None,
         max_points: int = 0,
+        means: bool = False,
         follow: bool = False,
     ) -> RpcStream[pb.RunMetrics]:
-        """Curves of a run (patterns such as losses/* too), thinned to `max_points` each with their extremes kept."""
+        """Curves of a run (patterns such as losses/* too), thinned to `max_points` each: extremes kept, or means."""
         request = pb.StreamRunMetricsRequest(
             run_id=run_id,
             tags=tags,
             since_step=since_step,
             until_step=until_step,
             max_points=max_points,
+            means=means,
             follow=follow,
         )
         return self._stream(self._stub.StreamRunMetrics, request)
@@ -257,9 +261,9 @@ class TrainerClient:
         request = pb.StreamTelemetryRequest(run_id=run_id, since_seq=since_seq, episode=episode, follow=follow)
         return self._stream(self._stub.StreamRunEpisodes, request)
 
-    def cancel(self, run_id: str) -> pb.Run:
+    def cancel(self, run_id: str, *, reason: str = "") -> pb.Run:
         """Ask for the end of a run; it is TERM when its whole process tree is gone."""
-        return self._call(self._stub.CancelRun, pb.RunRequest(run_id=run_id))
+        return self._call(self._stub.CancelRun, pb.CancelRunRequest(run_id=run_id, reason=reason))
 
     def pause(self, run_id: str, *, release: bool = False) -> pb.Run:
         """Hold a run; with `release` it is checkpointed and gives its CPUs and GPUs back."""
@@ -287,7 +291,7 @@ class TrainerClient:
         add_tags: Iterable[str] = (),
         remove_tags: Iterable[str] = (),
     ) -> pb.Run:
-        """Change what people wrote about a run; None leaves a field as it is."""
+        """Change what people wrote about a run; None leaves a field as it is. A finished run is measured again."""
         request = pb.UpdateRunRequest(
             run_id=run_id,
             name=name,

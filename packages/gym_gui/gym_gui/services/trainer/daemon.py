@@ -47,6 +47,7 @@ from gym_gui.services.trainer.secrets import SecretStore
 from gym_gui.services.trainer.service import TrainerService
 from gym_gui.services.trainer.tokens import load_or_create_token
 from gym_gui.services.trainer.trainer import Trainer
+from gym_gui.services.user_secrets import UserSecrets
 
 logger = logging.getLogger(__name__)
 
@@ -203,6 +204,7 @@ async def _serve_journal(
         metrics=metrics,
         telemetry=telemetry,
         secret_store=secret_store,
+        user_secrets=UserSecrets(config_home()),
         settings=settings,
     )
     service = TrainerService(trainer, ledger, stopping.set)
@@ -292,6 +294,7 @@ def _write_record(home: Home, addresses: tuple[str, ...]) -> None:
             "unix": addresses[0],
             "tcp": addresses[1],
             "started_at": time.time(),
+            "folder": list(home.identity),
         },
         mode=0o600,
         sealed=True,

@@ -33,13 +33,14 @@ from gym_gui.services.trainer.launching import RunLauncher
 from gym_gui.services.trainer.masking import SecretMask
 from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.preparing import INSTALL_MISSING
-from gym_gui.services.trainer.process_tree import ProcessIdentity
+from gym_gui.services.trainer.process_tree import ProcessIdentity, read_home
 from gym_gui.services.trainer.records import RunRecord
 from gym_gui.services.trainer.resources import Reservation, ResourceLedger, ResourceRequest
 from gym_gui.services.trainer.run_files import size_of_run
 from gym_gui.services.trainer.run_queue import RunQueue
 from gym_gui.services.trainer.run_supervisor import Finished, RunSupervisor, output_tails
 from gym_gui.services.trainer.secrets import SecretStore
+from gym_gui.services.trainer.supervision import CANCELLED_ON_REQUEST
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,7 @@ class TrainerDispatcher:
                 await self._journal.record(record.run_id, "recovery_failed", reason=str(error))
                 self._spawn(self._recover_later(record.run_id), f"recovery {record.run_id}")
         self._spawn(self._serve_queue(), "queue")
+        self._spawn(self._cancel_orphans(), "orphans")
 
     async def stop(self) -> None:
         """Let go of every run without harming it; the next daemon re-attaches them."""
@@ -307,7 +309,7 @@ class TrainerDispatcher:
     async def _after(self, finished: Finished) -> None:
         record = finished.record
         if finished.ending.event is RunEvent.FAULTED:
-            await self._retry_or_give_up(record)
+            await self._retry_or_give_up(record, retry=not finished.ending.is_final)
         elif record.status is RunStatus.TERM:
             await self._ended(record)
 
@@ -369,7 +371,8 @@ class TrainerDispatcher:
             self.enqueue(record)
 
     async def _ended(self, record: RunRecord) -> None:
-        """Housekeeping after the terminal record: size on disk, the operator's hook."""
+        """Housekeeping after the terminal record: what it asked for, its size on disk, the operator's hook."""
+        await self._cancel_what_it_asked_for(record.run_id)
         await self._journal.flush_headlines()
         self._telemetry.end(record.run_id)
         remove_frames(record.run_id)
@@ -395,13 +398,33 @@ class TrainerDispatcher:
 
     # ------------------------------------------------------------------ requests about runs without a process
 
-    async def cancel_queued(self, run_id: str) -> RunRecord:
+    async def cancel(self, run_id: str, reason: str = "") -> RunRecord:
+        """Bring a run to its end that is not over yet."""
+        if (supervisor := await self.supervisor_of(run_id)) is not None:
+            return await supervisor.cancel(reason)
+        return await self.cancel_queued(run_id, reason)
+
+    async def _cancel_what_it_asked_for(self, submitter: str) -> None:
+        """Nobody is left to hear of the runs that a worker asked for once its own run is over."""
+        for record in await self._journal.read(self._journal.registry.unfinished_of, submitter):
+            await self.cancel(record.run_id, f"cancelled with run {submitter}, which asked for it")
+
+    async def _cancel_orphans(self) -> None:
+        """What a daemon that died at the end of a sweep did not get round to."""
+        records = await self._journal.read(self._journal.registry.unfinished)
+        alive = {record.run_id for record in records}
+        for submitter in {record.submitted_by for record in records} - alive - {""}:
+            await self._cancel_what_it_asked_for(submitter)
+
+    async def cancel_queued(self, run_id: str, reason: str = "") -> RunRecord:
         """Cancel a run that has no process (queued, released, or waiting for its retry)."""
-        record = await self._journal.record(run_id, "cancel_requested", cancel_requested=True)
+        record = await self._journal.record(
+            run_id, "cancel_requested", reason=reason, cancel_requested=True, cancel_reason=reason
+        )
         if run_id in self._launching or run_id in self._not_taken_up:  # its launch, or recovery, notices the request
             return record
         if (supervisor := self.supervisors.get(run_id)) is not None:  # it was launched meanwhile
-            return await supervisor.cancel()
+            return await supervisor.cancel(reason)
         self.queue.remove(run_id)
         self._wake.set()
         return await self._end_cancelled(run_id)
@@ -409,7 +432,7 @@ class TrainerDispatcher:
     async def _end_cancelled(self, run_id: str) -> RunRecord:
         """The end of a cancelled run that has no process; of several who ask for it one brings it about."""
         record = await self._journal.read(self._journal.registry.get, run_id)
-        reason = "cancelled on request"
+        reason = record.cancel_reason or CANCELLED_ON_REQUEST
         if record.status is not RunStatus.TERM:
             await self._finalise(record, "cancelled", reason)
         try:
@@ -480,7 +503,18 @@ class TrainerDispatcher:
                 return
         else:
             identity = ProcessIdentity(record.pid, record.start_ticks, record.boot_id)
+        self._leave_to_its_own_home(identity)
         await self._reattach(record, identity)
+
+    def _leave_to_its_own_home(self, identity: ProcessIdentity | None) -> None:
+        """Raise when this process is a run of another home, and ours a copy of that: to end it is not for us."""
+        theirs = read_home(identity.pid) if identity is not None and identity.is_alive() else None
+        if theirs is not None and (known := Home(theirs).identity) and known != self._home.identity:
+            assert identity is not None
+            raise NotPossibleNow(
+                f"its process (pid {identity.pid}) belongs to {theirs}: this home is a copy, made while the run was "
+                "going. It is left alone until it has ended there"
+            )
 
     def _has_left_traces(self, record: RunRecord) -> bool:
         """Whether a claimed attempt got as far as writing anything of its own."""

@@ -48,8 +48,8 @@ class Watcher:
     Falls behind by too many events: `overflowed`, and it has to come again with since_seq.
     """
 
-    def __init__(self, run_id: str) -> None:
-        self.run_id = run_id
+    def __init__(self, run_id: str, submitted_by: str = "") -> None:
+        self.run_id, self.submitted_by = run_id, submitted_by
         self.overflowed = False
         self._events: deque[tuple[RunRecord, StoryEvent]] = deque()
         self._figures: dict[str, RunRecord] = {}
@@ -59,8 +59,12 @@ class Watcher:
         self._next_round_at = 0.0
         self._news = asyncio.Event()
 
+    def wants(self, run_id: str, submitted_by: str) -> bool:
+        """Whether it is to hear of this run."""
+        return self.run_id in ("", run_id) and self.submitted_by in ("", submitted_by)
+
     def offer(self, record: RunRecord, event: StoryEvent | None) -> None:
-        if self.run_id and record.run_id != self.run_id:
+        if not self.wants(record.run_id, record.submitted_by):
             return
         if event is None:
             self._figures[record.run_id] = record
@@ -201,14 +205,14 @@ class Journal:
         """The story of a deleted run is gone with it, so its last event has no number: whoever watches now hears it."""
         self.publish(record, [StoryEvent(0, record.run_id, time.time(), DELETED, "", "", "", {}, record.attempt)])
 
-    def watch(self, run_id: str = "") -> Watcher:
-        watcher = Watcher(run_id)
+    def watch(self, run_id: str = "", *, submitted_by: str = "") -> Watcher:
+        watcher = Watcher(run_id, submitted_by)
         self._watchers.add(watcher)
         return watcher
 
-    def is_watched(self, run_id: str) -> bool:
+    def is_watched(self, run_id: str, submitted_by: str = "") -> bool:
         """Whether somebody wants to hear of this run."""
-        return any(watcher.run_id in ("", run_id) for watcher in self._watchers)
+        return any(watcher.wants(run_id, submitted_by) for watcher in self._watchers)
 
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.discard(watcher)

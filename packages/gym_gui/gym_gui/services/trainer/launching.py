@@ -6,10 +6,12 @@ import asyncio
 import os
 import secrets as random_tokens
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from mosaic_wire.checkpoints import last_good_checkpoint
 from mosaic_wire.files import read_json_object, write_json_atomically
+from mosaic_wire.ids import is_run_id
 from mosaic_wire.paths import Home
 from mosaic_wire.worker_spec import WorkerSpec
 
@@ -104,7 +106,7 @@ class RunLauncher:
         logs = self._home.run_logs(record.run_id)
         logs.mkdir(parents=True, exist_ok=True)
         logs.chmod(0o700)
-        worker_config = self._worker_part(record.run_id)
+        worker_config = with_checkpoint_here(self._worker_part(record.run_id), self._home)
         if record.attempt > 1 and spec.capabilities.supports_checkpointing and is_training(worker_config):
             checkpoint = last_good_checkpoint(folder)
             if checkpoint is not None:
@@ -128,3 +130,18 @@ class RunLauncher:
         if not isinstance(config, dict):
             raise SpawnFailed(f"its config {path} holds no worker config; submit the run again")
         return config
+
+
+def with_checkpoint_here(worker_config: dict[str, Any], home: Home) -> dict[str, Any]:
+    """The config with its checkpoint where it lies now: a home that was moved is still called by its old name in it."""
+    extras = worker_config.get("extras")
+    if not isinstance(extras, dict):
+        return worker_config
+    found: dict[str, str] = {}
+    for name in ("checkpoint_path", "policy_path"):
+        named = Path(str(extras.get(name) or ""))
+        run_id = named.parent.parent.name
+        if named.is_absolute() and not named.exists() and named.parent.name == "checkpoints" and is_run_id(run_id):
+            here = home.run_folder(run_id).checkpoints / named.name
+            found |= {name: str(here)} if here.is_dir() else {}
+    return {**worker_config, "extras": {**extras, **found}}

@@ -39,6 +39,8 @@ class DaemonRecord:
     unix: str
     tcp: str
     started_at: float
+    folder: tuple[int, ...] = ()
+    """Device and inode of the trainer folder it serves: a copy of a home brings this record, and is not served by it"""
 
     @classmethod
     def read(cls, home: Home) -> DaemonRecord | None:
@@ -53,6 +55,7 @@ class DaemonRecord:
                 unix=str(document.get("unix") or ""),
                 tcp=str(document.get("tcp") or ""),
                 started_at=float(document.get("started_at", 0)),
+                folder=tuple(map(int, document.get("folder") or ())),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -89,9 +92,11 @@ class StartedDaemon:
 
 
 def running_record(home: Home) -> DaemonRecord | None:
-    """The record of a daemon whose process is alive, else None."""
+    """The record of a daemon that serves this home and whose process is alive, else None."""
     record = DaemonRecord.read(home)
-    return record if record is not None and record.is_alive() else None
+    if record is None or record.folder not in ((), home.identity):
+        return None
+    return record if record.is_alive() else None
 
 
 def read_token(home: Home) -> str:
@@ -136,7 +141,7 @@ def start_daemon(home: Home, timeout_s: float = 30, *, options: Sequence[str] = 
         raise TrainerError(f"cannot use {home.root} as MOSAIC's home: {error}") from error
     with _starting(home, deadline):
         while (record := running_record(home)) is not None:  # it may also be on its way out
-            if _answers(home, deadline):
+            if not record.is_stopped() and _answers(home, deadline):
                 return StartedDaemon(record.pid, already_running=True)
             if time.monotonic() > deadline or record.is_stopped():
                 raise DaemonUnreachable(silence_message(home, timeout_s))

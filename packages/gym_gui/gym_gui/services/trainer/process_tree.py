@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from mosaic_wire import env
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MARK_PREFIX = f"{env.MOSAIC_RUN_MARK}=".encode()
+_HOME_PREFIX = f"{env.MOSAIC_HOME}=".encode()
 _PIDFD_SIGNAL_PROCESS_GROUP = 4
 """Flag of pidfd_send_signal since Linux 6.9: the whole process group, in one go."""
 
@@ -128,14 +130,24 @@ def elapsed_s(identity: ProcessIdentity) -> float:
 
 def read_mark(pid: int) -> str | None:
     """Return the run mark in this process's environment; None when it has none or may not be read."""
+    return _read_variable(pid, _MARK_PREFIX)
+
+
+def read_home(pid: int) -> Path | None:
+    """Return the MOSAIC home in this process's environment; None when it has none or may not be read."""
+    found = _read_variable(pid, _HOME_PREFIX)
+    return Path(found) if found else None
+
+
+def _read_variable(pid: int, prefix: bytes) -> str | None:
     try:
         with open(f"/proc/{pid}/environ", "rb") as stream:
             environment = stream.read()
     except OSError:
         return None
-    for variable in environment.split(b"\0") if _MARK_PREFIX in environment else ():
-        if variable.startswith(_MARK_PREFIX):
-            return variable[len(_MARK_PREFIX) :].decode(errors="replace")
+    for variable in environment.split(b"\0") if prefix in environment else ():
+        if variable.startswith(prefix):
+            return variable[len(prefix) :].decode(errors="replace")
     return None
 
 

@@ -50,6 +50,7 @@ class NewRun:
     tags: tuple[str, ...] = ()
     notes: str = ""
     parent: Parent | None = None
+    submitted_by: str = ""
     cpus: float = 1.0
     gpus: int = 0
     gpus_mandatory: int = 0
@@ -92,6 +93,8 @@ class RunRecord:
     archived: bool
     queue_reason: str
     parent: Parent | None
+    submitted_by: str
+    """the run whose worker asked for this one; empty: a client did"""
     created_at: float
     """unix seconds, for display only; 0 means not yet (also below)"""
     started_at: float
@@ -125,6 +128,7 @@ class RunRecord:
     lifecycle_seq: int
     """the last lifecycle event that was applied"""
     cancel_requested: bool
+    cancel_reason: str
     pause_requested: PauseRequest
     paused_by_signal: bool
     released: bool
@@ -188,6 +192,8 @@ class RunQuery:
     limit: int = 0
     """0: all"""
     run_id_prefix: str = ""
+    submitted_by: str = ""
+    """asked for by the worker of this run"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ SUBMITTED = "submitted"
 
 _OF_THIS_MACHINE = {
     *("number", "event_seq", "pid", "start_ticks", "boot_id", "mark", "worker_instance", "claimed"),
-    *("run_token_sha256", "session_token_sha256", "cancel_requested", "pause_requested", "paused_by_signal"),
-    *("released", "stalled", "no_progress"),
+    *("run_token_sha256", "session_token_sha256", "cancel_requested", "cancel_reason", "pause_requested"),
+    *("paused_by_signal", "released", "stalled", "no_progress"),
 }
 """Columns that an archive does not bring along."""
 
@@ -133,6 +133,11 @@ class RunRegistry:
         """Return every run that is not over, in order of submission."""
         with self._database.read() as connection:
             return sql.select_runs(connection, "status <> 'TERM' ORDER BY number")
+
+    def unfinished_of(self, submitter: str) -> Runs:
+        """Return the runs that the worker of this run asked for and that are not over."""
+        with self._database.read() as connection:
+            return sql.select_runs(connection, "status <> 'TERM' AND submitted_by = ? ORDER BY number", (submitter,))
 
     def queue(self) -> Runs:
         """Return the runs that wait, in the order in which they should start."""

@@ -182,7 +182,35 @@ class RegistryDatabase:
 
 
 def _refuse_what_is_not_ours(database: Path, newest: int) -> None:
-    """Look before opening for writing: a newer or foreign file keeps every byte."""
+    """Look before opening for writing: a newer or foreign file keeps every byte.
+
+    It is looked at without a lock. Who is refused while another process writes it may have seen half of that: the
+    verdict counts once the file has kept still.
+    """
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        before = _stamps(database)
+        try:
+            return _look(database, newest)
+        except (RegistryError, sqlite3.DatabaseError, OSError):
+            if _stamps(database) == before or time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
+
+
+def _stamps(database: Path) -> list[tuple[int, int, int] | None]:
+    """What changes when somebody writes the database or its journals."""
+    stamps: list[tuple[int, int, int] | None] = []
+    for suffix in ("", "-wal", "-journal"):
+        try:
+            stat = database.with_name(database.name + suffix).stat()
+            stamps.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        except OSError:
+            stamps.append(None)
+    return stamps
+
+
+def _look(database: Path, newest: int) -> None:
     if not database.parent.is_dir():
         raise RegistryUnwritable(f"{database.parent} is not a folder; create it or set MOSAIC_HOME to another one")
     if not database.exists():
@@ -198,6 +226,7 @@ def _refuse_what_is_not_ours(database: Path, newest: int) -> None:
     # Without a journal `immutable` leaves no -wal and -shm behind; with one it would not see what the journal holds.
     mode = "mode=ro" if journal.exists() and journal.stat().st_size else "mode=ro&immutable=1"
     with closing(sqlite3.connect(f"{database.absolute().as_uri()}?{mode}", uri=True)) as connection:
+        connection.execute("BEGIN")  # all three as of the same moment: another process may be making it just now
         version = _pragma(connection, "user_version")
         owner = _pragma(connection, "application_id")
         empty = connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is None

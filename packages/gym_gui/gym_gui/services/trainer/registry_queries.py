@@ -118,7 +118,7 @@ def conditions_of(query: RunQuery) -> tuple[str, list[Any]]:
 
     if not query.include_archived:
         # Nearly every run is not archived; the plus keeps SQLite from preferring that index to a selective one.
-        narrow = query.statuses or query.outcomes or query.tags or query.run_id_prefix
+        narrow = query.statuses or query.outcomes or query.tags or query.run_id_prefix or query.submitted_by
         require("+archived = 0" if narrow else "archived = 0")
     if query.statuses:
         require(f"status IN ({', '.join('?' * len(query.statuses))})", *query.statuses)
@@ -128,6 +128,8 @@ def conditions_of(query: RunQuery) -> tuple[str, list[Any]]:
         require("number IN (SELECT number FROM run_tags WHERE tag = ?)", tag)
     if query.text:
         require(f"instr(lower({_SEARCHED}), lower(?)) > 0", query.text)
+    if query.submitted_by:
+        require("submitted_by = ?", query.submitted_by)
     if query.run_id_prefix:
         condition, bounds = _begins_with(query.run_id_prefix)
         require(condition, *bounds)

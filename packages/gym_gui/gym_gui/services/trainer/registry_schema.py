@@ -133,4 +133,9 @@ _VERSION_1: Migration = (
 
 _VERSION_2: Migration = ("ALTER TABLE runs ADD COLUMN metrics TEXT NOT NULL DEFAULT '{}'",)
 
-MIGRATIONS: tuple[Migration, ...] = (_VERSION_1, _VERSION_2)
+_VERSION_3: Migration = (
+    "ALTER TABLE runs ADD COLUMN submitted_by TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE runs ADD COLUMN cancel_reason TEXT NOT NULL DEFAULT ''",
+)
+
+MIGRATIONS: tuple[Migration, ...] = (_VERSION_1, _VERSION_2, _VERSION_3)

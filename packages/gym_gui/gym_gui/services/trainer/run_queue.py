@@ -21,6 +21,8 @@ class RunQueue:
     def __init__(self) -> None:
         self._runs: dict[str, RunRecord] = {}
         self._order: list[str] | None = None
+        self._weightless: set[str] = set()
+        """Runs that ask for no CPU and no GPU (a sweep): nobody can be in their way"""
         self._reasons: dict[str, str] = {}
         self._set_aside_cpus = 0.0
         self._set_aside_gpus = 0
@@ -35,8 +37,11 @@ class RunQueue:
         """Put a run in line; one that is in line already gets its new place."""
         self._runs[record.run_id] = record
         self._order = None
+        if record.cpus <= 0 and record.gpus == 0:
+            self._weightless.add(record.run_id)
 
     def remove(self, run_id: str) -> None:
+        self._weightless.discard(run_id)
         if self._runs.pop(run_id, None) is not None and self._order is not None:
             self._order.remove(run_id)
         self._reasons.pop(run_id, None)
@@ -49,9 +54,14 @@ class RunQueue:
             record = self._runs.get(run_id)
             if record is None:
                 continue
+            if run_id in self._weightless:
+                yield record
+                continue
             free, kept = ledger.free(), self._set_aside_cpus
             if kept > 0 and free.cpus <= kept and len(free.gpus) <= self._set_aside_gpus:
-                return  # nobody behind could start
+                if not self._weightless:
+                    return  # nobody behind could start
+                continue
             if kept > 0 and record.cpus > free.cpus - kept:
                 self.blocked(record, "waiting behind runs that were queued earlier")
                 continue

@@ -102,7 +102,7 @@ class RunSupervisor:
         self._stood_still = False
         # A daemon that died while it cleaned up a faulted run goes on cleaning.
         self._fault = record.reason if record.status is RunStatus.FAULT else ""
-        self._failure = ""
+        self._failure, self._failed_for_good = "", False
         self._last_words: LifecycleKind | None = None
         self._disk_was_full = False
         self._poked = asyncio.Event()
@@ -184,11 +184,13 @@ class RunSupervisor:
         self._poked.set()
         return self.record
 
-    async def cancel(self) -> RunRecord:
+    async def cancel(self, reason: str = "") -> RunRecord:
         """Ask for the end; the supervisor's task brings it about."""
         async with self._lock:
             if not (self.record.cancel_requested or self.record.status is RunStatus.TERM):
-                self.record = await self._journal.record(self.record.run_id, "cancel_requested", cancel_requested=True)
+                self.record = await self._journal.record(
+                    self.record.run_id, "cancel_requested", reason=reason, cancel_requested=True, cancel_reason=reason
+                )
         self._poked.set()
         return self.record
 
@@ -374,6 +376,7 @@ class RunSupervisor:
         self._disk_was_full = self._is_the_disk_full()
         if event.event is LifecycleKind.RUN_FAILED:
             self._failure = _failure_text(self._mask.document(event.payload))
+            self._failed_for_good = event.payload.get("final") is True
 
     def _note_last_step(self, payload: Mapping[str, Any]) -> None:
         """An ending tells how far the run came; while no daemon listened, no heartbeat did."""
@@ -450,11 +453,13 @@ class RunSupervisor:
                     release_requested=self.record.pause_requested == "release",
                     fault=self._fault or (limit or ""),
                     complaint=self._complaint() if code == BAD_INPUT else "",
+                    failed_for_good=self._failed_for_good,
+                    cancel_reason=self.record.cancel_reason,
                 )
             )
             if ending.event is RunEvent.FAULTED and self._disk_was_full and "No space left" not in ending.reason:
                 # A worker that found no room could not write why it failed either.
-                ending = Ending(ending.event, f"{ending.reason}; the disk is full ({self._home.root})")
+                ending = replace(ending, reason=f"{ending.reason}; the disk is full ({self._home.root})")
             return await self._store(ending)
 
     def _complaint(self) -> str:

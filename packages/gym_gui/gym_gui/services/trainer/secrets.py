@@ -22,14 +22,12 @@ from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.ids import check_run_id
 from mosaic_wire.paths import Home, make_private_folder
 from mosaic_wire.redaction import is_secret_key, redact_text, spellings_of
+from mosaic_wire.secret_refs import SECRET_REF, is_secret_ref, secret_variable
 
 from gym_gui.services.trainer.errors import InvalidConfig, SecretStoreError
 from gym_gui.services.trainer.keyring_process import Keyring, KeyringFailed
 
 logger = logging.getLogger(__name__)
-
-SECRET_REF = "secret_ref"
-"""A config holds `{"secret_ref": name}` where a secret was; `to_environment` tells the variable it is found in."""
 
 _MAX_SECRET_CHARACTERS = 64 * 1024  # one environment variable holds 128 KiB
 _WORKER_CONFIG = ("metadata", "worker", "config")
@@ -37,11 +35,6 @@ _WORKER_CONFIG = ("metadata", "worker", "config")
 # user:password@ or a long token as the user; `git@host` is an address, not a credential
 _URL_WITH_CREDENTIALS = re.compile(r"[a-z][a-z0-9+.-]*://([^/\s:@]*:[^/\s@]+|[^/\s:@]{16,})@\S*", re.IGNORECASE)
 _COUNTED = re.compile(r"token|auth", re.IGNORECASE)
-
-
-def is_secret_ref(value: Any) -> bool:
-    """Tell whether this stands in a config in place of a secret."""
-    return isinstance(value, Mapping) and set(value) == {SECRET_REF} and isinstance(value[SECRET_REF], str)
 
 
 def referred_secrets(value: Any) -> set[str]:
@@ -71,18 +64,7 @@ def split_secrets(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
 
 def to_environment(secrets: Mapping[str, str]) -> dict[str, str]:
     """The environment variables that carry these secrets: `wandb_api_key` becomes `WANDB_API_KEY`."""
-    variables = {}
-    for name, value in secrets.items():
-        variable = re.sub(r"[^A-Z0-9_]", "_", name.upper())
-        if variable.startswith(_RESERVED_PREFIXES) or variable in _RESERVED or not variable[:1].isalpha():
-            # A config must not choose the run's own token or where Python finds its modules.
-            variable = f"SECRET_{variable}"
-        variables[variable] = value
-    return variables
-
-
-_RESERVED_PREFIXES = ("MOSAIC_", "CLEANRL_", "PYTHON", "LD_", "DYLD_")
-_RESERVED = frozenset({"PATH", "HOME", "SHELL", "IFS", env.CUDA_VISIBLE_DEVICES, *env.THREAD_COUNTS})
+    return {secret_variable(name): value for name, value in secrets.items()}
 
 
 class _Found:

@@ -27,7 +27,7 @@ from mosaic_wire.proto import trainer_pb2_grpc
 from gym_gui import __version__
 from gym_gui.services.telemetry.hub import Parcel
 from gym_gui.services.telemetry.store import Kind, TelemetryError
-from gym_gui.services.trainer.auth import RUN_TOKEN_KEY, SESSION_TOKEN_KEY, metadata_value
+from gym_gui.services.trainer.auth import RUN_ID_KEY, RUN_TOKEN_KEY, SESSION_TOKEN_KEY, metadata_value
 from gym_gui.services.trainer.errors import (
     ArchiveRefused,
     InvalidConfig,
@@ -45,7 +45,7 @@ from gym_gui.services.trainer.metrics.series import Points
 from gym_gui.services.trainer.metrics.store import Folder
 from gym_gui.services.trainer.records import DELETED, Headline, RunQuery, RunRecord, StoryEvent
 from gym_gui.services.trainer.resources import ResourceLedger
-from gym_gui.services.trainer.trainer import Trainer
+from gym_gui.services.trainer.trainer import Trainer, check_is_own
 from gym_gui.services.trainer.validation.json_document import read_config_text
 
 logger = logging.getLogger(__name__)
@@ -126,13 +126,16 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
     # ------------------------------------------------------------------ runs
 
     @_translated
-    async def SubmitRun(self, request: pb.SubmitRunRequest, _context: Any) -> pb.SubmitRunResponse:
-        record, known = await self._trainer.submit(request.config_json, request.idempotency_key)
+    async def SubmitRun(self, request: pb.SubmitRunRequest, context: Any) -> pb.SubmitRunResponse:
+        record, known = await self._trainer.submit(
+            request.config_json, request.idempotency_key, submitter=await self._submitter(context)
+        )
         return pb.SubmitRunResponse(run=self._run(record), already_known=known)
 
     @_translated
-    async def CancelRun(self, request: pb.RunRequest, _context: Any) -> pb.Run:
-        return self._run(await self._trainer.cancel(check_run_id(request.run_id)))
+    async def CancelRun(self, request: pb.CancelRunRequest, context: Any) -> pb.Run:
+        run_id, _ = await self._permitted(request.run_id, context)
+        return self._run(await self._trainer.cancel(run_id, request.reason))
 
     @_translated
     async def PauseRun(self, request: pb.PauseRunRequest, _context: Any) -> pb.Run:
@@ -161,11 +164,12 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         return self._run(record)
 
     @_translated
-    async def GetRun(self, request: pb.RunRequest, _context: Any) -> pb.Run:
-        return self._run(await self._trainer.get(check_run_id(request.run_id)))
+    async def GetRun(self, request: pb.RunRequest, context: Any) -> pb.Run:
+        return self._run(await self._trainer.get((await self._permitted(request.run_id, context))[0]))
 
     @_translated
-    async def ListRuns(self, request: pb.ListRunsRequest, _context: Any) -> pb.ListRunsResponse:
+    async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
+        submitter = await self._submitter(context)
         query = RunQuery(
             statuses=tuple(request.statuses),
             outcomes=tuple(request.outcomes),
@@ -174,6 +178,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             include_archived=request.include_archived,
             limit=request.limit,
             run_id_prefix=request.run_id_prefix,
+            submitted_by=submitter.run_id if submitter is not None else request.submitted_by,
         )
         page = await self._trainer.journal.read(self._trainer.journal.registry.list, query)
         return pb.ListRunsResponse(
@@ -181,22 +186,27 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         )
 
     @_translated
-    async def WatchRuns(self, request: pb.WatchRunsRequest, _context: Any) -> AsyncIterator[pb.RunUpdate]:
-        run_id = check_run_id(request.run_id) if request.run_id else ""
-        journal = self._trainer.journal
-        if run_id:
+    async def WatchRuns(self, request: pb.WatchRunsRequest, context: Any) -> AsyncIterator[pb.RunUpdate]:
+        journal, run_id = self._trainer.journal, ""
+        if request.run_id:
+            run_id, submitted_by = await self._permitted(request.run_id, context)
             await self._trainer.get(run_id)  # nothing would ever be told of a run that is not there
+        else:
+            submitter = await self._submitter(context)
+            submitted_by = submitter.run_id if submitter is not None else ""
         if request.since_seq > (last := await journal.read(journal.registry.last_seq)):
             raise NotPossibleNow(
                 f"event {request.since_seq} has not happened, the last event here is {last}; list the runs again"
             )
-        watcher = journal.watch(run_id)  # before the replay, so that nothing falls between the two
+        # Before the replay, so that nothing falls between the two.
+        watcher = journal.watch(run_id, submitted_by=submitted_by)
         seen = request.since_seq
         try:
             if request.since_seq:
                 async for event, record in self._replay(seen, run_id):
                     seen = event.seq
-                    yield pb.RunUpdate(run=self._run(record), event=_story_event(event))
+                    if submitted_by in ("", record.submitted_by):
+                        yield pb.RunUpdate(run=self._run(record), event=_story_event(event))
             while not watcher.overflowed:
                 current, live = await watcher.get()
                 if live is None:
@@ -275,8 +285,8 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         return places[stream]
 
     @_translated
-    async def ListRunMetrics(self, request: pb.RunRequest, _context: Any) -> pb.ListRunMetricsResponse:
-        await self._trainer.get(check_run_id(request.run_id))
+    async def ListRunMetrics(self, request: pb.RunRequest, context: Any) -> pb.ListRunMetricsResponse:
+        await self._trainer.get((await self._permitted(request.run_id, context))[0])
         tags = await self._trainer.metrics.tags(request.run_id)
         return pb.ListRunMetricsResponse(
             tags=[
@@ -286,10 +296,8 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         )
 
     @_translated
-    async def StreamRunMetrics(
-        self, request: pb.StreamRunMetricsRequest, _context: Any
-    ) -> AsyncIterator[pb.RunMetrics]:
-        run_id = check_run_id(request.run_id)
+    async def StreamRunMetrics(self, request: pb.StreamRunMetricsRequest, context: Any) -> AsyncIterator[pb.RunMetrics]:
+        run_id, _ = await self._permitted(request.run_id, context)
         await self._trainer.get(run_id)
         supervisors = self._trainer.dispatcher.supervisors
         curves = self._trainer.metrics.stream(
@@ -298,6 +306,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             first_step=request.since_step,
             last_step=request.until_step if request.HasField("until_step") else _LAST_STEP,
             most=request.max_points or _CURVE_POINTS,
+            means=request.means,
             follow=lambda: request.follow and run_id in supervisors,
         )
         async for news in curves:
@@ -523,7 +532,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         )
         if answer.accepted:
             supervisor.heard_metrics(answer.headline, answer.last_step)
-        is_watched = self._trainer.journal.is_watched(request.run_id)
+        is_watched = self._trainer.journal.is_watched(request.run_id, supervisor.record.submitted_by)
         return pb.PublishRunMetricsResponse(
             accepted=answer.accepted,
             position_json="" if answer.position is None else json.dumps(answer.position),
@@ -550,6 +559,21 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         return pb.PublishTelemetryResponse(
             stored_seq=receipt.stored_seq, credits=receipt.credits, next_episode=receipt.next_episode
         )
+
+    async def _submitter(self, context: Any) -> RunRecord | None:
+        """The run whose worker calls; None: it is a client, whose token was checked at the door."""
+        metadata = context.invocation_metadata()
+        if not (token := metadata_value(metadata, SESSION_TOKEN_KEY)):
+            return None
+        return await self._trainer.submitter(metadata_value(metadata, RUN_ID_KEY), token)
+
+    async def _permitted(self, run_id: str, context: Any) -> tuple[str, str]:
+        """A run that the caller may look at and steer, and the run whose worker the caller is, if it is one."""
+        check_run_id(run_id)
+        if (submitter := await self._submitter(context)) is None:
+            return run_id, ""
+        check_is_own(submitter.run_id, await self._trainer.get(run_id))
+        return run_id, submitter.run_id
 
     # ------------------------------------------------------------------ translation
 
@@ -579,7 +603,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             size_bytes=record.size_bytes, protocol_version=record.protocol_version,
             capabilities_json=json.dumps(record.capabilities) if record.capabilities else "",
             extras_json=json.dumps(record.extras) if record.extras else "", event_seq=record.event_seq,
-            metrics=record.metrics, eta_s=_eta_s(record),
+            metrics=record.metrics, eta_s=_eta_s(record), submitted_by=record.submitted_by,
         )  # fmt: skip
         if record.parent is not None:
             parent = record.parent

@@ -14,6 +14,7 @@ from gym_gui.services.trainer.records import StoryEvent
 
 BAD_INPUT = 2
 """Exit code of a worker that cannot use its config"""
+CANCELLED_ON_REQUEST = "cancelled on request"
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Ending:
 
     event: RunEvent
     reason: str
+    is_final: bool = False
+    """A fault that a retry cannot cure"""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,9 @@ class EndingFacts:
     """Why the daemon itself ended it (silence, wall-clock, memory); empty: it did not"""
     complaint: str = ""
     """What it wrote to stderr, if it refused its config"""
+    failed_for_good: bool = False
+    """The worker said that its failure would only repeat itself"""
+    cancel_reason: str = ""
 
 
 def conclude(facts: EndingFacts) -> Ending:
@@ -58,7 +64,7 @@ def conclude(facts: EndingFacts) -> Ending:
     if is_done and facts.status is RunStatus.EXEC:
         return Ending(RunEvent.COMPLETED, "completed")
     if facts.cancel_requested:
-        return Ending(RunEvent.CANCELLED, "cancelled on request")
+        return Ending(RunEvent.CANCELLED, facts.cancel_reason or CANCELLED_ON_REQUEST)
     if facts.fault:
         return Ending(RunEvent.FAULTED, facts.fault)
     if is_done:
@@ -68,13 +74,13 @@ def conclude(facts: EndingFacts) -> Ending:
             return Ending(RunEvent.RELEASED, "checkpointed; CPUs and GPUs are free again")
         return Ending(RunEvent.FAULTED, f"it was to be released but {describe_exit(code)}")
     if facts.failure:
-        return Ending(RunEvent.FAULTED, facts.failure)
+        return Ending(RunEvent.FAULTED, facts.failure, is_final=facts.failed_for_good)
     if code == 0 and facts.last_words is None:
         return Ending(RunEvent.FAULTED, "it exited with code 0 without reporting run_completed")
     if facts.last_words is LifecycleKind.RUN_CANCELLED:
         return Ending(RunEvent.FAULTED, "it was ended by a signal that did not come from MOSAIC (SIGTERM)")
     if code == BAD_INPUT and facts.complaint:
-        return Ending(RunEvent.FAULTED, f"it refused its config: {facts.complaint}")
+        return Ending(RunEvent.FAULTED, f"it refused its config: {facts.complaint}", is_final=True)
     return Ending(RunEvent.FAULTED, f"its process {describe_exit(code)}")
 
 

@@ -29,14 +29,22 @@ from gym_gui.services.telemetry.store import Kind
 from gym_gui.services.trainer import archives
 from gym_gui.services.trainer.catalog import WorkerCatalog
 from gym_gui.services.trainer.dispatcher import TrainerDispatcher
-from gym_gui.services.trainer.errors import InvalidConfig, NotAllowed, NotPossibleNow, RegistryUnwritable, RunNotFound
+from gym_gui.services.trainer.errors import (
+    InvalidConfig,
+    NotAllowed,
+    NotPossibleNow,
+    RegistryUnwritable,
+    RunNotFound,
+    SecretStoreError,
+    UnknownWorker,
+)
 from gym_gui.services.trainer.fsm import RunOutcome, RunStatus
 from gym_gui.services.trainer.journal import Journal
 from gym_gui.services.trainer.launch import NOT_TRAINING, RESUME_TRAINING, with_checkpoint
 from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.metrics.store import MEAN_RETURN, SPS_TAG
 from gym_gui.services.trainer.records import Headline, NewRun, Parent, RunRecord
-from gym_gui.services.trainer.run_files import delete_run_files
+from gym_gui.services.trainer.run_files import delete_run_files, size_of_run
 from gym_gui.services.trainer.run_supervisor import RunSupervisor
 from gym_gui.services.trainer.secrets import SecretStore, split_secrets
 from gym_gui.services.trainer.tokens import digest, new_token
@@ -47,10 +55,12 @@ from gym_gui.services.trainer.validation.train_config import (
     identity_of,
     validate_train_run_config,
 )
+from gym_gui.services.user_secrets import WANDB_API_KEY, UserSecrets
 
 logger = logging.getLogger(__name__)
 
 _MAX_KEY_CHARACTERS = 256
+_MAX_REASON_CHARACTERS = 500
 _FIGURES = (MEAN_RETURN, SPS_TAG)
 
 
@@ -67,24 +77,65 @@ class Trainer:
         metrics: MetricHub,
         telemetry: TelemetryAsyncHub,
         secret_store: SecretStore,
+        user_secrets: UserSecrets,
         settings: Settings,
     ) -> None:
         self.home, self.journal, self.dispatcher, self.catalog = home, journal, dispatcher, catalog
         self.metrics, self.telemetry = metrics, telemetry
         self.settings = settings
-        self._secret_store = secret_store
+        self._secret_store, self._user_secrets = secret_store, user_secrets
 
     # ------------------------------------------------------------------ submitting
 
-    async def submit(self, config_json: str, idempotency_key: str = "") -> tuple[RunRecord, bool]:
-        """Accept a run: once this returns it is never lost. The same key again gives the same run."""
+    async def submit(
+        self, config_json: str, idempotency_key: str = "", *, submitter: RunRecord | None = None
+    ) -> tuple[RunRecord, bool]:
+        """Accept a run: once this returns it is never lost. The same key again gives the same run.
+
+        `submitter`: the run whose worker asks for it. Its tag says so, and so does a column that nobody can change.
+        """
         _checked_text("idempotency_key", idempotency_key, _MAX_KEY_CHARACTERS)
         if idempotency_key:
             known = await self.journal.read(self.journal.registry.known_submission, idempotency_key)
             if known is not None:
+                if submitter is not None:
+                    check_is_own(submitter.run_id, known)
                 return known, True
         config = await asyncio.to_thread(self._validated, config_json)
-        return await self._accept(config, idempotency_key, await self._parent_of(config))
+        if submitter is None:
+            return await self._accept(config, idempotency_key, await self._parent_of(config))
+        return await self._accept_child(config, idempotency_key, submitter)
+
+    async def _accept_child(
+        self, config: TrainRunConfig, idempotency_key: str, submitter: RunRecord
+    ) -> tuple[RunRecord, bool]:
+        if await asyncio.to_thread(self._submits_runs, config.metadata.worker.type):
+            raise NotPossibleNow("a run that a worker asked for cannot ask for runs itself")
+        kind = f"{submitter.worker_type[:32]}:"
+        others = [tag for tag in config.tags if not tag.startswith(kind)]
+        marked = config.model_copy(update={"tags": tuple([f"{kind}{submitter.run_id}", *others][:MAX_TAGS])})
+        record, known = await self._accept(
+            marked, idempotency_key, await self._parent_of(config), submitted_by=submitter.run_id
+        )
+        if (await self.get(submitter.run_id)).status is RunStatus.TERM and record.status is not RunStatus.TERM:
+            record = await self.dispatcher.cancel(record.run_id, f"run {submitter.run_id}, which asked for it, is over")
+        return record, known
+
+    def _submits_runs(self, worker_type: str) -> bool:
+        """As the worker's own description says: what it claims when it registers is no proof."""
+        try:
+            return self.catalog.get(worker_type).capabilities.submits_runs
+        except (UnknownWorker, WireError):
+            return False
+
+    async def submitter(self, run_id: str, session_token: str) -> RunRecord:
+        """The run whose worker calls to submit or look after runs of its own; refused to all other workers."""
+        if not is_run_id(run_id):
+            raise NotAllowed("a worker that asks for runs has to say which run it belongs to")
+        record = (await self.worker_session(run_id, session_token)).record
+        if not await asyncio.to_thread(self._submits_runs, record.worker_type):
+            raise NotAllowed(f"worker {record.worker_type!r} may not submit runs or look after them")
+        return record
 
     async def _parent_of(self, config: TrainRunConfig) -> Parent | None:
         """The run of this home whose checkpoint a submitted config goes on from, so that clients show one curve."""
@@ -112,10 +163,11 @@ class Trainer:
         return config
 
     async def _accept(
-        self, config: TrainRunConfig, idempotency_key: str, parent: Parent | None = None
+        self, config: TrainRunConfig, idempotency_key: str, parent: Parent | None = None, *, submitted_by: str = ""
     ) -> tuple[RunRecord, bool]:
         run_id = new_run_id()
         new = await asyncio.to_thread(self._store_config, config, run_id, parent)
+        new = replace(new, submitted_by=submitted_by)
         try:
             record, known = await self.journal.submit(new, idempotency_key=idempotency_key)
         except RegistryUnwritable:
@@ -131,7 +183,7 @@ class Trainer:
 
     def _store_config(self, config: TrainRunConfig, run_id: str, parent: Parent | None) -> NewRun:
         """Write the canonical config; secrets go to the secret store before anything touches `var/`."""
-        document, secrets = split_secrets(expand(config, run_id, self.home).to_json())
+        document, secrets = split_secrets(self._with_the_users_key(expand(config, run_id, self.home).to_json()))
         # A key pasted into the name, a tag or the notes is blotted out there too, so only the clean one counts now.
         clean = TrainRunConfig.model_validate_json(json.dumps(document))
         if parent is not None:  # a continued run has references to its parent's secrets
@@ -151,6 +203,18 @@ class Trainer:
             run_id, clean, identity, parent, redact_document(identity.extras, spellings_of(secrets.values()))
         )
 
+    def _with_the_users_key(self, document: dict[str, Any]) -> dict[str, Any]:
+        """A run that logs to W&B and brings no key has the one that the person entered in the window."""
+        extras = document["metadata"]["worker"]["config"].get("extras", {})
+        if extras.get("track_wandb") is True and not extras.get(WANDB_API_KEY):
+            try:
+                key = self._user_secrets.get(WANDB_API_KEY)
+            except SecretStoreError as error:
+                logger.warning("a run that logs to W&B goes without the key that was entered: %s", error)
+            else:
+                extras |= {WANDB_API_KEY: key} if key else {}
+        return document
+
     def _forget_config(self, run_id: str) -> None:
         self.home.config_file(run_id).unlink(missing_ok=True)
         self._secret_store.delete(run_id)
@@ -160,16 +224,15 @@ class Trainer:
     async def get(self, run_id: str) -> RunRecord:
         return await self.journal.read(self.journal.registry.get, run_id)
 
-    async def cancel(self, run_id: str) -> RunRecord:
+    async def cancel(self, run_id: str, reason: str = "") -> RunRecord:
         """Bring a run to its end; asking twice is harmless."""
+        _checked_text("reason", reason, _MAX_REASON_CHARACTERS)
         record = await self.get(run_id)
         if record.status is RunStatus.TERM:
             if record.outcome is RunOutcome.CANCELLED:
                 return record
             raise NotPossibleNow(f"run {run_id} is over already: {record.outcome}")
-        if (supervisor := await self.dispatcher.supervisor_of(run_id)) is not None:
-            return await supervisor.cancel()
-        return await self.dispatcher.cancel_queued(run_id)
+        return await self.dispatcher.cancel(run_id, reason)
 
     async def pause(self, run_id: str, *, release: bool) -> RunRecord:
         supervisor = await self.dispatcher.supervisor_of(run_id)
@@ -272,7 +335,7 @@ class Trainer:
         add_tags: tuple[str, ...] = (),
         remove_tags: tuple[str, ...] = (),
     ) -> RunRecord:
-        """Change what people say about a run, and its place in the queue."""
+        """Change what people say about a run, and its place in the queue; measure a finished one's files again."""
         record = await self.get(run_id)
         changes: dict[str, Any] = {}
         if name is not None:
@@ -292,9 +355,14 @@ class Trainer:
         secrets = await asyncio.to_thread(self._secret_store.known, run_id)
         changes = {key: _cleaned(value, spellings_of(secrets.values())) for key, value in changes.items()}
         changes = {key: value for key, value in changes.items() if value != getattr(record, key)}
+        # Whoever removed files of it (the window's clean-up does) asks for an update without changes.
+        sizes: dict[str, Any] = {}
+        if record.status is RunStatus.TERM:
+            size = await asyncio.to_thread(size_of_run, self.home, run_id)
+            sizes = {"size_bytes": size} if size != record.size_bytes else {}
         if not changes:
-            return record
-        record = await self.journal.record(run_id, "edited", payload=changes, **changes)
+            return await self.journal.record(run_id, "", **sizes) if sizes else record
+        record = await self.journal.record(run_id, "edited", payload=changes, **changes, **sizes)
         if "priority" in changes and run_id in self.dispatcher.queue:
             self.dispatcher.reprioritise(record)
         return record
@@ -420,6 +488,12 @@ class Trainer:
             raise NotAllowed(f"run {run_id} has no live worker")
         supervisor.check_session(session_token)
         return supervisor
+
+
+def check_is_own(submitter: str, record: RunRecord) -> None:
+    """Refuse a worker that reaches for a run which it did not ask for."""
+    if record.submitted_by != submitter:
+        raise NotAllowed(f"run {record.run_id} is none that run {submitter} asked for")
 
 
 def _new_run(

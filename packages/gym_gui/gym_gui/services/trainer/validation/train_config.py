@@ -18,7 +18,7 @@ from mosaic_wire.errors import Problem, SpecError
 from mosaic_wire.ids import check_run_id
 from mosaic_wire.paths import Home
 from mosaic_wire.redaction import redact_text, secret_values
-from mosaic_wire.run_config import TrainRunConfig
+from mosaic_wire.run_config import CpuRequest, TrainRunConfig
 from mosaic_wire.worker_spec import AlgorithmSpec, ScriptSpec, WorkerSpec, nearest
 from pydantic import ValidationError
 
@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 __all__ = ["RunIdentity", "expand", "identity_of", "read_config_text", "validate_train_run_config"]
 
 _MAX_PROBLEMS = 100
+_SUBMITTER_RETRIES = 20
 _MAX_MESSAGE_CHARACTERS = 400
 
 
@@ -144,7 +145,7 @@ def _validate(
         problems += check_worker_config(worker_config, spec) + _contradictions(raw, worker_config)
     if problems or config is None:
         raise InvalidConfig(_presentable(problems, raw))
-    return _canonical(config, spec, script, clock)
+    return _canonical(_with_defaults(config, raw, spec), spec, script, clock)
 
 
 def _find_spec(
@@ -198,6 +199,18 @@ def _unprintable(raw: Mapping[str, Any]) -> list[Problem]:
         for path, text in texts
         if isinstance(text, str) and not text.isprintable()
     ]
+
+
+def _with_defaults(config: TrainRunConfig, raw: Mapping[str, Any], spec: WorkerSpec | None) -> TrainRunConfig:
+    """A worker that only has others work reserves no CPU, and is started again after a crash: its runs go on."""
+    if spec is None or not spec.capabilities.submits_runs:
+        return config
+    resources, scheduling = config.resources, config.scheduling
+    if "cpus" not in _object_at(raw, "resources"):
+        resources = resources.model_copy(update={"cpus": CpuRequest(requested=0)})
+    if "retries" not in _object_at(raw, "scheduling"):
+        scheduling = scheduling.model_copy(update={"retries": _SUBMITTER_RETRIES})
+    return config.model_copy(update={"resources": resources, "scheduling": scheduling})
 
 
 def _canonical(

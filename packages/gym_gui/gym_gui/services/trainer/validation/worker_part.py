@@ -10,9 +10,9 @@ from typing import Any
 from mosaic_wire.errors import Problem
 from mosaic_wire.ids import is_run_id
 from mosaic_wire.redaction import is_secret_key
+from mosaic_wire.secret_refs import is_secret_ref
 from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec, check_algorithm_choice, nearest
 
-from gym_gui.services.trainer.secrets import is_secret_ref
 from gym_gui.services.trainer.validation.json_document import join, json_type
 
 PATH = "metadata.worker.config"
@@ -70,9 +70,9 @@ RESERVED_EXTRAS: Mapping[str, Callable[[Any], str | None]] = {
     "fastlane_enabled": _flag, "mode": _text, "policy_path": _text, "checkpoint_path": _text, "checkpoint_dir": _text,
     "checkpoint_freq": _count, "curriculum_schedule": _anything, "eval_capture_video": _flag, "eval_episodes": _count,
     "eval_gamma": _amount, "eval_max_episode_steps": _count, "eval_max_episode_seconds": _amount,
-    "eval_batch_size": _count, "eval_repeat": _anything, "eval_deterministic": _flag, "requirements": _names,
-    "source": _text, "script_path": _text, "minimal_telemetry": _flag, "optuna_db": _text, "agent": _anything,
-    "env_kwargs": _object, "script_sha256": _text, "no_progress": _text, "no_progress_s": _amount,
+    "eval_batch_size": _count, "eval_repeat": _anything, "eval_deterministic": _flag, "eval_policy": _text,
+    "requirements": _names, "source": _text, "script_path": _text, "minimal_telemetry": _flag, "optuna_db": _text,
+    "agent": _anything, "env_kwargs": _object, "script_sha256": _text, "no_progress": _text, "no_progress_s": _amount,
     "install_missing": _flag,
 }  # fmt: skip
 """Extras that are not turned into flags (`compat.md`), and what each must be; every other key is a parameter."""

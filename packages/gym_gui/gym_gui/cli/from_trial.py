@@ -1,0 +1,66 @@
+"""`mosaic train --from-trial SWEEP[:N]`: train with the values of a trial."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gym_gui.cli.context import say
+from gym_gui.cli.sweep import find_sweep
+from gym_gui.services.sweeps import SweepUnreadable, config_of_trial, trial_of
+from gym_gui.services.trainer.errors import DaemonUnreachable
+from gym_gui.wording.run_view import short_id
+
+if TYPE_CHECKING:
+    from mosaic_wire.proto import trainer_pb2 as pb
+
+    from gym_gui.services.trainer.client import TrainerClient
+
+
+def queue_trial(client: TrainerClient, word: str, options: dict[str, Any]) -> list[pb.Run]:
+    """Queue runs with the values of the best trial of a sweep, or of the one after the colon; one run per seed."""
+    name, _, number = word.partition(":")
+    if number and not number.isdigit():
+        raise click.UsageError(f"--from-trial {word}: the trial is a number: {name}:3")
+    sweep = find_sweep(client, name)
+    try:
+        trial = trial_of(sweep, int(number) if number else None)
+        config = config_of_trial(sweep, trial)
+    except SweepUnreadable as error:
+        raise click.ClickException(str(error)) from error
+    values = ", ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in
+                       trial.params.items())  # fmt: skip
+    say(f"trial {trial.number} of {short_id(sweep.run_id)}: {values}")
+    _adjust(config, options)
+    seeds = options["seeds"] or ([options["seed"]] if options["seed"] is not None else [1])
+    key = options["idempotency_key"] or secrets.token_hex(16)
+    runs = []
+    for seed in seeds:
+        config["metadata"]["worker"]["config"]["seed"] = seed
+        config["run_name"] = (options["name"] or f"trial-{trial.number}-of-{short_id(sweep.run_id)}") + (
+            f"-s{seed}" if len(seeds) > 1 else ""
+        )
+        try:
+            answer = client.submit(config, idempotency_key=f"{key}-s{seed}")
+        except DaemonUnreachable:
+            answer = client.submit(config, idempotency_key=f"{key}-s{seed}")
+        runs.append(answer.run)
+    return runs
+
+
+def _adjust(config: dict[str, Any], options: dict[str, Any]) -> None:
+    """What the command line says about the run, not about the algorithm."""
+    worker = config["metadata"]["worker"]["config"]
+    if options["total_timesteps"]:
+        worker["total_timesteps"] = options["total_timesteps"]
+    resources = {
+        "cpus": None if options["cpus"] is None else {"requested": options["cpus"]},
+        "gpus": options["gpus"], "memory_mb": options["memory_mb"], "max_wallclock_minutes": options["max_wallclock"],
+    }  # fmt: skip
+    scheduling = {"priority": options["priority"], "retries": options["retries"]}
+    for key, given in (("resources", resources), ("scheduling", scheduling)):
+        found = {name: value for name, value in given.items() if value is not None}
+        config[key] = {**config.get(key, {}), **found}
+    config["tags"] = [*config.get("tags", []), *options["tags"]]

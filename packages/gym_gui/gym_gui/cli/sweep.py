@@ -1,0 +1,330 @@
+"""`mosaic sweep`: look for good hyper-parameters. The sweep is a run; this only submits and follows it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from mosaic_wire.errors import Problem
+from mosaic_wire.sweep_settings import AGGREGATES, DIRECTIONS, PRUNERS, SAMPLERS, WORKER_TYPE
+
+from gym_gui.cli.context import Cli, complete_run, json_option, one_run, pass_cli, say
+from gym_gui.cli.listing import write_json_object
+from gym_gui.cli.values import Minutes, Seeds, Steps
+from gym_gui.services.trainer.errors import DaemonUnreachable, NotPossibleNow
+from gym_gui.wording.run_view import run_document, short_id
+
+if TYPE_CHECKING:
+    from mosaic_wire.proto import trainer_pb2 as pb
+
+    from gym_gui.cli.algorithms import InstalledWorker
+    from gym_gui.services.sweeps import SweepOrder
+    from gym_gui.services.trainer.client import TrainerClient
+
+_PLAIN = (
+    "trials", "parallel", "sampler", "pruner", "seeds", "aggregate", "metric", "direction", "total_timesteps",
+    "reports", "warmup_trials", "startup_trials", "timeout_minutes", "give_up_after", "storage", "study_name", "seed",
+    "name",
+)  # fmt: skip
+"""Options that are keys of a sweep as they are"""
+
+
+class SweepGroup(click.Group):
+    """`mosaic sweep show RUN` and `best RUN` are commands of their own; everything else starts a sweep."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or args[0] not in self.commands:
+            args = ["start", *args]
+        return super().parse_args(ctx, args)
+
+    def get_help(self, ctx: click.Context) -> str:
+        return self.commands["start"].get_help(ctx)
+
+
+@click.group(cls=SweepGroup)
+def sweep_command() -> None:
+    """Look for good hyper-parameters."""
+
+
+class Trials(click.ParamType[int]):
+    """How many trials; with --resume, +20 means so many more."""
+
+    name = "N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        text = str(value).strip()
+        if not text.removeprefix("+").isdigit() or not 0 < int(text.removeprefix("+")) <= 1_000_000:
+            self.fail(f"expected a number of trials such as 50, or +20 with --resume, not {value!r}", param, ctx)
+        if text.startswith("+") and ctx is not None:
+            ctx.meta["mosaic.more_trials"] = True
+        return int(text)
+
+
+@sweep_command.command("start")
+@click.argument("file", metavar="[FILE]", required=False, type=click.Path(dir_okay=False, allow_dash=True))
+@click.option("--algo", metavar="ALGO", help="The algorithm to tune.")
+@click.option("--env", "--env-id", "env_id", metavar="ENV", help="The environment.")
+@click.option(
+    "--param", "parameters", multiple=True, metavar="NAME=RANGE",
+    help="A parameter to search for: lr=log:1e-5:1e-2, n=int:32:256[:32], x=float:0:1, b=choice:true,false.",
+)  # fmt: skip
+@click.option("--set", "fixed", multiple=True, metavar="NAME=VALUE", help="A parameter that stays the same.")
+@click.option("--trials", type=Trials(), help="How many.  [default: 50]")
+@click.option("--parallel", type=click.IntRange(1, 1000), metavar="N", help="Trials at a time.  [default: 1]")
+@click.option("--sampler", type=click.Choice(SAMPLERS), help="Who chooses the next values.  [default: tpe]")
+@click.option("--pruner", type=click.Choice(PRUNERS), help="Who ends trials that do badly.  [default: none]")
+@click.option("--seeds", type=Seeds(), help="One run per seed in every trial: 1-3.  [default: 1]")
+@click.option("--aggregate", type=click.Choice(AGGREGATES), help="What the seeds give together.  [default: mean]")
+@click.option("--metric", metavar="TAG", help="The figure to judge by.  [default: mean return of 100 episodes]")
+@click.option("--direction", type=click.Choice(DIRECTIONS), help="[default: maximize]")
+@click.option("--total-timesteps", type=Steps(), help="Steps of each trial.  [default: the algorithm's]")
+@click.option("--timeout", "timeout_minutes", type=Minutes(), help="No new trials after: 90 (minutes), 2h, 1d.")
+@click.option("--reports", type=click.IntRange(1, 1000), metavar="N", help="How often a trial is compared.")
+@click.option("--warmup-trials", type=click.IntRange(0), metavar="N", help="Trials that end before one is pruned.")
+@click.option(
+    "--startup-trials", type=click.IntRange(0), metavar="N", help="Trials at random before the sampler learns."
+)
+@click.option("--give-up-after", type=click.IntRange(0), metavar="N", help="Failed trials in a row; 0: never.")
+@click.option("--storage", metavar="WHERE", help="journal, sqlite, or the URL of a database.  [default: journal]")
+@click.option("--study-name", metavar="NAME", help="Name of the study.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed of the sampler.  [default: 1]")
+@click.option("--cpus", type=click.FloatRange(min=0), metavar="N", help="CPUs of each run.  [default: 1]")
+@click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="GPUs of each run.  [default: 0]")
+@click.option("--memory-mb", type=click.IntRange(min=16), metavar="MB", help="Memory limit of each run.")
+@click.option("--worker", metavar="NAME", help="The worker, when several have the algorithm.")
+@click.option("--name", help="Name of the sweep.")
+@click.option("--tag", "tags", multiple=True, help="A tag of the sweep; may be repeated.")
+@click.option(
+    "--resume", metavar="RUN", shell_complete=complete_run,
+    help="Go on with a finished, failed or cancelled sweep; --trials +20: with more trials.",
+)  # fmt: skip
+@click.option("--print", "only_print", is_flag=True, help="Print the config and queue nothing.")
+@click.option("-d", "--detach", is_flag=True, help="Queue and return, do not follow.")
+@json_option
+@click.pass_context
+def start_command(ctx: click.Context, /, file: str | None, **options: Any) -> int:
+    """Look for good hyper-parameters. Ctrl-C leaves the sweep going.
+
+    \b
+      mosaic sweep --algo ppo --env CartPole-v1 --total-timesteps 50k --trials 50 --parallel 2 \\
+        --param learning_rate=log:1e-5:1e-2 --param num_steps=int:32:256 --pruner median
+      mosaic sweep search.toml --trials 100
+      mosaic sweep --resume RUN --trials +20
+      mosaic sweep show RUN          its trials, best first
+      mosaic sweep best RUN          the best values; `mosaic train --from-trial RUN` trains with them
+    """
+    cli = ctx.find_object(Cli) or Cli()
+    if options["resume"]:
+        return _resume(cli, ctx, file, options)
+    config = _config(cli, ctx, file, options)
+    if options["only_print"]:
+        from gym_gui.cli.clone import shown
+
+        click.echo(json.dumps(shown(config), indent=2, ensure_ascii=False))
+        return 0
+    with cli.client(start=True) as client:
+        key = secrets.token_hex(16)
+        try:
+            run = client.submit(config, idempotency_key=key).run
+        except DaemonUnreachable:
+            run = client.submit(config, idempotency_key=key).run
+        return _queued(client, run, detach=options["detach"], as_json=options["as_json"])
+
+
+@sweep_command.command("show")
+@one_run
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many trials.")
+@json_option
+@pass_cli
+def show_command(cli: Cli, /, run: str, limit: int | None, as_json: bool) -> int:
+    """The trials of a sweep, best first."""
+    from gym_gui.cli.sweep_table import write_trials
+
+    with cli.client() as client:
+        return write_trials(find_sweep(client, run), limit=limit, as_json=as_json)
+
+
+@sweep_command.command("best")
+@one_run
+@json_option
+@pass_cli
+def best_command(cli: Cli, /, run: str, as_json: bool) -> int:
+    """The best values a sweep has found, as flags of `mosaic train`."""
+    from gym_gui.cli.sweep_table import write_best
+
+    with cli.client() as client:
+        return write_best(find_sweep(client, run), as_json=as_json)
+
+
+def find_sweep(client: TrainerClient, word: str) -> pb.Run:
+    """The sweep that a person means; `last` is the newest sweep, not the newest of its trials."""
+    if word in ("last", "@"):
+        found = client.list(text=WORKER_TYPE, include_archived=True).runs
+        newest = next((run for run in found if run.worker_type == WORKER_TYPE), None)
+        if newest is not None:
+            return newest
+    return client.find(word)
+
+
+# ---------------------------------------------------------------- starting
+
+
+def _queued(client: TrainerClient, run: pb.Run, *, detach: bool, as_json: bool) -> int:
+    if detach:
+        if as_json:
+            write_json_object(run_document(run))
+        else:
+            click.echo(run.run_id)
+            say(f"queued; `mosaic sweep show {short_id(run.run_id)}` lists its trials, `mosaic watch` follows it")
+        return 0
+    say(f"queued {run.name}  {run.run_id}")
+    from gym_gui.cli.sweep_display import follow_sweep
+    from gym_gui.cli.sweep_table import write_end
+
+    ended = follow_sweep(client, run)
+    if ended is None:
+        known = short_id(run.run_id)
+        say(
+            f"\ndetached; the sweep goes on\n  follow again   mosaic watch {known}\n"
+            f"  its trials     mosaic sweep show {known}\n  end            mosaic cancel {known}"
+        )
+        return 130
+    return write_end(client, ended)
+
+
+def _resume(cli: Cli, ctx: click.Context, file: str | None, options: dict[str, Any]) -> int:
+    allowed = ("resume", "trials", "detach", "as_json")
+    if file or any(value for name, value in options.items() if name not in allowed and value is not None):
+        raise click.UsageError("a resumed sweep keeps its settings: --resume goes with --trials alone", ctx)
+    is_more = ctx.meta.get("mosaic.more_trials", False)
+    with cli.client(start=True) as client:
+        earlier = find_sweep(client, options["resume"])
+        if earlier.worker_type != WORKER_TYPE:
+            raise click.UsageError(f"{short_id(earlier.run_id)} is no sweep; `mosaic resume` continues other runs", ctx)
+        if earlier.status != "TERM" and earlier.status != "PAUSE":
+            raise NotPossibleNow(f"sweep {earlier.run_id} has not ended; `mosaic watch {short_id(earlier.run_id)}`")
+        wanted = options["trials"] or 0
+        more = wanted if is_more else max(0, wanted - earlier.total)
+        if earlier.status == "TERM" and not more and earlier.step >= earlier.total:
+            known = short_id(earlier.run_id)
+            raise click.UsageError(
+                f"all {earlier.total} trials have ended; how many more? mosaic sweep --resume {known} --trials +20", ctx
+            )
+        run = client.resume(earlier.run_id, additional_timesteps=more if earlier.status == "TERM" else 0)
+        return _queued(client, run, detach=options["detach"], as_json=options["as_json"])
+
+
+def _config(cli: Cli, ctx: click.Context, file: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    """The run config; everything that is wrong with it is told at once."""
+    from gym_gui.cli.algorithms import choose_algorithm, installed_workers
+    from gym_gui.cli.scripts import choose_script, is_script
+    from gym_gui.services.sweeps import SweepOrder
+
+    document = _read(file) if file else {}
+    if "metadata" in document:
+        return document  # a run config: the daemon checks it
+    problems: list[str] = []
+    order = SweepOrder(_merged(document, options, problems))
+    workers = installed_workers(cli)
+    _require_sweep_worker(workers)
+    algo = order.values.get("algo")
+    if not isinstance(algo, str) or not algo:
+        raise click.UsageError("which algorithm? --algo ppo; `mosaic algos` lists them", ctx)
+    if is_script(algo):
+        spec, script = choose_script(workers, algo, order.values.get("worker"), "")
+        algorithm = script.algorithm
+        order.values["extras"] = {**(order.values.get("extras") or {}), "script_path": script.path}
+    else:
+        spec, algorithm = choose_algorithm(workers, algo, order.values.get("worker"))
+    _read_fixed(order, options["fixed"], algorithm, problems)
+    config, wrong = order.config(spec, algorithm)
+    problems += [_in_a_sentence(problem) for problem in wrong]
+    if problems:
+        raise click.UsageError(problems[0] if len(problems) == 1 else "\n  ".join(["not yet right:", *problems]), ctx)
+    return config
+
+
+def _in_a_sentence(problem: Problem) -> str:
+    hint = f"; did you mean {problem.suggestion!r}?" if problem.suggestion else ""
+    return f"{problem.path}: {problem.message}{hint}" if problem.path else f"{problem.message}{hint}"
+
+
+def _read(file: str) -> dict[str, Any]:
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise click.UsageError(f"cannot read {file}: {error.strerror}") from error
+    try:
+        text = data.decode()
+        document = tomllib.loads(text) if file.endswith(".toml") else json.loads(text)
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        kind = "TOML" if file.endswith(".toml") else "JSON"
+        raise click.UsageError(f"{file} is not valid {kind}: {error}") from error
+    if not isinstance(document, dict):
+        raise click.UsageError(f"{file} holds {type(document).__name__}, expected an object (a sweep)")
+    return document
+
+
+def _merged(document: dict[str, Any], options: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+    """The file with what was typed over it."""
+    from gym_gui.wording.values import parse_seeds
+
+    values = dict(document)
+    if "env" in values:
+        values.setdefault("env_id", values.pop("env"))
+    if isinstance(seeds := values.get("seeds"), str):
+        try:
+            values["seeds"] = parse_seeds(seeds)
+        except ValueError as error:
+            problems.append(f"seeds: {error}")
+    values |= {name: options[name] for name in ("algo", "env_id", "worker", *_PLAIN) if options[name] is not None}
+    ranges = dict(values.get("parameters") or {}) if isinstance(values.get("parameters") or {}, dict) else {}
+    for text in options["parameters"]:
+        name, is_given, given = text.partition("=")
+        if not is_given:
+            problems.append(f"--param {text}: write NAME=RANGE, for example learning_rate=log:1e-5:1e-2")
+        ranges[name.strip()] = given.strip()
+    values["parameters"] = ranges
+    if options["tags"]:
+        values["tags"] = [*(values.get("tags") or ()), *options["tags"]]
+    resources = {"cpus": options["cpus"], "gpus": options["gpus"], "memory_mb": options["memory_mb"]}
+    if given_resources := {name: value for name, value in resources.items() if value is not None}:
+        values["resources"] = {**(values.get("resources") or {}), **given_resources}
+    return values
+
+
+def _read_fixed(order: SweepOrder, fixed: tuple[str, ...], algorithm: Any, problems: list[str]) -> None:
+    """`--set NAME=VALUE`, read as the algorithm's flag would be."""
+    found = dict(order.values.get("fixed") or {})
+    for text in fixed:
+        name, is_given, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        known = algorithm.field(name)
+        if not is_given:
+            problems.append(f"--set {text}: write NAME=VALUE")
+        elif known is None:
+            found[name] = value  # unknown names are told with everything else
+        else:
+            try:
+                found[name] = known.parse(value)
+            except ValueError as error:
+                problems.append(str(error))
+    if found:
+        order.values["fixed"] = found
+
+
+def _require_sweep_worker(workers: list[InstalledWorker]) -> None:
+    known = next((worker for worker in workers if worker.name == WORKER_TYPE), None)
+    if known is None:
+        raise click.ClickException(
+            "sweeps need the sweep worker, which is not installed: pip install -r requirements/sweep_worker.txt"
+        )
+    if known.spec is None:
+        raise click.ClickException(f"the sweep worker cannot be used: {known.problem}")

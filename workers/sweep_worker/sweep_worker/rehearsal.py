@@ -1,0 +1,88 @@
+"""A sweep in which nothing trains: to try a sampler out, and to test the controller without a daemon.
+
+The objective of a trial is how near its values are to the middle of their ranges, at most 100.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from mosaic_wire.child_runs import COMPLETED, ChildRun
+from mosaic_wire.ids import new_run_id
+from mosaic_wire.sweep_ranges import ParameterRange
+from mosaic_wire.sweep_settings import SweepSettings
+
+TRIAL = {"metadata": {"worker": {"type": "rehearsal", "config": {"algo": "rehearsal", "env_id": "none", "extras": {}}}}}
+TOTAL_TIMESTEPS = 1_000
+
+
+@dataclass
+class _Rehearsed:
+    run: ChildRun
+    ends_at: float
+    value: float
+
+
+class RehearsedRuns:
+    """Stands where the daemon stands otherwise."""
+
+    def __init__(self, settings: SweepSettings) -> None:
+        self._settings = settings
+        self._going: dict[str, _Rehearsed] = {}
+        self._over: list[ChildRun] = []
+        self._seq = itertools.count(1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._going.clear()
+
+    def submit(self, config: Mapping[str, Any], *, key: str) -> ChildRun:
+        parameters = config["metadata"]["worker"]["config"]["extras"]["algo_params"]
+        distances = [_distance(each, parameters[each.name]) for each in self._settings.parameters]
+        value = 100 * (1 - math.fsum(distance**2 for distance in distances) / len(distances))
+        run = ChildRun(new_run_id(), "EXEC", total=TOTAL_TIMESTEPS, event_seq=next(self._seq))
+        self._going[run.run_id] = _Rehearsed(run, time.monotonic() + self._settings.rehearse_s, value)
+        return run
+
+    def cancel(self, run_id: str, reason: str) -> None:
+        if (known := self._going.pop(run_id, None)) is not None:
+            self._over.append(replace(known.run, status="TERM", outcome="cancelled", reason=reason))
+
+    def poll(self, timeout_s: float) -> list[ChildRun]:
+        """Figures of all that go on, and those that end."""
+        ends = [each.ends_at for each in self._going.values()]
+        if not self._over and ends:
+            quantum_s = self._settings.rehearse_s / max(1, self._settings.reports)
+            time.sleep(max(0.0, min(timeout_s, quantum_s, min(ends) - time.monotonic())))
+        found, self._over = self._over, []
+        for run_id, each in list(self._going.items()):
+            left = (each.ends_at - time.monotonic()) / self._settings.rehearse_s
+            done = max(0.0, 1 - left)
+            step = min(TOTAL_TIMESTEPS, int(TOTAL_TIMESTEPS * done))
+            each.run = replace(each.run, step=step, episodic_return=each.value * min(1.0, done))
+            if left <= 0:
+                del self._going[run_id]
+                each.run = replace(each.run, status="TERM", outcome=COMPLETED, has_completed=True)
+            found.append(each.run)
+        return found
+
+    def curve(
+        self, run_id: str, tags: tuple[str, ...], *, since_step: int = 0, until_step: int | None = None
+    ) -> list[tuple[int, float]]:
+        return []
+
+
+def _distance(each: ParameterRange, value: Any) -> float:
+    """From the middle of the range, 0 to 1; of choices, from the first one."""
+    if each.kind == "categorical":
+        return each.choices.index(value) / max(1, len(each.choices) - 1)
+    scale = math.log if each.log else float
+    low, high, here = scale(each.low), scale(each.high), scale(value)
+    return abs(2 * (here - low) / (high - low) - 1)
