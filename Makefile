@@ -17,15 +17,21 @@ ARGS :=
 
 # Flags of pytest; fewer tests: make test PYTEST_ARGS="-k registry"
 PYTEST_ARGS :=
-# Two processes: the smallest machine we aim at has two cores. loadfile keeps the tests of one module in one process.
-JOBS := 2
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+# Three processes for two cores, because tests of daemons mostly wait. loadfile keeps the tests of one module in one
+# process; in which order the modules come conftest.py says (the longest first), and xdist is not to change it.
+JOBS := 3
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+# Bytecode of our own sources is kept, whatever the shell says: without it each of the thousand processes that the tests
+# start would compile them again (0.2 s of CPU for a daemon).
+unexport PYTHONDONTWRITEBYTECODE
 
 # A checkout of CleanRL that our algorithms are measured against: make bench UPSTREAM=~/cleanrl
 export UPSTREAM ?=
 
 TYPED := conftest.py packages/mosaic_wire/mosaic_wire packages/gym_gui/gym_gui \
-  workers/random_worker/random_worker workers/cleanrl_worker/cleanrl_worker workers/human_worker/human_worker
+  workers/random_worker/random_worker workers/cleanrl_worker/cleanrl_worker workers/human_worker/human_worker \
+  workers/sweep_worker/sweep_worker
 
 PROTO_OUT := packages/mosaic_wire
 
@@ -62,10 +68,10 @@ $(TRAIN_READY): $(MADE) requirements/constraints.txt requirements/base.txt requi
 	@$(PIP_INSTALL) -r requirements/cleanrl_worker.txt
 	@touch $@
 
-$(GUI_READY): $(TRAIN_READY) requirements/gui.txt tools/qt_libraries.sh
+$(GUI_READY): $(TRAIN_READY) requirements/gui.txt requirements/sweep_worker.txt tools/qt_libraries.sh
 	@tools/qt_libraries.sh
 	@echo "Installing Qt and what else the window needs into $(VENV) (250 MB) …"
-	@$(PIP_INSTALL) -r requirements/gui.txt
+	@$(PIP_INSTALL) -r requirements/gui.txt -r requirements/sweep_worker.txt
 	@touch $@
 
 $(TEST_READY): $(GUI_READY) requirements/dev.txt
@@ -73,8 +79,8 @@ $(TEST_READY): $(GUI_READY) requirements/dev.txt
 	@echo "Installing the test and lint tools into $(VENV) …"
 	@$(PIP_INSTALL) -r requirements/dev.txt
 	@$(BIN)/python -m pip check
-	@echo "Installing the requirement sets that tests use into $(TEST_SETS) (530 MB) …"
-	@$(BIN)/python -m cleanrl_worker.tools.install_extras --home $(TEST_SETS) --set atari,minigrid,mujoco,video
+	@echo "Installing the requirement sets that tests use into $(TEST_SETS) (610 MB) …"
+	@$(BIN)/python -m cleanrl_worker.tools.install_extras --home $(TEST_SETS) --set atari,minigrid,mujoco,video,wandb
 	@touch $@
 
 # ---------------------------------------------------------------- targets

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,10 @@ from mosaic_wire.paths import Home
 from mosaic_wire.testing import wait_until
 
 LEAVE_S = 5.0
-"""How long after its end a test's processes, threads and segments may take to be gone."""
+"""How long after its end a test's processes and threads may take to be gone."""
+NOBODYS_S = 20.0
+"""How long a segment that nobody has open may lie there: a test beside this one may have killed its writer, and its
+daemon be about to remove it."""
 
 SHARED_MEMORY = Path("/dev/shm")
 SEGMENT_PATTERN = "mosaic-*"
@@ -31,6 +35,41 @@ KEPT_BY_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserve
 # COLUMNS and LINES come from pytest-xdist too, and would overrule the terminals that tests open.
 FOREIGN_NAMES = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
 FOREIGN_PREFIXES = ("MOSAIC_", "CLEANRL_", "GYM_GUI_", "TRACK_", "WANDB_", "KEYRING_", "PYTHON_KEYRING_")
+
+
+# Modules that take half a minute and more, though they have few tests, the longest first. Begun at the end, one of them
+# would keep one process busy alone.
+LONG_MODULES = (
+    "tests/e2e/test_every_preset.py",
+    "tests/e2e/test_window.py",
+    "workers/cleanrl_worker/tests/test_conformance.py",
+    "workers/cleanrl_worker/tests/test_rainbow.py",
+    "packages/gym_gui/tests/ui/test_main_window.py",
+    "tests/e2e/test_cleanrl_checkpoints.py",
+    "tests/e2e/test_cleanrl_modes.py",
+    "workers/cleanrl_worker/tests/test_install_extras.py",
+    "workers/cleanrl_worker/tests/test_ppo_atari_multigpu.py",
+    "workers/cleanrl_worker/tests/test_cli.py",
+    "tests/e2e/test_sweep.py",
+    "tests/e2e/test_telemetry_lane.py",
+    "tests/e2e/test_scheduling.py",
+    "tests/e2e/test_crash_points.py",
+    "tests/e2e/test_bench.py",
+    "tests/docs/test_runbooks.py",
+    "tests/docs/test_runbooks_of_analytics.py",
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The longest modules first, then those with the most tests: whoever is done early takes a small one."""
+    tests = Counter(item.path for item in items)
+
+    def place(item: pytest.Item) -> tuple[int, int, str]:
+        name = str(item.path.relative_to(config.rootpath)) if item.path.is_relative_to(config.rootpath) else ""
+        first = LONG_MODULES.index(name) if name in LONG_MODULES else len(LONG_MODULES)
+        return first, -tests[item.path], str(item.path)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -66,12 +105,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
 def _no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves processes, threads or shared memory behind; end the processes it left."""
     folder: Path | None = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
-    children, threads, segments = set(_children()), set(threading.enumerate()), _segments()
+    before, threads, segments = _pids(), set(threading.enumerate()), _segments()
     yield
     left: list[str] = []
 
     def processes_left() -> set[psutil.Process]:
-        return (set(_children()) - children) | (_working_in(folder) if folder else set())
+        if not (new := _pids() - before):  # cheap, because this happens after each of thousands of tests
+            return set()
+        children = {child for child in _children() if child.pid in new}
+        return children | (_working_in(folder, new) if folder else set())
 
     if not wait_until(lambda: not processes_left(), timeout_s=LEAVE_S):
         leaked = processes_left()
@@ -84,14 +126,9 @@ def _no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     if not wait_until(lambda: not threads_left(), timeout_s=LEAVE_S):
         left += [f"thread {thread.name}" for thread in threads_left()]
 
-    def segments_left() -> set[Path]:
-        # Under xdist a neighbour's segment is new as well; it is in use by a process outside our tree.
-        return {path for path in _segments() - segments if not _in_use_by_a_stranger(path)}
-
-    if not wait_until(lambda: not segments_left(), timeout_s=LEAVE_S):
-        for path in segments_left():
-            left.append(f"shared memory {path}")
-            path.unlink(missing_ok=True)
+    for path in _segments_left(segments):
+        left.append(f"shared memory {path}")
+        path.unlink(missing_ok=True)
     if left:
         pytest.fail("the test left behind:\n  " + "\n  ".join(left), pytrace=False)
 
@@ -102,6 +139,10 @@ def _is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
+
+
+def _pids() -> set[int]:
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
 
 
 def _children() -> list[psutil.Process]:
@@ -115,19 +156,18 @@ def _children() -> list[psutil.Process]:
     return found
 
 
-def _working_in(folder: Path) -> set[psutil.Process]:
+def _working_in(folder: Path, pids: set[int]) -> set[psutil.Process]:
     """Processes of this test that left our tree (detached daemons, their workers): they name the test's folder."""
     named = re.compile(re.escape(os.fsencode(folder)) + rb"(?=[/\0\s:]|$)")
     ours = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found = set()
-    for entry in Path("/proc").glob("[0-9]*"):
-        if int(entry.name) in ours:
-            continue
+    for pid in pids - ours:
+        entry = Path("/proc", str(pid))
         with suppress(OSError, psutil.Error):
             command = (entry / "cmdline").read_bytes()
             is_mosaic = any(name in command for name in (b"gym_gui", b"mosaic", b"_worker"))
             if named.search((entry / "environ").read_bytes()) or (is_mosaic and named.search(command)):
-                process = psutil.Process(int(entry.name))
+                process = psutil.Process(pid)
                 if _is_alive(process):
                     found.add(process)
     return found
@@ -153,13 +193,35 @@ def _segments() -> set[Path]:
     return set(SHARED_MEMORY.glob(SEGMENT_PATTERN))
 
 
+def _segments_left(before: set[Path]) -> set[Path]:
+    """Those that stay. Under xdist a neighbour's segment is new as well: a process outside our tree has it open."""
+    suspects = _segments() - before
+
+    def all_explained() -> bool:
+        # Each for itself: a neighbour that kills one writer after the other always has one of them lying there.
+        suspects.intersection_update(_segments())
+        suspects.difference_update({path for path in suspects if _in_use_by_a_stranger(path)})
+        return not suspects
+
+    wait_until(all_explained, timeout_s=NOBODYS_S)
+    return suspects
+
+
 def _in_use_by_a_stranger(segment: Path) -> bool:
+    """Mapped (FastLane) or merely open (the picture of a game)."""
     ours = {os.getpid(), *(child.pid for child in _children())}
-    needle = os.fsencode(segment)
-    for entry in Path("/proc").glob("[0-9]*"):
-        if int(entry.name) not in ours:
-            with suppress(OSError):
-                if needle in (entry / "maps").read_bytes():
+    return any(
+        _has_open(entry, segment) for entry in Path("/proc").glob("[0-9]*") if int(entry.name) not in ours
+    )  # fmt: skip
+
+
+def _has_open(process: Path, file: Path) -> bool:
+    with suppress(OSError):
+        if os.fsencode(file) in (process / "maps").read_bytes():
+            return True
+        for descriptor in (process / "fd").iterdir():
+            with suppress(OSError):  # closed meanwhile
+                if os.readlink(descriptor) == str(file):
                     return True
     return False
 

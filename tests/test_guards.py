@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
+from mosaic_wire.testing import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -51,6 +55,15 @@ def test_it():
     pathlib.Path("/dev/shm", f"mosaic-guard-{os.getpid()}").write_bytes(b"x")
 """
 
+SEES_A_STRANGERS_SHARED_MEMORY = """
+import pathlib
+from mosaic_wire.testing import wait_until
+
+def test_it():
+    pathlib.Path("begun").touch()
+    assert wait_until(lambda: pathlib.Path("made").exists(), timeout_s=60)
+"""
+
 
 def run_pytest(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
     """Run one test module under the repository's conftest and settings, in a process of its own."""
@@ -59,8 +72,14 @@ def run_pytest(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
     settings = (ROOT / "pyproject.toml").read_text()
     (project / "pyproject.toml").write_text(settings.replace('["packages", "workers", "tests"]', '["."]'))
     guards = (ROOT / "conftest.py").read_text()
-    assert "LEAVE_S = 5.0" in guards
-    (project / "conftest.py").write_text(guards.replace("LEAVE_S = 5.0", "LEAVE_S = 0.5"))
+    for usual, here in (
+        ("LEAVE_S = 5.0", "LEAVE_S = 0.5"),
+        ("NOBODYS_S = 20.0", "NOBODYS_S = 0.5"),
+        ('SEGMENT_PATTERN = "mosaic-*"', 'SEGMENT_PATTERN = "mosaic-guard-*"'),  # not those of tests beside this one
+    ):
+        assert usual in guards
+        guards = guards.replace(usual, here)
+    (project / "conftest.py").write_text(guards)
     (project / "test_it.py").write_text(source)
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "test_it.py"]
     argv += [f"--basetemp={folder / 'inner'}"]
@@ -92,6 +111,26 @@ def test_a_leak_fails_the_test(tmp_path, source, what):
     assert what in done.stdout
     if "/dev/shm" in what:
         assert not list(Path("/dev/shm").glob("mosaic-guard-*"))
+
+
+@pytest.mark.parametrize("is_mapped", [True, False], ids=["mapped", "open"])
+def test_what_a_process_beside_the_test_has_in_memory_is_not_its_leak(tmp_path, is_mapped):
+    segment = Path("/dev/shm", f"mosaic-guard-stranger-{os.getpid()}")
+    with ThreadPoolExecutor(1) as thread:
+        inner = thread.submit(run_pytest, tmp_path, SEES_A_STRANGERS_SHARED_MEMORY)
+        project = tmp_path / "project"
+        assert wait_until((project / "begun").exists, timeout_s=60)
+        segment.write_bytes(b"x" * mmap.PAGESIZE)
+        with segment.open("rb") as opened:
+            held = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) if is_mapped else opened
+            if is_mapped:
+                opened.close()
+            with held:
+                (project / "made").touch()
+                done = inner.result(120)
+        assert segment.exists()
+        segment.unlink()
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The system libraries that Qt's window needs, and with --tests the X server without a screen that its tests use.
+# The system libraries that Qt's window needs; with --tests also the X server without a screen that its tests use, with
+# --webengine what QtWebEngine (pages inside the window, requirements/webengine.txt) needs.
 # Installs what is missing where that is possible (root on Debian or Ubuntu); else names it in one line and fails.
 set -euo pipefail
 
@@ -11,6 +12,13 @@ needed=(
   libxcb-render-util.so.0:libxcb-render-util0 libxcb-randr.so.0:libxcb-randr0 libxcb-shape.so.0:libxcb-shape0
   libxcb-xkb.so.1:libxcb-xkb1 libxkbcommon-x11.so.0:libxkbcommon-x11-0 libX11-xcb.so.1:libx11-xcb1
 )
+if [[ "${1:-}" == --webengine ]]; then
+  needed+=(
+    libnss3.so:libnss3 libasound.so.2:libasound2 libXcomposite.so.1:libxcomposite1 libXdamage.so.1:libxdamage1
+    libXrandr.so.2:libxrandr2 libXtst.so.6:libxtst6 libxkbfile.so.1:libxkbfile1 libgbm.so.1:libgbm1
+    libxcb-dri3.so.0:libxcb-dri3-0
+  )
+fi
 known="$(PATH="$PATH:/sbin:/usr/sbin" ldconfig -p 2>/dev/null || true)"
 missing=()
 for pair in "${needed[@]}"; do

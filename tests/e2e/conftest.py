@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +16,13 @@ QUICK = {"heartbeat_s": 0.2, "grace_s": 2, "silence_s": 20, "handshake_s": 60, "
 """Short beats and graces; silence and handshake stay long, because a busy machine must not look like a fault."""
 
 MakeDaemon = Callable[..., RunningDaemon]
+
+_FEWER = os.environ.get("MOSAIC_FAULT_RUNS", "")  # read here: the tests' guard forgets MOSAIC_… variables
+
+
+def fault_runs(usual: int) -> int:
+    """How many runs a long fault test takes; MOSAIC_FAULT_RUNS makes it fewer on a machine that others use, too."""
+    return min(usual, int(_FEWER)) if _FEWER else usual
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from mosaic_wire.checkpoints import verify_checkpoint
 from mosaic_wire.lifecycle import LifecycleKind
 from mosaic_wire.testing import wait_until
 
+from tests.e2e.conftest import fault_runs
+
 KINDS: tuple[dict[str, Any], ...] = (
     {},
     {"scheduling": {"retries": 3}, "checkpoint_every": 5},
@@ -159,4 +161,4 @@ def test_a_little_chaos(make_daemon) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [2, 3])
 def test_two_hundred_runs_in_chaos(make_daemon, seed: int) -> None:
-    check_chaos(make_daemon(grace_s=1), runs=200, seed=seed)
+    check_chaos(make_daemon(grace_s=1), runs=fault_runs(200), seed=seed)

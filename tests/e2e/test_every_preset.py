@@ -72,13 +72,12 @@ class Preset:
         }
 
 
-MORE = (
-    Preset("ppo", "MiniGrid-Empty-5x5-v0"),
-    Preset("ppo_continuous_action", "Pendulum-v1"),
-    Preset("ppo_atari_multigpu", "PongNoFrameskip-v4", {"world_size": 2, "num_steps": 8}),
-)
+MORE = (Preset("ppo", "MiniGrid-Empty-5x5-v0"),)
 """Besides every name in its own default environment"""
-FLAGS = {"qdagger_dqn_atari_impalacnn": {"env_kwargs": '{"max_episode_steps": 60}'}}  # a bad teacher may play for hours
+FLAGS = {
+    "qdagger_dqn_atari_impalacnn": {"env_kwargs": '{"max_episode_steps": 60}'},  # a bad teacher may play for hours
+    "ppo_atari_multigpu": {"world_size": 2, "num_steps": 8},
+}
 TEACHER, PUPIL = "dqn_atari", "qdagger_dqn_atari_impalacnn"
 PRESETS = [
     *(Preset(name, "", FLAGS.get(name, {})) for name, entry in DEFAULT_ALGO_REGISTRY.items() if entry.module),

@@ -10,14 +10,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import av
 import pytest
+from cleanrl_worker.testing import lend_sets
 from gym_gui.services.trainer.errors import NotPossibleNow
 from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
 from mosaic_wire.frames import FrameReader, fastlane_path
 from mosaic_wire.testing import wait_until
 from PIL import Image
 
-from tests.e2e.conftest import MakeDaemon
+from tests.e2e.conftest import MakeDaemon, fault_runs
 
 PAINTER = """
 from mosaic_wire.frames import FrameWriter, fastlane_path
@@ -50,9 +52,15 @@ def daemon(make_daemon: MakeDaemon) -> RunningDaemon:
 
 
 def paint(daemon: RunningDaemon, **parameters: object) -> str:
-    run_id = daemon.client.submit(scripted_config("painter", **parameters)).run.run_id
-    daemon.wait_for(run_id, "EXEC")
+    (run_id,) = paint_some(daemon, 1, **parameters)
     return run_id
+
+
+def paint_some(daemon: RunningDaemon, count: int, **parameters: object) -> list[str]:
+    run_ids = [daemon.client.submit(scripted_config("painter", **parameters)).run.run_id for _ in range(count)]
+    for run_id in run_ids:
+        daemon.wait_for(run_id, "EXEC")
+    return run_ids
 
 
 def test_a_client_elsewhere_sees_the_picture_in_the_size_it_asked_for(daemon: RunningDaemon) -> None:
@@ -95,13 +103,13 @@ def test_the_shared_memory_is_gone_when_the_run_is_even_if_its_worker_left_it(da
         assert not fastlane_path(run_id).exists()
 
 
-def check_that_killed_runs_leave_no_pictures(daemon: RunningDaemon, runs: int, at_once: int = 4) -> None:
+def check_that_killed_runs_leave_no_pictures(daemon: RunningDaemon, runs: int, at_once: int) -> None:
     """Fault 13: writers killed in the middle of a picture, viewers that are left behind, and nothing stays."""
     before = len(os.listdir(f"/proc/{daemon.pid}/fd"))
     lane = fastlane_path("")
     painted: list[str] = []
     for first in range(0, runs, at_once):
-        run_ids = [paint(daemon, untidy=True) for _ in range(min(at_once, runs - first))]
+        run_ids = paint_some(daemon, min(at_once, runs - first), untidy=True)
         for number, run_id in enumerate(run_ids):
             reader = FrameReader(fastlane_path(run_id))
             assert wait_until(lambda reader=reader: reader.read() is not None, timeout_s=30)
@@ -122,13 +130,13 @@ def check_that_killed_runs_leave_no_pictures(daemon: RunningDaemon, runs: int, a
 
 
 def test_killed_runs_leave_no_pictures(daemon: RunningDaemon) -> None:
-    check_that_killed_runs_leave_no_pictures(daemon, runs=4)
+    check_that_killed_runs_leave_no_pictures(daemon, runs=4, at_once=4)
 
 
 @pytest.mark.fault
 @pytest.mark.timeout(3600)
 def test_a_thousand_killed_runs_leave_no_pictures(daemon: RunningDaemon) -> None:
-    check_that_killed_runs_leave_no_pictures(daemon, runs=1_000)
+    check_that_killed_runs_leave_no_pictures(daemon, runs=fault_runs(1_000), at_once=10)
 
 
 def test_what_was_left_while_no_daemon_looked_is_swept_at_its_start(daemon: RunningDaemon) -> None:
@@ -145,29 +153,46 @@ def test_what_was_left_while_no_daemon_looked_is_swept_at_its_start(daemon: Runn
         assert wait_until(lambda: not path.exists() and not stray.exists(), timeout_s=30)
 
 
+def record(daemon: RunningDaemon, run_id: str, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """`mosaic frames RUN --out FILE`"""
+    command = [str(Path(sys.executable).with_name("mosaic")), "frames", run_id, "--out", str(out), *options]
+    return subprocess.run(command, env=daemon.variables, capture_output=True, text=True, timeout=120, check=False)
+
+
 def test_a_clip_is_recorded(daemon: RunningDaemon, tmp_path: Path) -> None:
     run_id = paint(daemon)
-
-    def record(name: str, *options: str) -> subprocess.CompletedProcess[str]:
-        command = [
-            str(Path(sys.executable).with_name("mosaic")),
-            "frames",
-            run_id,
-            "--out",
-            str(tmp_path / name),
-            *options,
-        ]
-        return subprocess.run(command, env=daemon.variables, capture_output=True, text=True, timeout=60, check=False)
-
-    done = record("clip.gif", "--seconds", "0.5", "--fps", "20")
+    done = record(daemon, run_id, tmp_path / "clip.gif", "--seconds", "0.5", "--fps", "20")
     assert done.returncode == 0, done.stderr
     with Image.open(tmp_path / "clip.gif") as clip:
         assert clip.n_frames > 3  # type: ignore[attr-defined]
         assert clip.size == (160, 120)
-    assert record("one.png").returncode == 0
+    assert record(daemon, run_id, tmp_path / "one.png").returncode == 0
     with Image.open(tmp_path / "one.png") as picture:
         assert picture.size == (160, 120)
-    odd = record("clip.txt")
+    odd = record(daemon, run_id, tmp_path / "clip.txt")
     assert odd.returncode != 0
     assert "a clip is an .mp4" in odd.stderr
     assert not (tmp_path / "clip.txt").exists()
+
+
+def test_a_clip_of_a_training_that_goes_on_can_be_played(make_daemon: MakeDaemon, tmp_path: Path) -> None:
+    daemon = make_daemon()
+    lend_sets(daemon.home, "video")  # has an ffmpeg; a system's own is taken first
+    config = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": 10**8}
+    worker = {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": config}
+    run_id = daemon.client.submit({"resources": {"cpus": {"requested": 0}}, "metadata": {"worker": worker}}).run.run_id
+    daemon.wait_for(run_id, "EXEC")
+    clip = tmp_path / "clip.mp4"
+    done = record(daemon, run_id, clip, "--seconds", "1", "--fps", "15")
+    assert done.returncode == 0, done.stderr
+    assert clip.name in done.stderr
+    told = int(done.stderr.split(": ")[-1].split()[0])  # clip.mp4: 15 pictures
+    with av.open(str(clip)) as film:
+        stream = film.streams.video[0]
+        pictures = [frame.to_ndarray(format="rgb24") for frame in film.decode(stream)]
+        assert float(stream.average_rate) == 15
+    assert len(pictures) == told > 1
+    assert pictures[0].shape == (400, 600, 3)  # what CartPole draws
+    assert all(picture.std() > 1 for picture in pictures), "an empty picture"
+    assert any((picture != pictures[0]).any() for picture in pictures[1:]), "nothing moves"
+    assert daemon.client.get(run_id).status == "EXEC"  # watching it did it no harm

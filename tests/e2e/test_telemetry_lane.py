@@ -13,13 +13,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
+from gym_gui.testing import RunningDaemon, WindowProcess, install_scripted_worker, scripted_config
 from mosaic_wire.capabilities import Lane
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.telemetry import decode
 from mosaic_wire.testing import wait_until
 
-from tests.e2e.conftest import MakeDaemon
+from tests.e2e.conftest import MakeDaemon, fault_runs
 
 LIVE = """
 from mosaic_wire.errors import TelemetryRefused
@@ -186,19 +186,93 @@ def test_what_twenty_workers_were_told_is_stored_is_on_disk_after_five_kills(cou
     check_that_accepted_is_stored(counting, runs=20, kills=5, steps=10_000)
 
 
+LOOKING = """
+import sys
+from pathlib import Path
+from gym_gui import app
+from mosaic_wire.paths import Home
+from PySide6.QtCore import QTimer
+
+home, run_id, seen = Home(Path(sys.argv[1])), sys.argv[2], Path(sys.argv[3])
+build_window = app.build_window
+
+def look(parts):
+    page = parts.window.runs.page
+    tab = page.tab("live") if page is not None else None
+    if tab is not None and tab.telemetry.recent_steps.last_seq:
+        seen.write_text(str(tab.telemetry.recent_steps.last_seq))
+
+def build_and_watch(*arguments):
+    parts = build_window(*arguments)
+    parts.link.runs_loaded.connect(lambda runs: parts.window._watch_first_run(run_id))
+    timer = QTimer(parts.window, interval=100)
+    timer.timeout.connect(lambda: look(parts))
+    timer.start()
+    return parts
+
+app.build_window = build_and_watch
+sys.exit(app.main(home, app.Remote(f"unix:{home.socket}", home.token.read_text().strip())))
+"""
+"""A window that shows what a run sends step by step, and notes how far it has seen"""
+
+
+class LookingWindow:
+    """The window, opened by its address: one of the home itself would replace the daemons we kill before we do."""
+
+    def __init__(self, daemon: RunningDaemon, run_id: str) -> None:
+        folder = daemon.config_home / "window"
+        self._seen = folder / "seen"
+        self.process = WindowProcess(
+            folder, str(daemon.home.root), run_id, str(self._seen), variables=daemon.variables, script=LOOKING
+        )
+
+    @property
+    def has_seen(self) -> int:
+        return int(self._seen.read_text() or 0) if self._seen.exists() else 0
+
+    def kill_and_reopen(self) -> None:
+        assert self.process.is_open, f"it ended by itself:\n{self.process.words()}"
+        self.process.end(signal.SIGKILL)
+        self.process.open()
+
+
 def check_live_chaos(daemon: RunningDaemon, *, runs: int, strikes: int, seed: int) -> None:
     """Fault 14 for the telemetry lane: whoever is killed, what a worker was told is stored is there, once."""
     dice, total = random.Random(seed), 400
     run_ids = [play(daemon, "counting", steps=total, pause_s=0.004) for _ in range(runs)]
+    looking = LookingWindow(daemon, run_ids[-1])
+    looking.process.open()
+    try:
+        _kill_at_random(daemon, looking, run_ids, strikes, dice)
+        for run_id in run_ids:
+            daemon.wait_for(run_id, timeout_s=180)
+        assert wait_until(lambda: looking.has_seen == len(on_disk(daemon, run_ids[-1])), timeout_s=120), (
+            f"the window has seen {looking.has_seen} steps:\n{looking.process.words()}"
+        )
+    finally:
+        looking.process.end(signal.SIGTERM)
+    assert "Traceback" not in looking.process.words()
+    _check_what_is_stored(daemon, run_ids, total)
+
+
+def _kill_at_random(
+    daemon: RunningDaemon, looking: LookingWindow, run_ids: list[str], strikes: int, dice: random.Random
+) -> None:
     for _ in range(strikes):
         assert wait_until(lambda: any(accepted_by(daemon, run_id) for run_id in run_ids), timeout_s=60)
         time.sleep(dice.random() / 2)  # not a wait for anything: the moment of the next kill
-        if dice.random() < 0.5:
-            daemon.restart()
-        else:
-            alive = [run.pid for run in daemon.unfinished() if run.pid]
-            with suppress(ProcessLookupError):
-                os.kill(dice.choice(alive or [2**22 + 1]), signal.SIGKILL)
+        match dice.choice(("daemon", "worker", "worker", "daemon", "window")):
+            case "daemon":
+                daemon.restart()
+            case "window":
+                looking.kill_and_reopen()
+            case _:
+                alive = [run.pid for run in daemon.unfinished() if run.pid]
+                with suppress(ProcessLookupError):
+                    os.kill(dice.choice(alive or [2**22 + 1]), signal.SIGKILL)
+
+
+def _check_what_is_stored(daemon: RunningDaemon, run_ids: list[str], total: int) -> None:
     for run_id in run_ids:
         run = daemon.wait_for(run_id, timeout_s=180)
         stored = on_disk(daemon, run_id)
@@ -218,7 +292,7 @@ def test_live_runs_in_a_little_chaos(counting: RunningDaemon) -> None:
 @pytest.mark.fault
 @pytest.mark.timeout(1800)
 def test_sixty_live_runs_in_chaos(counting: RunningDaemon) -> None:
-    check_live_chaos(counting, runs=60, strikes=60, seed=4)
+    check_live_chaos(counting, runs=fault_runs(60), strikes=fault_runs(60), seed=4)
 
 
 def test_a_second_attempt_goes_on_counting_steps_and_begins_a_new_episode(counting: RunningDaemon) -> None:

@@ -12,12 +12,11 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from fcntl import ioctl
 from pathlib import Path
 
 import pytest
-from gym_gui.cli.follow import RunFollower
 from gym_gui.services.trainer.client import RpcStream, TrainerClient
 from gym_gui.services.trainer.errors import DaemonUnreachable, NotPossibleNow, TrainerError
 from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
@@ -258,60 +257,79 @@ def is_never_stale(age_s: Callable[[], float | None], *, limit_s: float = 3.0, f
     return False
 
 
+class Screen:
+    """`mosaic watch RUN` in a terminal of its own, and what it drew last."""
+
+    def __init__(self, daemon: RunningDaemon, run_id: str) -> None:
+        self._outside, inside = pty.openpty()
+        ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 240, 0, 0))
+        command = [sys.executable, "-m", "gym_gui", "watch", run_id]
+        self._watch = subprocess.Popen(command, stdin=inside, stdout=inside, stderr=inside, env=daemon.variables)
+        os.close(inside)
+        os.set_blocking(self._outside, False)
+        self._drawn = b""
+
+    def shown(self, pattern: str) -> str | None:
+        """What stands there now; the pattern has a group for it, and something that follows it."""
+        with suppress(OSError):
+            while data := os.read(self._outside, 65536):
+                self._drawn = (self._drawn + data)[-65536:]
+        found = re.findall(pattern, self.text)
+        return found[-1] if found else None
+
+    @property
+    def text(self) -> str:
+        """With a blank in place of each escape sequence."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", " ", self._drawn.decode(errors="replace"))
+
+    def close(self) -> None:
+        self._watch.kill()
+        self._watch.wait()
+        os.close(self._outside)
+
+
+def submit_cleanrl(daemon: RunningDaemon, **config: object) -> str:
+    worker = {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": {"env_id": "CartPole-v1", **config}}
+    return daemon.client.submit({"resources": {"cpus": {"requested": 0}}, "metadata": {"worker": worker}}).run.run_id
+
+
 def test_what_a_script_writes_is_on_the_screen_within_three_seconds(daemon: RunningDaemon, tmp_path: Path) -> None:
     began = time.time()
     script = tmp_path / "clock.py"
     script.write_text(CLOCK.replace("BEGAN", str(began)))
-    config = {"algo": "clock", "env_id": "CartPole-v1", "extras": {"script_path": str(script)}}
-    worker = {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": config}
-    run_id = daemon.client.submit({"resources": {"cpus": {"requested": 0}}, "metadata": {"worker": worker}}).run.run_id
-    screen, inside = pty.openpty()
-    ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
-    command = [sys.executable, "-m", "gym_gui", "watch", run_id]
-    watch = subprocess.Popen(command, stdin=inside, stdout=inside, stderr=inside, env=daemon.variables)
-    os.close(inside)
-    os.set_blocking(screen, False)
-    drawn = b""
+    run_id = submit_cleanrl(daemon, algo="clock", extras={"script_path": str(script)})
 
     def shown_age() -> float | None:
-        nonlocal drawn
-        with suppress(OSError):
-            while data := os.read(screen, 65536):
-                drawn = (drawn + data)[-65536:]
-        found = re.findall(rb"clock ([0-9.]+)", drawn)
-        return time.time() - began - float(found[-1]) if found else None
+        clock = screen.shown(r"clock ([0-9.]+)\s")
+        return time.time() - began - float(clock) if clock else None
 
-    try:
-        assert is_never_stale(shown_age), drawn[-2000:].decode(errors="replace")
-    finally:
-        watch.kill()
-        watch.wait()
-        os.close(screen)
+    with closing(Screen(daemon, run_id)) as screen:
+        assert is_never_stale(shown_age), screen.text[-3000:]
 
 
-def test_what_ppo_writes_is_told_within_three_seconds(daemon: RunningDaemon) -> None:
-    config = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": 10**8}
-    worker = {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": config}
-    run = daemon.client.submit({"resources": {"cpus": {"requested": 0}}, "metadata": {"worker": worker}}).run
-    events = EventFolderReader(daemon.home.run_folder(run.run_id).tensorboard)
-    written: dict[int, float] = {}  # by step, when the curve was written
+def test_what_ppo_writes_is_on_the_screen_within_three_seconds(daemon: RunningDaemon) -> None:
+    """How far it is and a loss, compared with its event file: what stands there was not out of date for longer."""
+    run_id = submit_cleanrl(daemon, algo="ppo", seed=1, total_timesteps=10**8)
+    events = EventFolderReader(daemon.home.run_folder(run_id).tensorboard)
+    written: list[tuple[int, float, str]] = []  # step, when, and the loss as it is shown
 
-    def told_age() -> float | None:
-        """How long ago what `mosaic watch` shows now was written."""
+    def shown_age() -> float | None:
+        step = screen.shown(r"([0-9,]+)/[0-9,]+\s")
+        loss = screen.shown(r"policy_loss (\S+) ·")
+        now = time.time()
         for batch in events.read():
-            if (column := batch.columns.get("charts/learning_rate")) is not None:
-                written.update(zip(column.steps, column.wall_times, strict=True))
-        current = follower.runs[run.run_id]
-        known = [step for step in written if step <= current.step]
-        if not known or current.metrics.get("charts/SPS") is None:
+            if (column := batch.columns.get("losses/policy_loss")) is not None:
+                points = zip(column.steps, column.wall_times, column.values, strict=True)
+                written.extend((int(step), float(when), f"{value:.3g}") for step, when, value in points)
+        if step is None or loss is None:
             return None
-        newer = min((step for step in written if step > current.step), default=None)
-        return 0.0 if newer is None else time.time() - written[newer]  # since when it is out of date
+        # Read after the screen: what is shown was written, unless its batch is still on the way to our own reader.
+        last = max((number for number, point in enumerate(written) if point[2] == loss), default=None)
+        if last is None:
+            return None
+        newer_loss = [when for _, when, _ in written[last + 1 :]]
+        newer_step = [when for at, when, _ in written if at > int(step.replace(",", ""))]
+        return max((now - newer[0] for newer in (newer_loss, newer_step) if newer), default=0.0)
 
-    with RunFollower(daemon.client, [run]) as follower:
-
-        def polled() -> float | None:
-            follower.poll(0.05)
-            return told_age()
-
-        assert is_never_stale(polled), follower.runs[run.run_id]
+    with closing(Screen(daemon, run_id)) as screen:
+        assert is_never_stale(shown_age), screen.text[-3000:]

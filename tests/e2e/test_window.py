@@ -46,7 +46,7 @@ def test_a_first_hour_with_the_window(home: Home, tmp_path: Path, display: str) 
     lend_sets(home, "video")
     (tmp_path / "config" / "settings.toml").write_text("port = 0\nmin_free_disk_mb = 0\n")
     own = {"DISPLAY": display, "QT_QPA_PLATFORM": "xcb", "XDG_CONFIG_HOME": str(tmp_path / "qt")}
-    command = [sys.executable, str(JOURNEY), str(home.root), str(pictures)]
+    command = [sys.executable, str(JOURNEY), str(home.root), str(pictures), *([] if KEPT else ["--hasty"])]
     try:
         done = subprocess.run(
             command, env={**os.environ, **own}, capture_output=True, text=True, timeout=1400, check=False

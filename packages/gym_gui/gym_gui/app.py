@@ -15,7 +15,7 @@ from types import FrameType
 
 from mosaic_wire.errors import WireError
 from mosaic_wire.paths import Home, config_home
-from PySide6.QtCore import QMessageLogContext, QObject, QSocketNotifier, QtMsgType, qInstallMessageHandler
+from PySide6.QtCore import QMessageLogContext, QObject, QSocketNotifier, Qt, QtMsgType, qInstallMessageHandler
 from PySide6.QtWidgets import QApplication
 
 from gym_gui import __version__
@@ -27,6 +27,7 @@ from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.garbage import GarbageCollection
 from gym_gui.ui.main_window import MainWindow
 from gym_gui.ui.theme import ThemeChoice
+from gym_gui.ui.warm_up import WarmUp
 from gym_gui.ui.widgets.crash_dialog import CrashReporter, FaultLog
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class WindowParts:
     window: MainWindow
     link: DaemonLink
     background: Background
+    warm_up: WarmUp
 
     def close(self) -> None:
         """Leave the daemon and end every thread; the daemon and its runs go on."""
@@ -65,7 +67,7 @@ def build_window(
     connector = LocalConnector(home) if remote is None else RemoteConnector(remote.target, remote.token, remote.tls_ca)
     link = DaemonLink(connector, background)
     window = MainWindow(link, background, home if remote is None else None, appearance, connector=connector)
-    return WindowParts(window, link, background)
+    return WindowParts(window, link, background, WarmUp(link, background, window))
 
 
 def main(home: Home, remote: Remote | None = None, theme: ThemeChoice | None = None) -> int:
@@ -73,6 +75,8 @@ def main(home: Home, remote: Remote | None = None, theme: ThemeChoice | None = N
     logging.basicConfig(level=logging.WARNING, format="%(levelname)-7s %(name)s | %(message)s", stream=sys.stderr)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the banner says it better
     qInstallMessageHandler(_log_qt)
+    # Only before the application is made can QtWebEngine be told that it may be loaded later (ui/widgets/web_view.py).
+    QApplication.setAttribute(Qt.ApplicationAttribute.AA_ShareOpenGLContexts)
     application = QApplication([sys.argv[0]])
     application.setApplicationName("mosaic")
     application.setApplicationDisplayName("MOSAIC")

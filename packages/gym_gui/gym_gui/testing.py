@@ -234,9 +234,11 @@ class RunningDaemon:
 class WindowProcess:
     """`python -m gym_gui` in a process of its own, without a screen; `folder` keeps its layout and its words."""
 
-    def __init__(self, folder: Path, *options: str, variables: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, *options: str, variables: Mapping[str, str], script: str = "") -> None:
         self.folder = folder
         self._options = options
+        self._program = ("-c", script) if script else ("-m", "gym_gui")
+        """Python code to run as the window, as with a daemon's; it finds the options in `sys.argv`"""
         self._variables = {**variables, "QT_QPA_PLATFORM": "offscreen", "XDG_CONFIG_HOME": str(folder)}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -244,7 +246,7 @@ class WindowProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "stderr.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "gym_gui", *self._options],
+                [sys.executable, *self._program, *self._options],
                 env=self._variables,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -379,3 +381,47 @@ def make_overlay_with(project: Path, folder: Path) -> Path:
     answer = subprocess.run(install, capture_output=True, text=True, env=quiet, cwd=folder, check=False)
     assert answer.returncode == 0, answer.stderr
     return python
+
+
+_CURVE_WRITER = """
+import math, random
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+wanted = config.extras["algo_params"]
+folder = run_folder_of(config.run_id)
+session = open_session()
+session.started({})
+session.follow_metrics(folder.tensorboard)
+writer = EventFileWriter(str(folder.tensorboard), max_queue_size=10, flush_secs=0.1)
+rng, step, began = random.Random(config.seed), 0, time.time()
+while not session.stop_requested.is_set() and (step < 10 * wanted["points"] or wanted.get("endless")):
+    step += 10
+    reached = wanted["level"] * (1 - math.exp(-step / (2 * wanted["points"]))) + rng.uniform(-1, 1)
+    values = {"charts/episodic_return": reached, "losses/value_loss": 1.0 / step, "charts/SPS": 1000.0}
+    summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+    writer.add_event(Event(wall_time=began + step / 100, step=step, summary=summary))
+    session.progress(step, 10 * wanted["points"])
+    time.sleep(wanted.get("pause_s", 0))
+writer.close()
+session.finish(ExitOutcome.COMPLETED, exit_code=0)
+"""
+
+
+def install_curve_writer(home: Home) -> None:
+    """Offer a worker that learns nothing but writes curves like one that does; see `curve_config`."""
+    install_scripted_worker(home, "curves", _CURVE_WRITER)
+
+
+def curve_config(
+    *, points: int = 300, level: float = 100.0, seed: int = 1, env_id: str = "none", **parameters: Any
+) -> dict[str, Any]:
+    """A run whose return rises to `level`: a point every ten steps, each 0.1 s apart by its own clock.
+
+    `endless` goes on until it is cancelled, `pause_s` waits after each point; others are parameters to tell runs apart.
+    """
+    config = scripted_config("curves", timesteps=10 * points, seed=seed, points=points, level=level, **parameters)
+    config["run_name"] = f"curves-to-{level:g}-s{seed}"
+    config["metadata"]["worker"]["config"]["env_id"] = env_id
+    return config

@@ -293,6 +293,9 @@ class DaemonLink(QObject):
         with self._client_ready:
             self._client = client
             self._client_ready.notify_all()
+        if self._stopped.is_set():  # while we were connecting: `stop` found no stream to end, and waits for us
+            self._watch_stream.cancel()
+            return
         connected = LinkState(LinkPhase.CONNECTED, target=client.target)
 
         def announce() -> None:  # in one turn: whoever hears of the runs may ask for more of them at once

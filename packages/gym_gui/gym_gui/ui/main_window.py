@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ from gym_gui.ui.widgets.first_start import FirstStartPage
 from gym_gui.ui.widgets.shortcuts_dialog import ShortcutsDialog
 from gym_gui.ui.widgets.status_bar import StatusBar
 from gym_gui.ui.widgets.toasts import Toasts
-from gym_gui.ui.workspaces import PLAY, POLICY, RUNS, WORKSPACES
+from gym_gui.ui.workspaces import COMPARE, PLAY, POLICY, RUNS, WORKSPACES
 
 USUAL_SIZE = (1280, 800)
 OPEN_MS = 150
@@ -149,6 +149,8 @@ class MainWindow(QMainWindow):
 
         page = RunPage(self.link, self.background, self.run_actions, PresenterRegistry(), self.runs)
         page.run_shown.connect(self._page_shows)  # also by a link of the page to a relative
+        page.form_wanted.connect(self.forms.open)
+        page.config_wanted.connect(self.forms.open_config)
         return page
 
     def _make_tray(self) -> QSystemTrayIcon | None:
@@ -167,6 +169,7 @@ class MainWindow(QMainWindow):
         link.problem.connect(self.say)
         self.runs_panel.run_opened.connect(self.open_run)
         self.runs_panel.selection_changed.connect(self._selection_changed)
+        self.runs_panel.compare_wanted.connect(self.compare)
         self._open_soon.timeout.connect(self._open_chosen)
         self.run_actions.form_wanted.connect(self.forms.open)
         self.run_actions.policy_wanted.connect(self.watch_policy)
@@ -191,6 +194,25 @@ class MainWindow(QMainWindow):
     def new_script_run(self) -> None:
         self.forms.open("script")
 
+    def new_sweep(self) -> None:
+        self.forms.open("sweep")
+
+    def open_study(self) -> None:
+        """A study of anybody's: ask for its file, then show it in a window of its own."""
+        from gym_gui.ui.panels.study_panel import study_dialog
+
+        dialog = study_dialog(self)
+        dialog.fileSelected.connect(self.show_study)
+        dialog.open()
+
+    def show_study(self, file: str) -> None:
+        from gym_gui.ui.panels.study_window import StudyWindow
+
+        window = StudyWindow(self.background, self)
+        window.run_wanted.connect(self.open_run)
+        window.config_wanted.connect(self.forms.open_config)
+        window.open_file(file)
+
     def import_runs(self) -> None:
         dialog = QFileDialog(self, self.tr("Import runs"), "", self.tr("Exported runs (*.tar.gz *.tgz);;All files (*)"))
         dialog.setObjectName("import_dialog")
@@ -214,10 +236,30 @@ class MainWindow(QMainWindow):
         workspace = next(entry for entry in WORKSPACES if entry.name == name)
         if name not in self._built:
             assert workspace.build is not None, "the window builds this one itself"
-            self._built[name] = workspace.build(self.link, self.background, self.home, self._stack, self.open_run)
-            self._stack.addWidget(self._built[name])
+            built = workspace.build(self.link, self.background, self.home, self._stack, self.open_run)
+            if name == COMPARE:
+                self._introduce(built)
+            self._built[name] = built
+            self._stack.addWidget(built)
         self._stack.setCurrentWidget(self._built[name])
         self.menu.mark_workspace(name)
+
+    def _introduce(self, compare_panel: QWidget) -> None:
+        """The page that compares runs to the list of runs and to what can be done with them."""
+        from gym_gui.ui.panels.compare_panel import ComparePanel
+
+        assert isinstance(compare_panel, ComparePanel)
+        compare_panel.selected_runs = self.runs_panel.selected_runs
+        compare_panel.report_wanted.connect(self.run_actions.report)
+
+    def compare(self, run_ids: Sequence[str]) -> None:
+        """Go where runs are compared, with these."""
+        from gym_gui.ui.panels.compare_panel import ComparePanel
+
+        self.show_workspace(COMPARE)
+        panel = self._built[COMPARE]
+        assert isinstance(panel, ComparePanel)
+        panel.compare(run_ids)
 
     def watch_policy(self, run_id: str) -> None:
         """Go where policies act, with that of this run chosen."""

@@ -24,6 +24,7 @@ from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.runs.edit_dialog import EditDialog
 from gym_gui.ui.runs.possibilities import Deed, possible
+from gym_gui.ui.runs.reports import Reports
 from gym_gui.ui.runs.run_command import CommandText, command_of_run
 from gym_gui.ui.runs.transfers import Transfers
 from gym_gui.wording import formats
@@ -36,7 +37,7 @@ _ORDER: tuple[Deed | None, ...] = (
     Deed.PAUSE, Deed.RELEASE, Deed.RESUME, Deed.CANCEL, None,
     Deed.EXTEND, Deed.CLONE, Deed.EVALUATE, Deed.WATCH, None,
     Deed.EDIT, Deed.FOLDER, Deed.COMMAND, Deed.COPY_ID, None,
-    Deed.ARCHIVE, Deed.UNARCHIVE, Deed.EXPORT, Deed.DELETE,
+    Deed.ARCHIVE, Deed.UNARCHIVE, Deed.REPORT, Deed.EXPORT, Deed.DELETE,
 )  # fmt: skip
 _KEYS = {Deed.OPEN: "Return", Deed.EDIT: "F2", Deed.DELETE: "Del", Deed.COPY_ID: "Ctrl+C"}
 _LISTED_IN_QUESTION = 8
@@ -61,6 +62,8 @@ class RunActions(QObject):
         self._own: deque[list[QAction]] = deque()
         self._transfers = Transfers(link, window, self)
         self._transfers.said.connect(self.said)
+        self.reports = Reports(link, window, self)
+        self.reports.said.connect(self.said)
 
     # ------------------------------------------------------------------ actions
 
@@ -121,6 +124,7 @@ class RunActions(QObject):
             Deed.COPY_ID: self.tr("Copy run &id"),
             Deed.ARCHIVE: self.tr("&Archive"),
             Deed.UNARCHIVE: self.tr("&Bring back from the archive"),
+            Deed.REPORT: self.tr("Report as web pa&ge…"),
             Deed.EXPORT: self.tr("Expor&t…"),
             Deed.DELETE: self.tr("&Delete…"),
         }
@@ -143,6 +147,7 @@ class RunActions(QObject):
             Deed.WATCH: self.tr("See its policy act, step by step if you like"),
             Deed.COMMAND: self.tr("The `mosaic …` that does the same in a terminal"),
             Deed.ARCHIVE: self.tr("Hide from the list; nothing is deleted"),
+            Deed.REPORT: self.tr("Summary, curves, parameters and story in one file that opens in any browser"),
             Deed.EXPORT: self.tr("Into an archive file that can be imported elsewhere"),
             Deed.DELETE: self.tr("Remove with all files: checkpoints, logs, videos"),
         }.get(deed, "")
@@ -173,6 +178,7 @@ class RunActions(QObject):
             Deed.COPY_ID: lambda: self._copy("\n".join(ids), self.tr("The run id was copied.")),
             Deed.ARCHIVE: lambda: self._each(able, lambda client, run_id: client.archive(run_id)),
             Deed.UNARCHIVE: lambda: self._each(able, lambda client, run_id: client.archive(run_id, archived=False)),
+            Deed.REPORT: lambda: self.report(able),
             Deed.EXPORT: lambda: self.export(able),
             Deed.DELETE: lambda: self.delete(able),
         }
@@ -295,6 +301,12 @@ class RunActions(QObject):
             self.said.emit(self.tr("The run was deleted; {0} are free again.").format(total), "info")
         else:
             self.said.emit(self.tr("{0} runs were deleted; {1} are free again.").format(len(freed), total), "info")
+
+    # -- pages about runs
+
+    def report(self, runs: Runs) -> None:
+        """Ask where to, then write a page about these runs."""
+        self.reports.ask(runs)
 
     # -- out of and into archive files
 

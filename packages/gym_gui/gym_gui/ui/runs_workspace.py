@@ -61,6 +61,8 @@ class RunsWorkspace(QMainWindow):
         """Show this run's page."""
         if self.page is None:
             self.page = self._make_page()
+            self.panel.selection_changed.connect(self.page.choose)
+            self.page.choose(tuple(run.run_id for run in self.panel.selected_runs()))
             self._centre.addWidget(self.page)
         self._centre.setCurrentWidget(self.page)
         self.run_id = run_id

@@ -28,6 +28,16 @@ class Workspace:
     """None: the window builds it itself"""
 
 
+def _compare(
+    link: DaemonLink, background: Background, home: Home | None, parent: QWidget, open_run: OpenRun
+) -> QWidget:
+    from gym_gui.ui.panels.compare_panel import ComparePanel
+
+    panel = ComparePanel(link, background, home, parent)
+    panel.run_opened.connect(open_run)
+    return panel
+
+
 def _play(link: DaemonLink, background: Background, home: Home | None, parent: QWidget, open_run: OpenRun) -> QWidget:
     from gym_gui.ui.panels.human_panel import HumanPanel
 
@@ -54,10 +64,11 @@ def _management(
     return panel
 
 
-RUNS, PLAY, POLICY, MANAGEMENT = "runs", "play", "policy", "management"
+RUNS, COMPARE, PLAY, POLICY, MANAGEMENT = "runs", "compare", "play", "policy", "management"
 
 WORKSPACES = (
     Workspace(RUNS, str(QT_TRANSLATE_NOOP("Workspaces", "&Runs")), "Ctrl+1"),
+    Workspace(COMPARE, str(QT_TRANSLATE_NOOP("Workspaces", "&Compare")), "Ctrl+5", _compare),
     Workspace(PLAY, str(QT_TRANSLATE_NOOP("Workspaces", "&Play")), "Ctrl+2", _play),
     Workspace(POLICY, str(QT_TRANSLATE_NOOP("Workspaces", "&Watch a policy")), "Ctrl+3", _policy),
     Workspace(MANAGEMENT, str(QT_TRANSLATE_NOOP("Workspaces", "&Management")), "Ctrl+4", _management),

@@ -10,6 +10,7 @@ from gym_gui.testing import RunningDaemon, random_config
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink, LinkPhase
 from mosaic_wire.paths import Home
+from mosaic_wire.testing import wait_until
 from PySide6.QtCore import QObject
 
 STEPS = random_config(timesteps=50)
@@ -68,6 +69,25 @@ def test_a_stream_goes_on_after_the_daemon_was_killed(qtbot, tmp_path: Path, bac
         daemon.start()
         qtbot.waitUntil(lambda: phases[-1] is LinkPhase.CONNECTED and len(opened) == 2, timeout=30_000)
         link.stop()
+
+
+def test_a_link_that_is_stopped_while_it_connects_ends_as_soon_as_it_has(
+    window_daemon: RunningDaemon, background: Background
+) -> None:
+    """Nobody waits for a window that was closed the moment it opened."""
+    is_connecting, may_connect = threading.Event(), threading.Event()
+
+    def connect() -> TrainerClient:
+        is_connecting.set()
+        assert may_connect.wait(60)
+        return TrainerClient.connect(window_daemon.home)
+
+    link = DaemonLink(connect, background)
+    link.start()
+    assert is_connecting.wait(60)
+    link._thread.join = lambda timeout=None: may_connect.set()  # type: ignore[method-assign]  # all but wait for it
+    link.stop()
+    assert wait_until(lambda: not link._thread.is_alive(), timeout_s=60)
 
 
 def test_a_run_that_somebody_else_deletes_goes(qtbot, link: DaemonLink, window_daemon: RunningDaemon) -> None:

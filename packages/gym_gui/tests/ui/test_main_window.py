@@ -331,6 +331,7 @@ def test_a_daemon_far_away_is_shown_without_its_files(qtbot, dressed, served: Ru
             assert not nameless_controls(form)
             form.close()
         window.show_settings()
+        window.findChild(QDialog, "settings_dialog").pages.setCurrentIndex(1)
         qtbot.wait(100)
         assert not nameless_controls(window.findChild(QDialog, "settings_dialog"))
     finally:

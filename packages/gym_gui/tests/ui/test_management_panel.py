@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.services.trainer.local_daemon import running_record
+from gym_gui.services.trainer.run_files import size_of_run
 from gym_gui.testing import RunningDaemon, random_config
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink, LinkPhase
@@ -255,6 +256,7 @@ def test_what_could_go_goes_only_when_confirmed(
     home, client = window_daemon.home, window_daemon.client
     good = window_daemon.wait_for(client.submit(random_config(timesteps=40, checkpoint_every=10)).run.run_id)
     bad = window_daemon.wait_for(client.submit(random_config(timesteps=40, fail_at_step=3)).run.run_id)
+    size_before = window_daemon.wait_for_run(good.run_id, lambda run: run.size_bytes).size_bytes
     nobodys = new_run_id()
     home.run_folder(nobodys).root.mkdir()
     (home.run_folder(nobodys).root / "data").write_bytes(b"x" * 5_000)
@@ -291,7 +293,9 @@ def test_what_could_go_goes_only_when_confirmed(
     assert not home.run_folder(nobodys).root.exists()
     checkpoints = sorted(path.name for path in home.run_folder(good.run_id).checkpoints.iterdir())
     assert checkpoints == ["step-40"]
-    assert client.get(good.run_id).outcome == "completed"
+    now = client.get(good.run_id)
+    assert now.outcome == "completed"
+    assert now.size_bytes == size_of_run(home, good.run_id) < size_before
 
 
 def test_a_run_is_deleted_from_the_list_of_the_largest(

@@ -60,9 +60,12 @@ def tops(qtbot, dressed, link: DaemonLink, window_daemon: RunningDaemon) -> list
     for page in (WORKERS, SETS, DISK, FILTERS):
         panel.show_page(page)
     settings = SettingsDialog(link, link.background, window_daemon.home)
-    tops = [ReplayTab(link), panel, settings]
+    replay = ReplayTab(link)
+    assert replay.episodes is not None  # made when it is first asked for
+    tops = [replay, panel, settings]
     for top in tops:
         qtbot.addWidget(top)
+    settings.pages.setCurrentIndex(1)
     qtbot.waitUntil(lambda: settings.is_read, timeout=20_000)
     return tops
 

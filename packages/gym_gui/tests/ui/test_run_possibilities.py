@@ -85,3 +85,15 @@ def test_a_worker_without_checkpoints_cannot_be_released_or_extended() -> None:
     assert why_not(Deed.RELEASE, a_run("EXEC", capabilities_json=plain))
     assert why_not(Deed.EXTEND, a_run("TERM", outcome="completed", capabilities_json=plain))
     assert not why_not(Deed.PAUSE, a_run("EXEC", capabilities_json=""))
+
+
+def test_a_sweep_can_be_extended_and_has_no_policy_to_evaluate_or_watch() -> None:
+    sweep = a_run(
+        "TERM",
+        outcome="completed",
+        step=100,
+        capabilities_json=json.dumps({"submits_runs": True, "supports_checkpointing": True}),
+    )
+    assert why_not(Deed.EXTEND, sweep) == ""
+    assert "runs it asked for" in why_not(Deed.EVALUATE, sweep)
+    assert "runs it asked for" in why_not(Deed.WATCH, sweep)

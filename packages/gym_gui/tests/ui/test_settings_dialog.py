@@ -18,7 +18,7 @@ from gym_gui.ui.widgets.settings_dialog import SettingsDialog
 from gym_gui.ui.widgets.toasts import Toasts
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtWidgets import QApplication, QLabel, QWidget
 
 
 @pytest.fixture
@@ -45,8 +45,14 @@ def dialog(qtbot, home: Home, idle_link: DaemonLink, background: Background, app
     dialog = SettingsDialog(idle_link, background, home, appearance=appearance)
     qtbot.addWidget(dialog)
     dialog.open()
-    qtbot.waitUntil(lambda: dialog.is_read, timeout=20_000)
+    go_to_the_daemon_s_page(qtbot, dialog)
     return dialog
+
+
+def go_to_the_daemon_s_page(qtbot, dialog: SettingsDialog) -> None:
+    assert dialog.edits == {}, "fields that nobody looks at are not made"
+    dialog.pages.setCurrentIndex(1)
+    qtbot.waitUntil(lambda: dialog.is_read, timeout=20_000)
 
 
 def test_every_setting_has_a_field_and_an_explanation() -> None:
@@ -103,7 +109,7 @@ def test_what_was_set_is_shown(qtbot, home: Home, idle_link, background, appeara
     settings_file().write_text("cpus = 3\nport = 50055\n")
     dialog = SettingsDialog(idle_link, background, home, appearance=appearance)
     qtbot.addWidget(dialog)
-    qtbot.waitUntil(lambda: dialog.is_read, timeout=20_000)
+    go_to_the_daemon_s_page(qtbot, dialog)
     assert dialog.edits["cpus"].text() == "3"
     assert dialog.edits["port"].text() == ""  # as by default
     assert dialog.edits["port"].placeholderText() == "50055"
@@ -127,7 +133,8 @@ def test_a_broken_file_is_told(qtbot, home: Home, idle_link, background, appeara
     settings_file().write_text("cpus = = 1")
     dialog = SettingsDialog(idle_link, background, home, appearance=appearance)
     qtbot.addWidget(dialog)
-    qtbot.waitUntil(lambda: "is not valid TOML" in dialog.banner.text, timeout=20_000)
+    go_to_the_daemon_s_page(qtbot, dialog)
+    assert "is not valid TOML" in dialog.banner.text
 
 
 def test_the_settings_of_a_daemon_elsewhere_are_not_ours(
@@ -135,6 +142,8 @@ def test_the_settings_of_a_daemon_elsewhere_are_not_ours(
 ) -> None:
     dialog = SettingsDialog(idle_link, background, None, appearance=appearance)
     qtbot.addWidget(dialog)
+    dialog.pages.setCurrentIndex(1)
+    assert "on another machine" in " ".join(label.text() for label in dialog.findChildren(QLabel))
     assert dialog.edits == {}
 
 

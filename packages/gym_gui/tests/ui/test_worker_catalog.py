@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from gym_gui.cli.flags import parse_flags
+from gym_gui.services.connectivity import HTTP_NAMES, fallback, probe, read_dotenv
 from gym_gui.ui.presenters.evaluation_result import bars_of, table_of
 from gym_gui.ui.presenters.workers.command_line import command_of, seeds_text
 from gym_gui.ui.presenters.workers.order import (
@@ -30,7 +31,6 @@ from gym_gui.ui.presenters.workers.registry import (
     WorkerPresenter,
 )
 from gym_gui.ui.workers import catalog
-from gym_gui.ui.workers.connectivity import HTTP_NAMES, fallback, probe, read_dotenv
 from gym_gui.ui.workers.environment_families import environments_of, family_of, fits
 from mosaic_wire.capabilities import Lane, WorkerCapabilities
 from mosaic_wire.proto import trainer_pb2 as pb

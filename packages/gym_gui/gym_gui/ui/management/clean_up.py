@@ -64,7 +64,9 @@ def _delete_run(client: TrainerClient, _home: Home | None, suggestion: Suggestio
 def _delete_checkpoints(client: TrainerClient, _home: Home | None, suggestion: Suggestion) -> int:
     if client.get(suggestion.run_id).status != "TERM":
         raise CannotPrune("it is not over")
-    return remove_spare_checkpoints(Path(suggestion.path))
+    freed = remove_spare_checkpoints(Path(suggestion.path))
+    client.update(suggestion.run_id)  # nothing but its size has changed
+    return freed
 
 
 def _delete_orphan(client: TrainerClient, home: Home | None, suggestion: Suggestion) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtCore import QByteArray, QSettings, Qt
 from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
@@ -29,7 +31,7 @@ class LiveTab(RunTab):
         self._chosen_for = ""
         self.fastlane = FastLaneView(link)
         self.charts = LiveCharts(link)
-        self.telemetry = TelemetryTab(link)
+        self._telemetry: TelemetryTab | None = None
         self._split = QSplitter(Qt.Orientation.Horizontal)
         self._split.setObjectName("live_split")
         self._split.addWidget(self.fastlane)
@@ -47,26 +49,45 @@ class LiveTab(RunTab):
         self.pages.setAccessibleName(self.tr("Parts of the live view"))
         self.pages.setDocumentMode(True)
         self.pages.addTab(picture_page, self.tr("&Picture and curves"))
-        self.pages.addTab(self.telemetry, self.tr("Live &telemetry"))
+        self._telemetry_place = QWidget()
+        self.pages.addTab(self._telemetry_place, self.tr("Live &telemetry"))
         self.pages.currentChanged.connect(lambda _: self._tell_parts())
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.addWidget(self.pages)
         self._split.splitterMoved.connect(lambda *_: self._remember())
 
+    @property
+    def telemetry(self) -> TelemetryTab:
+        """Made when somebody first goes there: most runs send no steps."""
+        if self._telemetry is None:
+            self._telemetry = TelemetryTab(self.link)
+            box = QVBoxLayout(self._telemetry_place)
+            box.setContentsMargins(0, 0, 0, 0)
+            box.addWidget(self._telemetry)
+            if self.run is not None:
+                self._telemetry.show_run(self.run)
+        return self._telemetry
+
     # -- the run
 
     def show_run(self, run: pb.Run) -> None:
         super().show_run(run)
-        for part in (self.fastlane, self.charts, self.telemetry):
+        for part in self._parts():
             part.show_run(run)
         self._choose_page(run)
 
     def refresh(self, run: pb.Run) -> None:
         super().refresh(run)
-        for part in (self.fastlane, self.charts, self.telemetry):
+        for part in self._parts():
             part.refresh(run)
         self._choose_page(run)
+
+    def _parts(self) -> Iterator[FastLaneView | LiveCharts | TelemetryTab]:
+        yield self.fastlane
+        yield self.charts
+        if self._telemetry is not None:
+            yield self._telemetry
 
     def set_active(self, active: bool) -> None:
         super().set_active(active)
@@ -97,7 +118,8 @@ class LiveTab(RunTab):
         page = self.pages.currentIndex()
         self.fastlane.set_active(looked_at and page == 0)
         self.charts.set_active(looked_at and page == 0)
-        self.telemetry.set_active(looked_at and page == 1)
+        if self._telemetry is not None or (looked_at and page == 1):
+            self.telemetry.set_active(looked_at and page == 1)
 
     # -- room
 

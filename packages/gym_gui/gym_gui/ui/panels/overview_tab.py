@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mosaic_wire.proto import trainer_pb2 as pb
-from PySide6.QtCore import QTimer, Signal
+from PySide6.QtCore import QTimer
 from PySide6.QtWidgets import QFrame, QLabel, QProgressBar, QScrollArea, QVBoxLayout, QWidget
 
 from gym_gui.ui.daemon_link import DaemonLink, Subscription
@@ -46,9 +46,6 @@ _TABLE_ROWS = 12
 
 class OverviewTab(RunTab):
     """Cards, progress, resources, family, parameters, command line, versions; a failure comes first."""
-
-    run_wanted = Signal(str)
-    tab_wanted = Signal(str)
 
     def __init__(self, link: DaemonLink, parent: QWidget | None = None) -> None:
         super().__init__(link, parent)

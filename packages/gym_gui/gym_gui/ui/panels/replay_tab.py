@@ -22,6 +22,7 @@ from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.panels.run_tab import RunTab
 from gym_gui.ui.replay.locality import is_on_this_machine
 from gym_gui.ui.replay.videos import Video, Videos, find_videos
+from gym_gui.ui.turns import in_a_later_turn
 from gym_gui.ui.widgets.adaptive_splitter import AdaptiveSplitter
 from gym_gui.ui.widgets.banner import Banner
 from gym_gui.ui.widgets.episode_player import EpisodePlayer
@@ -48,8 +49,7 @@ class ReplayTab(RunTab):
         self._timer.timeout.connect(self._look)
         self.banner = Banner(parent=self)
         self.player = VideoPlayer(link.background)
-        self.episodes = EpisodePlayer(link)
-        self.episodes.episodes_changed.connect(self._count_episodes)
+        self._episodes: EpisodePlayer | None = None
         self.list = self._make_list()
         splitter = AdaptiveSplitter(self.list, self.player, beside_from=60, beside=(3, 7), above=(1, 3))
         videos = QWidget()
@@ -60,17 +60,25 @@ class ReplayTab(RunTab):
         self.pages.setObjectName("replay_pages")
         self.pages.setDocumentMode(True)
         self.pages.addTab(videos, self.tr("&Videos"))
-        episodes = QWidget()
-        box = QVBoxLayout(episodes)
-        box.setContentsMargins(8, 8, 8, 8)
-        box.addWidget(self.episodes)
-        self.pages.addTab(episodes, self.tr("Recorded &episodes"))
+        self._episodes_place = QWidget()
+        self.pages.addTab(self._episodes_place, self.tr("Recorded &episodes"))
         self.pages.currentChanged.connect(lambda _page: self.player.pause())
         self.pages.tabBarClicked.connect(lambda _page: self._page_was_chosen())
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.addWidget(self.banner)
         layout.addWidget(self.pages, 1)
+
+    @property
+    def episodes(self) -> EpisodePlayer:
+        """Made a turn after the videos: both at once would hold the window up."""
+        if self._episodes is None:
+            self._episodes = EpisodePlayer(self.link)
+            self._episodes.episodes_changed.connect(self._count_episodes)
+            box = QVBoxLayout(self._episodes_place)
+            box.setContentsMargins(8, 8, 8, 8)
+            box.addWidget(self._episodes)
+        return self._episodes
 
     def _make_list(self) -> QTreeWidget:
         tree = QTreeWidget()
@@ -103,14 +111,16 @@ class ReplayTab(RunTab):
         self.banner.clear()
         self.pages.setTabText(0, self.tr("&Videos"))
         self._count_episodes(0)
-        self.episodes.leave()
+        if self._episodes is not None:
+            self._episodes.leave()
         if self.is_active:
             self._begin()
 
     def refresh(self, run: pb.Run) -> None:
         was_over = self.run is not None and self.run.status == "TERM"
         super().refresh(run)
-        self.episodes.set_live(_is_live(run))
+        if self._episodes is not None:
+            self._episodes.set_live(_is_live(run))
         if self.is_active and run.status == "TERM" and not was_over:
             self._timer.stop()
             self._look()  # the last video is listed at the very end
@@ -122,7 +132,8 @@ class ReplayTab(RunTab):
         else:
             self._timer.stop()
             self.player.pause()
-            self.episodes.leave()
+            if self._episodes is not None:
+                self._episodes.leave()
 
     # ------------------------------------------------------------------ videos
 
@@ -130,13 +141,19 @@ class ReplayTab(RunTab):
         run = self.run
         if run is None:
             return
+        in_a_later_turn(self, self._begin_episodes)
+        self._look()
+        if run.status != "TERM":
+            self._timer.start()
+
+    def _begin_episodes(self) -> None:
+        run = self.run
+        if run is None or not self.is_active:
+            return
         if self.episodes.run_id == run.run_id:
             self.episodes.come_back()
         else:
             self.episodes.show_run(run.run_id, is_live=_is_live(run), run_dir=run.run_dir)
-        self._look()
-        if run.status != "TERM":
-            self._timer.start()
 
     def _look(self) -> None:
         """Look through the folder, in the background; one look at a time."""

@@ -5,7 +5,9 @@ Which tabs a run has and in which order its presenter says; which one was open l
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from mosaic_wire.proto import trainer_pb2 as pb
@@ -15,6 +17,7 @@ from PySide6.QtWidgets import QTabWidget, QVBoxLayout, QWidget
 
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
+from gym_gui.ui.panels.analytics_tabs import AnalyticsTabManager
 from gym_gui.ui.panels.files_tab import FilesTab
 from gym_gui.ui.panels.logs_tab import LogsTab
 from gym_gui.ui.panels.overview_tab import OverviewTab
@@ -28,6 +31,16 @@ from gym_gui.ui.widgets.run_header import RunHeader
 from gym_gui.wording.run_view import short_id, title_of
 
 _SETTINGS = "run_page"
+
+_HEAVY_TABS = {
+    "live": ("live_tab", "LiveTab"),
+    "charts": ("charts_tab", "ChartsTab"),
+    "tensorboard": ("tensorboard_tab", "TensorBoardTab"),
+    "wandb": ("wandb_tab", "WandbTab"),
+    "optuna": ("optuna_tab", "OptunaTab"),
+    "replay": ("replay_tab", "ReplayTab"),
+}
+"""Tab → its module and class in `gym_gui.ui.panels`, imported when somebody opens it: each is made with the link"""
 
 
 class _Presenter(Protocol):
@@ -72,6 +85,8 @@ class RunPage(QWidget):
 
     run_shown = Signal(str)
     run_gone = Signal(str)
+    form_wanted = Signal(str, object)  # a kind of form, the run it is about
+    config_wanted = Signal(object)  # what a training form is to show
 
     def __init__(
         self,
@@ -92,22 +107,28 @@ class RunPage(QWidget):
         self._shown_in: dict[str, str] = {}
         """Tab → the run it was last given"""
         self._active: RunTab | None = None
+        self._chosen: tuple[str, ...] = ()
         self._action_owner: QObject | None = None
         self._actions_for: object = None
         self._is_arranging = False
         self.lineage = Lineage()
+        self.analytics = AnalyticsTabManager(background, self)
+        self.analytics.changed.connect(self._on_files_changed)
         self._places: dict[str, _Place] = {}
         self._builders: dict[str, Callable[[], RunTab]] = {
             "overview": self._make_overview,
-            "live": self._make_live,
             "story": lambda: StoryTab(link),
             "logs": lambda: LogsTab(link),
-            "replay": self._make_replay,
             "files": lambda: FilesTab(link),
+            **{name: partial(self._make_heavy, module, kind) for name, (module, kind) in _HEAVY_TABS.items()},
         }
         self._titles = {
             "overview": self.tr("&Overview"),
             "live": self.tr("L&ive"),
+            "charts": self.tr("&Charts"),
+            "tensorboard": self.tr("&TensorBoard"),
+            "wandb": self.tr("&W&&B"),
+            "optuna": self.tr("Opt&una"),
             "story": self.tr("&Story"),
             "logs": self.tr("&Logs"),
             "replay": self.tr("Re&play"),
@@ -161,6 +182,7 @@ class RunPage(QWidget):
     def _leave(self) -> None:
         self._set_active(None)
         self.run = None
+        self.analytics.watch(None)
         self._shown_in.clear()
         self.header.hide()
         self.tabs.hide()
@@ -171,6 +193,7 @@ class RunPage(QWidget):
             return
         self.run = run
         self.banner.clear()
+        self.analytics.watch(run)
         self._draw_header()
         self._arrange_tabs(run)
         self.header.show()
@@ -181,6 +204,7 @@ class RunPage(QWidget):
     def _refresh(self, run: pb.Run) -> None:
         before = self.run
         self.run = run
+        self.analytics.watch(run)
         self._draw_header()
         if before is not None and before.capabilities_json != run.capabilities_json:
             self._arrange_tabs(run)  # a worker tells its lane when it registers
@@ -205,22 +229,31 @@ class RunPage(QWidget):
 
     # ------------------------------------------------------------------ tabs
 
+    def choose(self, run_ids: tuple[str, ...]) -> None:
+        """What is chosen in the list of runs, for tabs that show several."""
+        self._chosen = run_ids
+        for place in self._places.values():
+            if place.tab is not None:
+                place.tab.chosen_runs = run_ids
+
     def _make_overview(self) -> RunTab:
         tab = OverviewTab(self.link)
         tab.set_lineage(self.lineage)
-        tab.run_wanted.connect(self.show_run)
-        tab.tab_wanted.connect(self.open_tab)
         return tab
 
-    def _make_live(self) -> RunTab:
-        from gym_gui.ui.panels.live_tab import LiveTab
+    def _make_heavy(self, module: str, kind: str) -> RunTab:
+        tab: RunTab = getattr(importlib.import_module(f"gym_gui.ui.panels.{module}"), kind)(self.link)
+        return tab
 
-        return LiveTab(self.link)
-
-    def _make_replay(self) -> RunTab:
-        from gym_gui.ui.panels.replay_tab import ReplayTab
-
-        return ReplayTab(self.link)
+    def _build_tab(self, place: _Place) -> RunTab:
+        tab = self._builders[place.name]()
+        tab.chosen_runs = self._chosen
+        tab.run_wanted.connect(self.show_run)
+        tab.tab_wanted.connect(self.open_tab)
+        tab.form_wanted.connect(self.form_wanted)
+        tab.config_wanted.connect(self.config_wanted)
+        place.put(tab)
+        return tab
 
     def tab_names(self) -> list[str]:
         """Those of the run that is shown, in order."""
@@ -238,20 +271,33 @@ class RunPage(QWidget):
 
     def _arrange_tabs(self, run: pb.Run) -> None:
         presenter = self._presenters.for_run(run)
-        names = [name for name in presenter.tabs() if name in self._builders]
+        names = [name for name in self.analytics.tabs_of(run, presenter.tabs()) if name in self._builders]
         self._is_arranging = True
         lane = str(presenter.lane)
-        if names != self.tab_names():
-            self.tabs.clear()
-            for name in names:
-                place = self._places.setdefault(name, _Place(name))
-                self.tabs.addTab(place, self._titles[name])
-        if lane != self._lane:
-            self._lane = lane
-            remembered = str(self._settings.value(f"{_SETTINGS}/tab_{lane}", ""))
-            if remembered in names:
-                self.tabs.setCurrentIndex(names.index(remembered))
+        self._put_tabs(names)
+        self._lane = lane
+        remembered = str(self._settings.value(f"{_SETTINGS}/tab_{lane}", ""))
+        if remembered in names:  # also when it was away meanwhile, because a run between had no such tab
+            self.tabs.setCurrentIndex(names.index(remembered))
         self._is_arranging = False
+
+    def _put_tabs(self, names: list[str]) -> None:
+        """Have exactly these tabs; the one in front stays there if it is among them."""
+        for index in reversed(range(self.tabs.count())):
+            place = self.tabs.widget(index)
+            if isinstance(place, _Place) and place.name not in names:
+                self.tabs.removeTab(index)
+        for index, name in enumerate(names):
+            place = self._places.setdefault(name, _Place(name))
+            if self.tabs.indexOf(place) != index:
+                self.tabs.insertTab(index, place, self._titles[name])
+
+    def _on_files_changed(self, run_id: str) -> None:
+        """The run has other artefacts than a moment ago: perhaps other tabs, and those that show them hear of it."""
+        if self.run is None or self.run.run_id != run_id:
+            return
+        self._arrange_tabs(self.run)
+        self._give_run()
 
     def _on_tab_changed(self) -> None:
         if self._is_arranging or self.run is None:
@@ -267,12 +313,10 @@ class RunPage(QWidget):
         if run is None or not isinstance(place, _Place):
             self._set_active(None)
             return
-        if place.tab is None:
-            place.put(self._builders[place.name]())
-        tab = place.tab
-        assert tab is not None
+        tab = place.tab or self._build_tab(place)
         if self._active is not tab:
             self._set_active(None)
+        tab.take_artefacts(self.analytics.found)
         if self._shown_in.get(place.name) != run.run_id:
             self._shown_in[place.name] = run.run_id
             tab.show_run(run)
@@ -292,9 +336,11 @@ class RunPage(QWidget):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
+        self.analytics.set_seen(True)
         self._give_run()
 
     def hideEvent(self, event: QHideEvent) -> None:
+        self.analytics.set_seen(False)
         self._set_active(None)
         super().hideEvent(event)
 

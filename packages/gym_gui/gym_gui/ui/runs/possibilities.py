@@ -130,6 +130,8 @@ def _extend(run: pb.Run) -> str:
 def _evaluate(run: pb.Run) -> str:
     if run.status in ("INIT", "HSHK", "RDY"):
         return _t("It has not trained anything yet.")
+    if _can(run, "submits_runs"):
+        return _t("It trained nothing itself; the runs it asked for did.")
     return _continue(run)
 
 

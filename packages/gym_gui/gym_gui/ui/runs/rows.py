@@ -71,7 +71,8 @@ _EXPLANATIONS = {
 }
 RIGHT_ALIGNED = frozenset({Column.SEED, Column.RETURN, Column.SPS, Column.DURATION, Column.SIZE})
 LIVE_COLUMNS = (
-    Column.STATUS, Column.PROGRESS, Column.RETURN, Column.SPS, Column.STARTED, Column.DURATION, Column.SIZE, Column.TAGS,
+    Column.STATUS, Column.PROGRESS, Column.RETURN, Column.SPS, Column.STARTED, Column.DURATION, Column.SIZE,
+    Column.TAGS,
 )  # fmt: skip
 """What changes while a run works, or when somebody edits it"""
 _STATE_ORDER = (

@@ -1,0 +1,132 @@
+"""Opens everything a window has for the first time, as a person would, and measures each: `test_first_openings.py`.
+
+    python first_openings.py HOME RUN_ID
+
+A process of its own, because an opening is a first one only once. Prints a JSON object: what was opened → the longest
+turn of the window's loop (milliseconds of its thread's CPU), and where that was when it was too long.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gym_gui import app
+from gym_gui.ui.garbage import GarbageCollection
+from gym_gui.ui.slot_watch import SlotWatch
+from gym_gui.ui.theme import ThemeChoice
+from gym_gui.ui.workspaces import MANAGEMENT, RUNS, WORKSPACES
+from mosaic_wire.paths import Home
+from PySide6.QtCore import QEventLoop, QTimer
+from PySide6.QtWidgets import QApplication, QDialog, QMessageBox
+
+PATIENCE_S = 60
+SETTLE_MS = 250
+"""How long what was opened is looked at: what it asks for arrives, is laid out and painted"""
+
+
+class Openings:
+    def __init__(self, home: Home) -> None:
+        self.application = QApplication(sys.argv[:1])
+        self.parts = app.build_window(self.application, home, None, ThemeChoice.LIGHT)
+        self.window = self.parts.window
+        self.garbage = GarbageCollection(self.application)
+        self.garbage.start()
+        self.told: dict[str, tuple[float, str]] = {}
+
+    def turn(self, milliseconds: int) -> None:
+        loop = QEventLoop()
+        QTimer.singleShot(milliseconds, loop.quit)
+        loop.exec()
+
+    def wait(self, until: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not until():
+            assert time.monotonic() < deadline, f"it did not come to this: {what}"
+            self.turn(10)
+
+    def measure(self, name: str, open_it: Callable[[], object], is_there: Callable[[], object] = lambda: True) -> None:
+        with SlotWatch() as watch:
+            QTimer.singleShot(0, lambda: open_it())  # in a slot, as a click comes
+            self.turn(10)
+            self.wait(is_there, name)
+            self.turn(SETTLE_MS)
+        self.told[name] = (round(watch.longest_ms, 1), watch.report() if watch.long_turns else "")
+
+    def begin(self) -> None:
+        self.window.show()
+        self.parts.link.start()
+        self.wait(lambda: self.parts.link.is_connected and self.window.forms.entries, "the window has its data")
+        self.wait(lambda: self.parts.warm_up.is_finished, "all is loaded")
+        self.turn(SETTLE_MS)
+
+    def open_run(self, run_id: str) -> None:
+        window = self.window
+        self.measure(
+            "run page", lambda: window.open_run(run_id),
+            lambda: window.runs.page is not None and window.runs.page.run is not None,
+        )  # fmt: skip
+        page = window.runs.page
+        assert page is not None
+        for name in page.tab_names():
+            self.measure(f"tab {name}", lambda name=name: page.open_tab(name), lambda name=name: page.tab(name))
+
+    def open_workspaces(self) -> None:
+        for workspace in WORKSPACES:
+            name = workspace.name
+            self.measure(f"workspace {name}", lambda name=name: self.window.show_workspace(name))
+        # Only now: what the warm-up has loaded must not come from an import of this script.
+        from gym_gui.ui.panels.management_panel import DISK, FILTERS, SETS, WORKERS, ManagementPanel
+
+        panel = self.window._built[MANAGEMENT]
+        assert isinstance(panel, ManagementPanel)
+        for name in (WORKERS, SETS, DISK, FILTERS):
+            self.measure(f"page {name}", lambda name=name: panel.show_page(name))
+        self.window.show_workspace(RUNS)
+
+    def open_dialogs(self, run_id: str) -> None:
+        window = self.window
+        run = window.runs_panel.model.run(run_id)
+        self.measure_dialog("settings", window.show_settings, then=self.open_daemon_settings)
+        self.measure_dialog("shortcuts", window.show_shortcuts)
+        self.measure_dialog("about", window.show_about)
+        self.measure_dialog("import", window.import_runs)
+        self.measure_dialog("form train", lambda: window.forms.new_run("cleanrl"))
+        for kind in ("clone", "resume", "evaluate"):
+            self.measure_dialog(f"form {kind}", lambda kind=kind: window.forms.open(kind, run))
+        self.measure_dialog("form script", window.new_script_run)
+
+    def dialogs(self) -> list[QDialog]:
+        return [dialog for dialog in self.window.findChildren(QDialog) if dialog.isVisible()]
+
+    def measure_dialog(
+        self, name: str, open_it: Callable[[], object], then: Callable[[QDialog], None] | None = None
+    ) -> None:
+        self.measure(name, open_it, self.dialogs)
+        for dialog in self.dialogs():
+            if then is not None:
+                then(dialog)
+            dialog.close() if not isinstance(dialog, QMessageBox) else dialog.reject()
+        self.wait(lambda: not self.dialogs(), f"{name} is closed")
+
+    def open_daemon_settings(self, dialog: QDialog) -> None:
+        pages = dialog.pages  # type: ignore[attr-defined]
+        self.measure("settings of the daemon", lambda: pages.setCurrentIndex(1), lambda: dialog.is_read)  # type: ignore[attr-defined]
+
+
+def main() -> None:
+    openings, run_id = Openings(Home(Path(sys.argv[1]))), sys.argv[2]
+    openings.begin()
+    openings.open_run(run_id)
+    openings.open_workspaces()
+    openings.open_dialogs(run_id)
+    openings.garbage.stop()
+    openings.parts.close()
+    sys.stdout.write(json.dumps(openings.told) + "\n")
+
+
+if __name__ == "__main__":
+    main()
