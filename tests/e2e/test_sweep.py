@@ -372,7 +372,8 @@ def test_a_killed_daemon_is_waited_for(mortal: RunningDaemon) -> None:
     run = mortal.wait_for(run.run_id)
     assert (run.outcome, run.attempt) == ("completed", 1), "the controller itself went on"
     assert pid
-    assert check_each_ended_once(mortal, run, trials=4)[TrialState.COMPLETE] == 4
+    ends = [(child.outcome, child.reason) for child in children_of(mortal, run).values()]
+    assert check_each_ended_once(mortal, run, trials=4)[TrialState.COMPLETE] == 4, ends
 
 
 @pytest.mark.fault

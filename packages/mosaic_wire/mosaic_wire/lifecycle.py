@@ -25,6 +25,9 @@ MAX_LINE_BYTES = 1 << 20
 MAX_EVENT_BYTES = 1 << 18
 """What this package writes stays well below that: longer payloads are shortened, so that no ending gets lost."""
 
+LAST_FIGURES = "last_figures"
+"""Key in the payload of an ending: step and return at the end, for a daemon that heard no heartbeat of them"""
+
 
 class LifecycleKind(StrEnum):
     """What a worker may tell about its run."""

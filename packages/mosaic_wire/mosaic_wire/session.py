@@ -14,6 +14,7 @@ the worker goes on and notices it only as a heartbeat that is sent again. Withou
 from __future__ import annotations
 
 import io
+import math
 import os
 import queue
 import secrets
@@ -33,7 +34,7 @@ from mosaic_wire import env
 from mosaic_wire.capabilities import Lane, WorkerCapabilities
 from mosaic_wire.exit_record import ExitOutcome, ExitRecord
 from mosaic_wire.ids import check_run_id
-from mosaic_wire.lifecycle import LifecycleKind, LifecycleSpool, RunLifecycleEvent
+from mosaic_wire.lifecycle import LAST_FIGURES, LifecycleKind, LifecycleSpool, RunLifecycleEvent
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
 from mosaic_wire.redaction import is_secret_key, redact_document, redact_text, secret_values, spellings_of
@@ -291,6 +292,14 @@ class WorkerSession:
 
     # -- ending
 
+    def _last_figures(self) -> dict[str, Any]:
+        """How far the run came: heartbeats may not have told it, if no daemon listened."""
+        progress = self._progress
+        figures: dict[str, Any] = {"step": progress.step} if progress.step else {}
+        if progress.episodic_return is not None and math.isfinite(progress.episodic_return):
+            figures["episodic_return"] = float(progress.episodic_return)
+        return {LAST_FIGURES: figures} if figures else {}
+
     def finish(
         self,
         outcome: ExitOutcome,
@@ -312,7 +321,7 @@ class WorkerSession:
         if self._telemetry is not None and (lost := self._telemetry.close()):
             self.complain(f"{lost} steps or episodes could not be handed to the daemon")
         reason = redact_text(reason, self._secrets)
-        facts = dict(payload or {})
+        facts = {**self._last_figures(), **(payload or {})}
         if outcome is ExitOutcome.RELEASED:
             facts["release"] = True
         elif reason:

@@ -163,7 +163,8 @@ def test_followers_end_when_the_leader_is_gone(tmp_path: Path) -> None:
         "import os, sys; from cleanrl_worker.training.team import LeaderGone, Order, Team; rank = int(sys.argv[1]);"
         "team = Team(rank, 2, store=sys.argv[2]);"
         "os._exit(9) if rank == 0 else None\n"
-        "try:\n    team.next_order()\nexcept LeaderGone:\n    sys.exit(7)"
+        # Without Python's goodbye: gloo's threads now and then abort a process whose team broke apart.
+        "try:\n    team.next_order()\nexcept LeaderGone:\n    os._exit(7)"
     )
     argv = [sys.executable, "-c", code]
     ranks = [subprocess.Popen([*argv, str(rank), str(tmp_path / "store")], stderr=subprocess.PIPE) for rank in (0, 1)]

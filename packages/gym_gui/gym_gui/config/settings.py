@@ -181,9 +181,7 @@ def _file(value: Any) -> Path | None:
         return None
     if not isinstance(value, str | Path) or not str(value):
         raise ValueError(f"expected the path of a file, got {value!r}")
-    path = Path(value).expanduser()
-    if not path.is_absolute():
-        raise ValueError(f"expected an absolute path, got {str(value)!r}")
+    path = _absolute(value)
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
     return path
@@ -194,7 +192,14 @@ def _folder(value: Any) -> Path | None:
         return None
     if not isinstance(value, str | Path) or not str(value):
         raise ValueError(f"expected the path of a folder, got {value!r}")
-    path = Path(value).expanduser()
+    return _absolute(value)
+
+
+def _absolute(value: str | Path) -> Path:
+    try:
+        path = Path(value).expanduser()
+    except RuntimeError as error:  # ~somebody whom this machine does not know
+        raise ValueError(f"expected a path of this machine, got {str(value)!r}: {error}") from error
     if not path.is_absolute():
         raise ValueError(f"expected an absolute path, got {str(value)!r}")
     return path

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mosaic_wire.exit_record import ExitRecord
-from mosaic_wire.lifecycle import LifecycleKind, LifecycleReader, RunLifecycleEvent
+from mosaic_wire.lifecycle import LAST_FIGURES, LifecycleKind, LifecycleReader, RunLifecycleEvent
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 
@@ -120,7 +120,7 @@ class RunSupervisor:
             known = event.attempt == self.record.attempt and event.seq <= self.record.lifecycle_seq
             if known and event.event.ends_the_run:
                 self._hear_last_words(event)
-                self._note_last_step(event.payload)
+                self._note_last_figures(event.payload)
 
     # ------------------------------------------------------------------ what others ask
 
@@ -378,11 +378,14 @@ class RunSupervisor:
             self._failure = _failure_text(self._mask.document(event.payload))
             self._failed_for_good = event.payload.get("final") is True
 
-    def _note_last_step(self, payload: Mapping[str, Any]) -> None:
+    def _note_last_figures(self, payload: Mapping[str, Any]) -> None:
         """An ending tells how far the run came; while no daemon listened, no heartbeat did."""
-        record, step = self.record, payload.get("step")
+        record, figures = self.record, payload.get(LAST_FIGURES)
+        figures = figures if isinstance(figures, Mapping) else {}
+        step, told = payload.get("step", figures.get("step")), figures.get("episodic_return")
         if type(step) is int and record.step < step < 1 << 63:
-            headline = Headline(step, record.total, record.episodic_return, record.sps, record.seconds_since_step)
+            last_return = told if isinstance(told, float) else record.episodic_return
+            headline = Headline(step, record.total, last_return, record.sps, record.seconds_since_step)
             self._journal.keep_headline(record.run_id, headline)
 
     async def _take(self, event: RunLifecycleEvent) -> None:
@@ -391,8 +394,9 @@ class RunSupervisor:
             return
         if event.event.ends_the_run:
             self._hear_last_words(event)
-            self._note_last_step(payload)
-            changes: dict[str, Any] = {"result": payload} if event.event is LifecycleKind.RUN_COMPLETED else {}
+            self._note_last_figures(payload)
+            result = {key: value for key, value in payload.items() if key != LAST_FIGURES}
+            changes: dict[str, Any] = {"result": result} if event.event is LifecycleKind.RUN_COMPLETED else {}
             self.record = await self._journal.record(
                 run_id, f"worker_{event.event}", payload=payload, lifecycle_seq=event.seq, **changes
             )
