@@ -23,6 +23,7 @@ from PySide6.QtWidgets import (
 )
 
 from gym_gui.ui.presenters.live_curves import MOST_CHARTS, Curve
+from gym_gui.ui.widgets.card_grid import arrange, columns_for
 from gym_gui.ui.widgets.chart_card import Axis, ChartCard
 
 _NEXT_TURN_MS = 15
@@ -162,24 +163,14 @@ class CurveGrid(QWidget):
             card.mark(x)
 
     def _place(self) -> None:
-        width = self._scroll.viewport().width()
-        columns = max(1, min(3, width // max(1, self.fontMetrics().averageCharWidth() * _NARROWEST_CHARS)))
+        narrowest = self.fontMetrics().averageCharWidth() * _NARROWEST_CHARS
+        columns = columns_for(self._scroll.viewport().width(), narrowest)
         wanted = self._wanted()
         arrangement = columns, tuple(key if key in self.cards else "" for key in wanted)
         if arrangement == self._arrangement:
             return  # laying out and painting charts is what costs
         self._arrangement = arrangement
-        for index, key in enumerate(wanted):
-            if key in self.cards:
-                self._grid.addWidget(self.cards[key], index // columns, index % columns)
-                self.cards[key].show()
-        for column in range(3):
-            self._grid.setColumnStretch(column, 1 if column < columns else 0)
-        height = max((card.minimumSizeHint().height() for card in self.cards.values()), default=0)
-        for row in range(max(self._grid.rowCount(), -(-len(wanted) // columns))):
-            is_used = row * columns < len(wanted)
-            self._grid.setRowStretch(row, 1 if is_used else 0)
-            self._grid.setRowMinimumHeight(row, height if is_used else 0)
+        arrange(self._grid, self.cards, wanted, columns)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

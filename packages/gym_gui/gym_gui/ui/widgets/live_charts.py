@@ -37,6 +37,7 @@ from gym_gui.ui.presenters.live_curves import (
     shown_tags,
 )
 from gym_gui.ui.widgets.banner import Banner
+from gym_gui.ui.widgets.card_grid import arrange, columns_for
 from gym_gui.ui.widgets.chart_card import Axis, ChartCard
 from gym_gui.ui.widgets.fastlane_words import is_live
 
@@ -228,21 +229,9 @@ class LiveCharts(QWidget):
 
     def _place(self) -> None:
         """Put the charts into their places; rows whose charts are still to be made are kept free for them."""
-        width = self._scroll.viewport().width()
-        room = self.fontMetrics().averageCharWidth() * _NARROWEST_CHART_CHARS
-        columns = max(1, min(3, width // max(1, room)))
-        wanted = self._wanted()
-        for index, tag in enumerate(wanted):
-            if tag in self.cards:
-                self._grid.addWidget(self.cards[tag], index // columns, index % columns)
-                self.cards[tag].show()
-        for column in range(3):
-            self._grid.setColumnStretch(column, 1 if column < columns else 0)
-        height = max((card.minimumSizeHint().height() for card in self.cards.values()), default=0)
-        for row in range(max(self._grid.rowCount(), -(-len(wanted) // columns))):
-            is_used = row * columns < len(wanted)
-            self._grid.setRowStretch(row, 1 if is_used else 0)
-            self._grid.setRowMinimumHeight(row, height if is_used else 0)
+        narrowest = self.fontMetrics().averageCharWidth() * _NARROWEST_CHART_CHARS
+        columns = columns_for(self._scroll.viewport().width(), narrowest)
+        arrange(self._grid, self.cards, self._wanted(), columns)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
