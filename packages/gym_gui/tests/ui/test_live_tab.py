@@ -52,8 +52,8 @@ def tab(qtbot, dressed, link: DaemonLink) -> Iterator[LiveTab]:
 
 
 def keep_refreshed(tab: LiveTab, link: DaemonLink, run_id: str) -> None:
-    """What the run page does with the news of its run."""
-    link.runs_changed.connect(lambda runs: [tab.refresh(run) for run in runs if run.run_id == run_id])
+    """What the run page does with the news of its run, until the test is over and the tab is put away."""
+    link.runs_changed.connect(lambda runs: [tab.refresh(run) for run in runs if run.run_id == run_id and tab.is_active])
 
 
 def test_a_real_run_is_watched_from_its_queue_to_its_end(qtbot, tab, link, window_daemon: RunningDaemon) -> None:
