@@ -184,10 +184,15 @@ def make_private_folder(folder: Path) -> None:
         folder.chmod(0o700)
 
 
+def person_path(text: str | Path) -> Path:
+    """A path as people write it, absolute; `~nobody/x` of somebody this machine does not know stays a name."""
+    return Path(os.path.expanduser(text)).absolute()
+
+
 def find_home() -> Home:
     """`$MOSAIC_HOME`, else `var/` of the checkout this package is installed from, else the user's data folder."""
     if chosen := os.environ.get(env.MOSAIC_HOME):
-        return Home(Path(chosen).expanduser().absolute())
+        return Home(person_path(chosen))
     # packages/mosaic_wire/mosaic_wire/paths.py of an editable install
     checkout = Path(__file__).resolve().parents[3]
     if (checkout / "packages" / "mosaic_wire" / "pyproject.toml").is_file():
@@ -200,7 +205,7 @@ def find_home() -> Home:
 def config_home() -> Path:
     """The user's settings and, where there is no keyring, the 0600 secret file: never inside `var/`."""
     if chosen := os.environ.get(env.MOSAIC_CONFIG_HOME):
-        return Path(chosen).expanduser().absolute()
+        return person_path(chosen)
     import platformdirs
 
     return Path(platformdirs.user_config_dir("mosaic", appauthor=False))

@@ -16,7 +16,7 @@ from mosaic_wire.errors import InvalidRunId, SpecError, WireError
 from mosaic_wire.files import read_json_object, write_bytes_atomically, write_json_atomically
 from mosaic_wire.ids import check_run_id, is_run_id, new_run_id
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry, earlier_checkpoints
-from mosaic_wire.paths import Home, find_home, make_private_folder
+from mosaic_wire.paths import Home, find_home, make_private_folder, person_path
 from mosaic_wire.redaction import REDACTED, is_secret_key, redact_document, redact_text, secret_values
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_algorithm_choice
 
@@ -221,3 +221,9 @@ def test_a_sealed_object_is_read_back(tmp_path_factory: pytest.TempPathFactory, 
     path = tmp_path_factory.mktemp("sealed") / "x.json"
     write_json_atomically(path, document, sealed=True)
     assert read_json_object(path) == document
+
+
+def test_a_path_of_somebody_unknown_stays_a_name(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert person_path("~/runs") == tmp_path / "runs"
+    assert person_path("~nobody-of-this-name/runs").parts[-2:] == ("~nobody-of-this-name", "runs")

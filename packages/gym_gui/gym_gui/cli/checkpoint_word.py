@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from mosaic_wire.paths import person_path
 
 from gym_gui.services import policy_files
 from gym_gui.services.policy_files import MODEL_SUFFIX, Chosen
@@ -22,11 +23,11 @@ __all__ = ["MODEL_SUFFIX", "Chosen", "choose", "of_path"]
 
 def choose(client: TrainerClient, word: str, checkpoint: str = "") -> Chosen:
     """A run (or one checkpoint of it), a checkpoint folder, or a file with weights."""
-    path = Path(word).expanduser()
+    path = person_path(word)
     if path.suffix == MODEL_SUFFIX or path.exists():
         if checkpoint:
             raise click.UsageError("--checkpoint chooses among the checkpoints of a run; a path names one already")
-        return of_path(path.absolute())
+        return of_path(path)
     return _of_run(client.find(word), checkpoint)
 
 

@@ -30,9 +30,9 @@ class Cli:
 
     @property
     def home(self) -> Home:
-        from mosaic_wire.paths import Home, find_home
+        from mosaic_wire.paths import Home, find_home, person_path
 
-        return find_home() if self.home_option is None else Home(self.home_option.expanduser().absolute())
+        return find_home() if self.home_option is None else Home(person_path(self.home_option))
 
     def client(self, *, start: bool = False, timeout_s: float = 10) -> TrainerClient:
         """A client of the daemon; with `start`, one is started when none runs, and that is said."""
@@ -63,8 +63,10 @@ class Cli:
         from gym_gui.services.trainer.local_daemon import read_token
 
         if self.token_file is not None:
+            from mosaic_wire.paths import person_path
+
             try:
-                return self.token_file.expanduser().read_text(encoding="ascii").strip()
+                return person_path(self.token_file).read_text(encoding="ascii").strip()
             except (OSError, UnicodeDecodeError) as error:
                 raise click.UsageError(f"cannot read the token file {self.token_file}: {error}") from error
         if token := os.environ.get(env.MOSAIC_DAEMON_TOKEN):

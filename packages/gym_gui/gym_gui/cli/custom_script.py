@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def script_command(cli: Cli, /, file: str, **options: Any) -> int:
     It must lie in a folder that was configured for that: `custom_scripts` in settings.toml, or
     trainer/custom_scripts of the home, where a bare name is looked for.
     """
-    path = Path(file).expanduser()
+    path = Path(os.path.expanduser(file))
     if not path.exists() and not path.is_absolute() and len(path.parts) == 1:
         path = cli.home.custom_scripts / path
     try:

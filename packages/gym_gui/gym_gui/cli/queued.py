@@ -27,17 +27,23 @@ def submit(client: TrainerClient, config: dict[str, Any]) -> pb.Run:
         return client.submit(config, idempotency_key=key).run
 
 
+def tell_queued(run: pb.Run, words: str, *, as_json: bool) -> int:
+    """Nobody follows it: its id for a program, and for people what to do next."""
+    if as_json:
+        write_json_object(run_document(run))
+    else:
+        click.echo(run.run_id)
+        say(words)
+    return 0
+
+
 def follow_or_tell(
     client: TrainerClient, run: pb.Run, *, detach: bool, as_json: bool = False, expect_return: float | None = None
 ) -> int:
     """Follow the run and summarise its end, or print its id and return."""
     if detach:
-        if as_json:
-            write_json_object(run_document(run))
-        else:
-            click.echo(run.run_id)
-            say(f"queued {title_of(run)}; `mosaic watch {short_id(run.run_id)}` follows")
-        return 0
+        words = f"queued {title_of(run)}; `mosaic watch {short_id(run.run_id)}` follows"
+        return tell_queued(run, words, as_json=as_json)
     from gym_gui.cli.progress import follow
     from gym_gui.cli.summary import say_how_to_return, summarise
 

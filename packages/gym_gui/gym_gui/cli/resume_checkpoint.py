@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 from mosaic_wire.ids import is_run_id
+from mosaic_wire.paths import person_path
 from mosaic_wire.worker_spec import AlgorithmSpec
 
 from gym_gui.cli.algorithms import choose_algorithm, installed_workers
@@ -23,7 +23,7 @@ def resume_checkpoint(
     cli: Cli, word: str, *, timesteps: int | None, algo: str | None, env_id: str | None, follow: bool
 ) -> int:
     """Queue a run that goes on from this folder or file."""
-    path = Path(word).expanduser().absolute()
+    path = person_path(word)
     if not path.exists():
         raise click.UsageError(f"there is no {path}; name the run in front to choose one of its checkpoints")
     chosen = of_path(path)

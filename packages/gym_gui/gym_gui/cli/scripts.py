@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from mosaic_wire import env
 from mosaic_wire.errors import ConfigProblems, SpecError
+from mosaic_wire.paths import person_path
 from mosaic_wire.worker_spec import ScriptSpec, WorkerSpec
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def choose_script(
         able = [spec for spec in able if spec.name == worker_name]
     if not able:
         raise click.UsageError(f"no installed worker runs scripts{f' as {worker_name!r}' if worker_name else ''}")
-    name, place = (str(Path(word).expanduser().absolute()), "") if is_script(word) else (word, checkout_of(source))
+    name, place = (str(person_path(word)), "") if is_script(word) else (word, checkout_of(source))
     try:
         script = describe_script(able[0].argv, name, source=place)
     except SpecError as error:
@@ -46,9 +47,9 @@ def choose_script(
 def checkout_of(source: str) -> str:
     """The folder of the CleanRL checkout that `--source` means."""
     if source != UPSTREAM:
-        return str(Path(source).expanduser().absolute())
+        return str(person_path(source))
     if chosen := os.environ.get(env.CLEANRL_HOME):
-        return str(Path(chosen).expanduser().absolute())
+        return str(person_path(chosen))
     from gym_gui.config.settings import load_settings, settings_file
 
     try:
@@ -73,7 +74,7 @@ def with_script_found(config: dict[str, Any]) -> dict[str, Any]:
         return config  # whatever is wrong with it, the daemon tells
     path, source, algo = extras.get("script_path"), extras.get("source"), worker.get("algo")
     if isinstance(path, str) and path:
-        extras["script_path"] = str(Path(path).expanduser().absolute())
+        extras["script_path"] = str(person_path(path))
     elif (
         isinstance(source, str)
         and source not in OWN

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import sys
 import tomllib
 from pathlib import Path
@@ -14,10 +13,10 @@ from mosaic_wire.errors import Problem
 from mosaic_wire.sweep_settings import AGGREGATES, DIRECTIONS, PRUNERS, SAMPLERS, WORKER_TYPE
 
 from gym_gui.cli.context import Cli, complete_run, json_option, one_run, pass_cli, say
-from gym_gui.cli.listing import write_json_object
+from gym_gui.cli.queued import submit, tell_queued
 from gym_gui.cli.values import Minutes, Seeds, Steps
-from gym_gui.services.trainer.errors import DaemonUnreachable, NotPossibleNow
-from gym_gui.wording.run_view import run_document, short_id
+from gym_gui.services.trainer.errors import NotPossibleNow
+from gym_gui.wording.run_view import short_id
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
@@ -130,11 +129,7 @@ def start_command(ctx: click.Context, /, file: str | None, **options: Any) -> in
         click.echo(json.dumps(shown(config), indent=2, ensure_ascii=False))
         return 0
     with cli.client(start=True) as client:
-        key = secrets.token_hex(16)
-        try:
-            run = client.submit(config, idempotency_key=key).run
-        except DaemonUnreachable:
-            run = client.submit(config, idempotency_key=key).run
+        run = submit(client, config)
         return _queued(client, run, detach=options["detach"], as_json=options["as_json"])
 
 
@@ -178,12 +173,8 @@ def find_sweep(client: TrainerClient, word: str) -> pb.Run:
 
 def _queued(client: TrainerClient, run: pb.Run, *, detach: bool, as_json: bool) -> int:
     if detach:
-        if as_json:
-            write_json_object(run_document(run))
-        else:
-            click.echo(run.run_id)
-            say(f"queued; `mosaic sweep show {short_id(run.run_id)}` lists its trials, `mosaic watch` follows it")
-        return 0
+        words = f"queued; `mosaic sweep show {short_id(run.run_id)}` lists its trials, `mosaic watch` follows it"
+        return tell_queued(run, words, as_json=as_json)
     say(f"queued {run.name}  {run.run_id}")
     from gym_gui.cli.sweep_display import follow_sweep
     from gym_gui.cli.sweep_table import write_end

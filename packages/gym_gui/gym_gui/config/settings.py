@@ -196,10 +196,7 @@ def _folder(value: Any) -> Path | None:
 
 
 def _absolute(value: str | Path) -> Path:
-    try:
-        path = Path(value).expanduser()
-    except RuntimeError as error:  # ~somebody whom this machine does not know
-        raise ValueError(f"expected a path of this machine, got {str(value)!r}: {error}") from error
+    path = Path(os.path.expanduser(value))  # Path.expanduser raises for somebody whom this machine does not know
     if not path.is_absolute():
         raise ValueError(f"expected an absolute path, got {str(value)!r}")
     return path

@@ -12,7 +12,7 @@ By torchrun:    torchrun --standalone --nproc_per_node 2 -m cleanrl_worker.algor
 from __future__ import annotations
 
 import math
-import sys
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple
@@ -491,7 +491,9 @@ def follow(args: Args) -> None:
         envs.close()
         team.close()
     except LeaderGone:
-        sys.exit(1)  # whatever ended it has been said there
+        # Whatever ended it has been said there. gloo's threads now and then abort a process that leaves a team which
+        # broke apart in the usual way.
+        os._exit(1)
 
 
 def obey(learner: MultiGpuLearner) -> None:

@@ -23,7 +23,7 @@ import grpc
 from mosaic_wire.errors import WireError
 from mosaic_wire.files import write_json_atomically
 from mosaic_wire.frames import sweep_frames
-from mosaic_wire.paths import Home, config_home, find_home
+from mosaic_wire.paths import Home, config_home, find_home, person_path
 from mosaic_wire.proto import trainer_pb2_grpc
 
 from gym_gui import __version__
@@ -322,7 +322,7 @@ def main(argv: list[str] | None = None) -> int:
     except (TrainerError, WireError) as error:
         logger.error("%s", error)
         return 2
-    home = Home(args.home.expanduser().absolute()) if args.home else find_home()
+    home = Home(person_path(args.home)) if args.home else find_home()
     return run_daemon(home, settings, port=args.port, listen=args.listen, tls_cert=args.tls_cert, tls_key=args.tls_key)
 
 

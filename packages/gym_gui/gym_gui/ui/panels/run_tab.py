@@ -46,7 +46,13 @@ class RunTab(QWidget):
 
     def refresh(self, run: pb.Run) -> None:
         """A newer record of the run that is shown."""
+        has_changed = self.run is None or self.run.status != run.status
         self.run = run
+        if has_changed and self.is_active:
+            self.on_status_changed()
+
+    def on_status_changed(self) -> None:
+        """The run that somebody looks at was started, paused, ended …"""
 
     def set_active(self, active: bool) -> None:
         """Whether somebody looks."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtCore import Qt, QTimer
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QPushButton, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QStackedWidget, QVBoxLayout, QWidget
 
 from gym_gui.services.analytics.configurations import configuration_of
 from gym_gui.services.analytics.tensorboard_runs import interpreters_of
@@ -24,6 +24,7 @@ from gym_gui.ui.replay.locality import is_on_this_machine
 from gym_gui.ui.widgets import web_view
 from gym_gui.ui.widgets.banner import Banner
 from gym_gui.ui.widgets.browser_offer import BrowserOffer
+from gym_gui.ui.widgets.command_button import named_button
 
 LINGER_MS = 60_000
 """How long the server stays when the tab goes to the back: who only looks into the log comes back to it"""
@@ -70,18 +71,21 @@ class TensorBoardTab(RunTab):
             action = menu.addAction(text)
             action.setObjectName(f"tensorboard_add_{name}")
             action.triggered.connect(lambda _checked=False, choose=choose: self._add(choose))
-        self.add_button = self._button("add", self.tr("&Add runs"), self.tr("Show more runs in TensorBoard"))
+        self.add_button = named_button(
+            "tensorboard_add", self.tr("&Add runs"), self.tr("Show more runs in TensorBoard")
+        )
         self.add_button.setMenu(menu)
-        self.reload_button = self._button("reload", self.tr("&Reload"), self.tr("Load the page again"))
+        self.reload_button = named_button("tensorboard_reload", self.tr("&Reload"), self.tr("Load the page again"))
         self.reload_button.clicked.connect(self._reload)
-        self.browser_button = self._button(
-            "browser", self.tr("Open in &browser"), self.tr("Open TensorBoard in the browser")
+        self.browser_button = named_button(
+            "tensorboard_browser", self.tr("Open in &browser"), self.tr("Open TensorBoard in the browser")
         )
         self.browser_button.clicked.connect(self._open_in_browser)
         bar = QHBoxLayout()
         bar.setSpacing(6)
         bar.addWidget(self.state, 1)
         for button in (self.add_button, self.reload_button, self.browser_button):
+            button.setEnabled(False)
             bar.addWidget(button)
         self.stack = QStackedWidget()
         self.offer = BrowserOffer()
@@ -95,13 +99,6 @@ class TensorBoardTab(RunTab):
         layout.addWidget(self.banner)
         layout.addWidget(self.stack, 1)
 
-    def _button(self, name: str, text: str, accessible: str) -> QPushButton:
-        button = QPushButton(text)
-        button.setObjectName(f"tensorboard_{name}")
-        button.setAccessibleName(accessible)
-        button.setEnabled(False)
-        return button
-
     # ------------------------------------------------------------------ RunTab
 
     def show_run(self, run: pb.Run) -> None:
@@ -110,11 +107,8 @@ class TensorBoardTab(RunTab):
         if self.is_active:
             self._look()
 
-    def refresh(self, run: pb.Run) -> None:
-        before = self.run.status if self.run is not None else ""
-        super().refresh(run)
-        if self.is_active and before != run.status:
-            self._look()
+    def on_status_changed(self) -> None:
+        self._look()
 
     def set_active(self, active: bool) -> None:
         super().set_active(active)

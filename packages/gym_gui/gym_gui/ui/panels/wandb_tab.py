@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtCore import QTimer
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QStackedWidget, QVBoxLayout, QWidget
 
 from gym_gui.services.analytics.wandb_access import page_of
 from gym_gui.services.analytics.wandb_sync import SyncFailed, SyncJob
@@ -22,6 +22,7 @@ from gym_gui.ui.presenters.wandb_view import WandbReader, WandbShown
 from gym_gui.ui.replay.locality import is_on_this_machine
 from gym_gui.ui.widgets import web_view
 from gym_gui.ui.widgets.banner import Banner
+from gym_gui.ui.widgets.command_button import named_button
 from gym_gui.ui.widgets.sync_strip import SyncStrip
 from gym_gui.ui.widgets.wandb_key import WandbKeyEntry
 from gym_gui.ui.widgets.wandb_offline import WandbOffline
@@ -68,15 +69,15 @@ class WandbTab(RunTab):
         self.state = QLabel()
         self.state.setObjectName("wandb_state")
         self.state.setWordWrap(True)
-        self.page_button = self._button("page", self.tr("&Hosted page"), self.tr("Show the run's page at W&B"))
+        self.page_button = named_button("wandb_page", self.tr("&Hosted page"), self.tr("Show the run's page at W&B"))
         self.page_button.clicked.connect(self._toggle_page)
-        self.browser_button = self._button(
-            "browser", self.tr("Open in &browser"), self.tr("Open the run's page at W&B")
+        self.browser_button = named_button(
+            "wandb_browser", self.tr("Open in &browser"), self.tr("Open the run's page at W&B")
         )
         self.browser_button.clicked.connect(self._open_in_browser)
-        self.sync_button = self._button("sync", self.tr("S&ync now"), self.tr("Send this offline run to W&B"))
+        self.sync_button = named_button("wandb_sync", self.tr("S&ync now"), self.tr("Send this offline run to W&B"))
         self.sync_button.clicked.connect(self.sync)
-        self.key_button = self._button("enter_key", self.tr("Enter a &key"), self.tr("Enter the API key of W&B"))
+        self.key_button = named_button("wandb_enter_key", self.tr("Enter a &key"), self.tr("Enter the API key of W&B"))
         self.key_button.clicked.connect(self._enter_key)
         bar = QHBoxLayout()
         bar.setSpacing(6)
@@ -107,12 +108,6 @@ class WandbTab(RunTab):
             layout.addWidget(widget)
         layout.addWidget(self.stack, 1)
 
-    def _button(self, name: str, text: str, accessible: str) -> QPushButton:
-        button = QPushButton(text)
-        button.setObjectName(f"wandb_{name}")
-        button.setAccessibleName(accessible)
-        return button
-
     # ------------------------------------------------------------------ RunTab
 
     def show_run(self, run: pb.Run) -> None:
@@ -133,11 +128,8 @@ class WandbTab(RunTab):
             self.state.clear()
             self._update_buttons()
 
-    def refresh(self, run: pb.Run) -> None:
-        before = self.run.status if self.run is not None else ""
-        super().refresh(run)
-        if self.is_active and before != run.status:
-            self._begin()
+    def on_status_changed(self) -> None:
+        self._begin()
 
     def set_active(self, active: bool) -> None:
         super().set_active(active)

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from PySide6.QtWidgets import QGridLayout, QWidget
 
+Card = TypeVar("Card", bound=QWidget)
 _MOST_COLUMNS = 3
 
 
 def columns_for(width: int, narrowest: int) -> int:
     """How many columns of at least this width stand beside each other."""
     return max(1, min(_MOST_COLUMNS, width // max(1, narrowest)))
+
+
+def keep_only(grid: QGridLayout, cards: dict[str, Card], wanted: Sequence[str]) -> None:
+    """Remove the charts that are not wanted any more."""
+    for name in [name for name in cards if name not in wanted]:
+        card = cards.pop(name)
+        grid.removeWidget(card)
+        card.deleteLater()
 
 
 def arrange(grid: QGridLayout, cards: Mapping[str, QWidget], wanted: Sequence[str], columns: int) -> None:

@@ -1,4 +1,4 @@
-"""A button of a panel with its key, which works while the panel has the focus."""
+"""Buttons with a name for tests and one for screen readers; some have a key that works while the panel has focus."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QPushButton, QWidget
 
 
-def command_button(panel: QWidget, name: str, text: str, keys: str, act: Callable[[], object]) -> QPushButton:
-    """Without keys it is a button only."""
+def named_button(name: str, text: str, accessible: str) -> QPushButton:
+    """A button whose label alone does not say what it does."""
     button = QPushButton(text)
     button.setObjectName(name)
+    button.setAccessibleName(accessible)
+    return button
+
+
+def command_button(panel: QWidget, name: str, text: str, keys: str, act: Callable[[], object]) -> QPushButton:
+    """Without keys it is a button only."""
     plain = text.replace("&", "")
-    button.setAccessibleName(plain)
+    button = named_button(name, text, plain)
     button.clicked.connect(act)
     if keys:
         button.setToolTip(f"{plain} ({keys})")

@@ -23,7 +23,7 @@ from PySide6.QtWidgets import (
 )
 
 from gym_gui.ui.presenters.live_curves import MOST_CHARTS, Curve
-from gym_gui.ui.widgets.card_grid import arrange, columns_for
+from gym_gui.ui.widgets.card_grid import arrange, columns_for, keep_only
 from gym_gui.ui.widgets.chart_card import Axis, ChartCard
 
 _NEXT_TURN_MS = 15
@@ -116,11 +116,7 @@ class CurveGrid(QWidget):
         return self._choose(self._curves, self._choices)[:MOST_CHARTS]
 
     def _arrange(self) -> None:
-        wanted = self._wanted()
-        for key in [key for key in self.cards if key not in wanted]:
-            card = self.cards.pop(key)
-            self._grid.removeWidget(card)
-            card.deleteLater()
+        keep_only(self._grid, self.cards, self._wanted())
         self._place()
         self._explain()
         self._have_a_turn()

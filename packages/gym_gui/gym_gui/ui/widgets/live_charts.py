@@ -37,7 +37,7 @@ from gym_gui.ui.presenters.live_curves import (
     shown_tags,
 )
 from gym_gui.ui.widgets.banner import Banner
-from gym_gui.ui.widgets.card_grid import arrange, columns_for
+from gym_gui.ui.widgets.card_grid import arrange, columns_for, keep_only
 from gym_gui.ui.widgets.chart_card import Axis, ChartCard
 from gym_gui.ui.widgets.fastlane_words import is_live
 
@@ -208,11 +208,7 @@ class LiveCharts(QWidget):
 
     def _arrange(self) -> None:
         """Remove the charts that are not to be seen any more; those that are missing are made in the next turns."""
-        wanted = self._wanted()
-        for tag in [tag for tag in self.cards if tag not in wanted]:
-            card = self.cards.pop(tag)
-            self._grid.removeWidget(card)
-            card.deleteLater()
+        keep_only(self._grid, self.cards, self._wanted())
         self._place()
         self._explain()
         self._have_a_turn()

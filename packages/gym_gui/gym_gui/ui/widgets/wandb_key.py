@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QLineEdit, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QLineEdit, QVBoxLayout, QWidget
 
 from gym_gui.services.trainer.errors import SecretStoreError
 from gym_gui.services.user_secrets import WANDB_API_KEY, UserSecrets
 from gym_gui.ui.background import Background
+from gym_gui.ui.widgets.command_button import named_button
 
 
 class WandbKeyEntry(QFrame):
@@ -33,13 +34,15 @@ class WandbKeyEntry(QFrame):
         self.field.setPlaceholderText(self.tr("API key, from wandb.ai/authorize"))
         self.field.setMaxLength(4096)
         self.field.returnPressed.connect(self._keep)
-        self.keep_button = self._button("keep", self.tr("&Keep"), self.tr("Keep the key in the secret store"))
+        self.keep_button = named_button("wandb_key_keep", self.tr("&Keep"), self.tr("Keep the key in the secret store"))
         self.keep_button.clicked.connect(self._keep)
         self.keep_button.setEnabled(False)
         self.field.textChanged.connect(lambda text: self.keep_button.setEnabled(bool(text.strip())))
-        self.forget_button = self._button("forget", self.tr("&Forget the key"), self.tr("Remove the key that is kept"))
+        self.forget_button = named_button(
+            "wandb_key_forget", self.tr("&Forget the key"), self.tr("Remove the key that is kept")
+        )
         self.forget_button.clicked.connect(self._forget)
-        self.close_button = self._button("close", self.tr("Close"), self.tr("Close without keeping a key"))
+        self.close_button = named_button("wandb_key_close", self.tr("Close"), self.tr("Close without keeping a key"))
         self.close_button.clicked.connect(self.close_entry)
         self.words = QLabel()
         self.words.setObjectName("wandb_key_words")
@@ -54,12 +57,6 @@ class WandbKeyEntry(QFrame):
         layout.addLayout(line)
         layout.addWidget(self.words)
         self.hide()
-
-    def _button(self, name: str, text: str, accessible: str) -> QPushButton:
-        button = QPushButton(text)
-        button.setObjectName(f"wandb_key_{name}")
-        button.setAccessibleName(accessible)
-        return button
 
     def open_entry(self, place: str) -> None:
         """Show it; `place` says where a key was found, empty when there is none."""

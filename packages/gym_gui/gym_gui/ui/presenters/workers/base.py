@@ -111,13 +111,8 @@ class WorkerPresenter:
 
     def problems(self, config: Mapping[str, Any], spec: WorkerSpec | None) -> list[Problem]:
         """Everything that is wrong with a run config, as the daemon would say it."""
-        found: list[Problem] = []
-        try:
-            TrainRunConfig.model_validate_json(json.dumps(config), strict=True)
-        except ValidationError as error:
-            found += problems_of(error)
         worker = config["metadata"]["worker"]["config"]
-        return [*found, *check_placeholders(config), *check_worker_config(worker, spec)]
+        return [*shape_problems(config), *check_placeholders(config), *check_worker_config(worker, spec)]
 
     def command(self, order: TrainOrder, spec: WorkerSpec | None) -> CommandLine:
         """The same on the command line."""
@@ -153,6 +148,15 @@ class WorkerPresenter:
         """The Python that the worker runs in; empty: it is no Python program."""
         first = spec.argv[0] if spec.argv else ""
         return first if Path(first).name.startswith("python") else ""
+
+
+def shape_problems(config: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with a run config whatever its worker is."""
+    try:
+        TrainRunConfig.model_validate_json(json.dumps(config), strict=True)
+    except ValidationError as error:
+        return problems_of(error)
+    return []
 
 
 def place_of(problem: Problem, names: Sequence[str]) -> str:

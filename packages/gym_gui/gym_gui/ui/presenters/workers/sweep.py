@@ -14,15 +14,12 @@ from typing import Any
 from mosaic_wire.capabilities import Lane
 from mosaic_wire.errors import Problem
 from mosaic_wire.paths import Home
-from mosaic_wire.run_config import TrainRunConfig
 from mosaic_wire.sweep_ranges import check_ranges, read_ranges
 from mosaic_wire.sweep_settings import ALGORITHM, WORKER_TYPE, SweepSettings, read_settings, with_parameters
 from mosaic_wire.worker_config import RUN_ID_PLACEHOLDER
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec
-from pydantic import ValidationError
 
-from gym_gui.services.trainer.validation.schema_problems import problems_of
-from gym_gui.ui.presenters.workers.base import WorkerPresenter
+from gym_gui.ui.presenters.workers.base import WorkerPresenter, shape_problems
 from gym_gui.ui.presenters.workers.command_line import PREFERRED_WORKER, CommandLine, command_of, seeds_text
 from gym_gui.ui.presenters.workers.order import NotAConfig, TrainOrder, configs_of, order_of
 
@@ -112,11 +109,7 @@ class SweepPresenter(WorkerPresenter):
 
     def problems(self, config: Mapping[str, Any], spec: WorkerSpec | None) -> list[Problem]:
         """Everything that is wrong with the sweep, and with what every trial has."""
-        found: list[Problem] = []
-        try:
-            TrainRunConfig.model_validate_json(json.dumps(config), strict=True)
-        except ValidationError as error:
-            found += problems_of(error)
+        found = shape_problems(config)
         parameters = config["metadata"]["worker"]["config"]["extras"]["algo_params"]
         _, wrong = read_settings(parameters, path=_PREFIX)
         found += wrong
