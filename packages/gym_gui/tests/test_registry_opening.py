@@ -256,6 +256,54 @@ def test_a_registry_deleted_or_replaced_under_a_daemon_takes_no_more_changes(dat
         assert registry.list().matching == 2
 
 
+WRITER = """
+import os, sys
+from pathlib import Path
+from gym_gui.services.trainer.records import NewRun
+from gym_gui.services.trainer.registry import RunRegistry
+from mosaic_wire.ids import new_run_id
+registry = RunRegistry(Path(sys.argv[1]))
+for line in sys.stdin:
+    run_id = new_run_id()
+    registry.submit(NewRun(run_id, "random"))
+    print(run_id, flush=True)
+os._exit(9)
+"""
+
+
+def test_another_programs_reading_costs_no_accepted_run(database: Path) -> None:
+    """A foreign `select` closed the file as its last user and deleted the write-ahead log under the daemon."""
+    select = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('select count(*) from runs').fetchone()"
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(database)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as daemon:
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        accepted = []
+        for _ in range(4):
+            daemon.stdin.write("submit\n")
+            daemon.stdin.flush()
+            accepted.append(daemon.stdout.readline().strip())
+            subprocess.run([sys.executable, "-c", select, str(database)], check=True, capture_output=True)
+            assert database.with_name("trainer.sqlite-wal").exists()
+        daemon.stdin.close()
+        daemon.wait()
+    with RunRegistry(database) as registry:
+        assert sorted(run.run_id for run in registry.list().runs) == sorted(accepted)
+
+
+@pytest.mark.expects_log("write-ahead log was removed")
+def test_a_write_ahead_log_that_is_removed_costs_no_run(database: Path) -> None:
+    with RunRegistry(database) as registry:
+        before = submit(registry)
+        for suffix in ("-wal", "-shm"):
+            database.with_name(f"trainer.sqlite{suffix}").unlink()
+        after = submit(registry)
+        assert {run.run_id for run in registry.list().runs} == {before, after}
+        with closing(sqlite3.connect(database)) as connection:  # as the next daemon would see it
+            assert connection.execute("SELECT count(*) FROM runs").fetchone() == (2,)
+
+
 def test_a_change_that_sqlite_refuses_as_read_only_is_explained(database: Path) -> None:
     with RunRegistry(database) as registry:
         submit(registry)

@@ -5,6 +5,7 @@ Two connections: one fsyncs each commit (synchronous=FULL), one does not (headli
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import threading
@@ -15,6 +16,8 @@ from pathlib import Path
 
 from gym_gui.services.trainer.errors import RegistryError, RegistryTooNew, RegistryUnwritable
 from gym_gui.services.trainer.registry_schema import APPLICATION_ID, Migration
+
+logger = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_S = 30.0
 """How long to wait for another process that holds the write lock; each of our own holds it for milliseconds."""
@@ -77,6 +80,7 @@ class RegistryDatabase:
         self._lock = threading.RLock()
         with self._explained():
             _refuse_what_is_not_ours(database, len(migrations))
+            _create_private(database)
             self._durable = _connect(database, synchronous="FULL")
             try:
                 _switch_to_wal(self._durable)
@@ -86,7 +90,7 @@ class RegistryDatabase:
             except BaseException:
                 self._durable.close()
                 raise
-            self._inode = database.stat().st_ino
+            self._inode, self._log_inode = database.stat().st_ino, self._inode_of_the_log()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -106,6 +110,7 @@ class RegistryDatabase:
     def read(self) -> Iterator[sqlite3.Connection]:
         """One consistent view of the database."""
         with self._lock, self._explained():
+            self._check_the_log_is_still_there()
             self._durable.execute("BEGIN")
             try:
                 yield self._durable
@@ -116,8 +121,9 @@ class RegistryDatabase:
     def write(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """One transaction: all of it is on disk when this block ends, or none of it."""
         with self._lock, self._explained():
-            connection = self._durable if durable else self._quick
             self._check_the_file_is_still_there()
+            self._check_the_log_is_still_there()
+            connection = self._durable if durable else self._quick
             # IMMEDIATE: wait for the lock here, where the busy timeout works, not in the middle.
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -131,6 +137,7 @@ class RegistryDatabase:
     def close(self) -> None:
         """Close both connections; the last one to close a registry folds its journal into the file."""
         with self._lock, self._explained():
+            self._log_inode = None  # the log goes with the last connection
             self._quick.close()
             self._durable.close()
 
@@ -152,6 +159,27 @@ class RegistryDatabase:
                 f"{self.path} was moved, deleted or replaced while it was in use; nothing was changed. "
                 "Put it back or restart the daemon (`mosaic daemon stop`, `mosaic daemon start`)"
             )
+
+    def _check_the_log_is_still_there(self) -> None:
+        """Save what a deleted write-ahead log held: SQLite would keep appending to the deleted file."""
+        if self._inode_of_the_log() == self._log_inode:
+            return
+        if self._log_inode is not None:
+            logger.error("the write-ahead log was removed beside %s; what it held was saved", self.path)
+            # The open connections still have the deleted log: fold it into the database, then begin a new one.
+            for connection in (self._quick, self._durable):
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                connection.close()
+            self._durable = _connect(self.path, synchronous="FULL")
+            self._quick = _connect(self.path, synchronous="NORMAL")
+        self._log_inode = self._inode_of_the_log()
+
+    def _inode_of_the_log(self) -> int | None:
+        """SQLite creates the log with the first transaction."""
+        try:
+            return self.path.with_name(f"{self.path.name}-wal").stat().st_ino
+        except FileNotFoundError:
+            return None
 
     def _check_its_structure(self) -> None:
         # Found now (2 ms a megabyte) rather than by whichever query first touches the broken page.
@@ -245,9 +273,16 @@ def _too_new(database: Path, version: int, newest: int) -> RegistryTooNew:
     )
 
 
-def _connect(database: Path, *, synchronous: str) -> sqlite3.Connection:
-    # Made here rather than by SQLite: for this user alone, whatever the umask. The -wal and -shm files inherit it.
+def _create_private(database: Path) -> None:
+    """Create the file for this user alone, whatever the umask; SQLite's -wal and -shm files inherit its mode.
+
+    Only before the first connection: closing the file beside SQLite drops its POSIX locks, and the next program that
+    reads the database then deletes the write-ahead log as if nobody used it.
+    """
     os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def _connect(database: Path, *, synchronous: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         database, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=256
     )
