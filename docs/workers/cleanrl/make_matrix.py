@@ -1,4 +1,4 @@
-"""Makes the matrix in ../../coverage.md and the page learning.md; what they say comes from files that runs left.
+"""Makes the tables in ../../coverage.md and the page learning.md; what they say comes from files that runs left.
 
     python docs/workers/cleanrl/make_matrix.py RESULT.json …    adds learning results to learning.json, writes both anew
     python docs/workers/cleanrl/make_matrix.py --random ENV …   measures a random policy, for expected_returns.json
@@ -11,15 +11,14 @@ expected_returns.json and the returns that others published, which `mosaic bench
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, AlgorithmEntry
-from cleanrl_worker.requirement_sets import sets_of_environment
+from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 from cleanrl_worker.tools.learning_results import EPISODES
 from gym_gui.services.analytics.published import published_return
 
@@ -27,17 +26,6 @@ HERE = Path(__file__).resolve().parent
 RAN, LEARNED, EXPECTED = HERE / "coverage.json", HERE / "learning.json", HERE / "expected_returns.json"
 PAGE, MATRIX = HERE / "learning.md", HERE.parents[1] / "coverage.md"
 BEGIN, END = "<!-- made by workers/cleanrl/make_matrix.py -->", "<!-- until here -->"
-
-CLASSIC = ("CartPole", "Acrobot", "MountainCar", "MountainCarContinuous", "Pendulum")
-TEXTS = ("FrozenLake", "FrozenLake8x8", "Taxi", "CliffWalking", "CliffWalkingSlippery", "Blackjack")
-FAMILIES = {
-    "classic": "classic control", "text": "toy text", "box2d": "Box2D", "minigrid": "MiniGrid, BabyAI",
-    "mujoco": "MuJoCo", "atari": "Atari", "envpool": "Atari on EnvPool", "procgen": "Procgen",
-    "pettingzoo": "PettingZoo Atari",
-}  # fmt: skip
-OWN_ENVIRONMENTS = ("atari", "envpool", "procgen", "pettingzoo")
-"""Sets of algorithms that play these environments and no others"""
-NOT_TRIED = "not tried"
 
 Result = Mapping[str, Any]
 
@@ -78,29 +66,6 @@ MEASURING_ONLY = frozenset({"eval_episodes", "eval_freq", "checkpoint_freq", "ex
 
 
 # ---------------------------------------------------------------- what is to be reached
-
-
-def family_of(env_id: str, entry: AlgorithmEntry | None) -> str:
-    """The column of an environment; an algorithm on EnvPool takes its Pong-v5 from there."""
-    if entry is not None and (own := [name for name in entry.requirement_sets if name in OWN_ENVIRONMENTS]):
-        return own[0]
-    stem = re.sub(r"-v\d+$", "", env_id)
-    if stem in CLASSIC:
-        return "classic"
-    if stem in TEXTS:
-        return "text"
-    return next(iter(sets_of_environment(env_id)), "other")
-
-
-def families_for(entry: AlgorithmEntry) -> tuple[str, ...]:
-    """What an algorithm can be used on at all."""
-    own = [name for name in entry.requirement_sets if name in OWN_ENVIRONMENTS]
-    if own:
-        return tuple(own[:1])
-    discrete, image = "discrete" in entry.action_spaces, "image" in entry.observation_spaces
-    fitting = ["classic", "box2d"]
-    fitting += ["text"] if discrete else ["mujoco"]
-    return (*fitting, *(["minigrid"] if image else []))
 
 
 def least_return(result: Result, expected: Mapping[str, Any]) -> tuple[float, str] | None:
@@ -182,7 +147,7 @@ def _cells(key: tuple[Any, ...], results: Sequence[Result], expected: Mapping[st
     return (
         f"`{algo}`", env_id, _steps(total, results), f"`{named}`" if named else "none", returns,
         f"{_number(least[0])} ({least[1]})" if least else "–",
-        f"{_reached(results, least[0])} of {len(results)}" if least else "–",
+        f"{_reached(results, least[0])} of {len(results)}{_by_evaluation(results)}" if least else "–",
         ", ".join(f"{_number(e['mean'])} ± {_number(e['std'])}" for e in judged) or "–",
         ", ".join(_seconds(result["cpu_seconds"]) for result in results),
         ", ".join(" to ".join(map(str, r["load"])) for r in results if r["load"]) or "–",
@@ -196,9 +161,15 @@ def _reached(results: Sequence[Result], least: float) -> int:
 
 def _attained(result: Result) -> float | None:
     """What is compared; see the introduction."""
-    if result["episodes"] <= EPISODES and result["evaluation"]:
-        return float(result["evaluation"]["mean"])
-    return result["mean_last_100"]
+    return float(result["evaluation"]["mean"]) if _is_by_evaluation(result) else result["mean_last_100"]
+
+
+def _is_by_evaluation(result: Result) -> bool:
+    return bool(result["episodes"] <= EPISODES and result["evaluation"])
+
+
+def _by_evaluation(results: Sequence[Result]) -> str:
+    return " (evaluation)" if any(map(_is_by_evaluation, results)) else ""
 
 
 def _steps(total: int, results: Sequence[Result]) -> str:
@@ -218,54 +189,52 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-# ---------------------------------------------------------------- the matrix
+# ---------------------------------------------------------------- the tables of coverage.md
 
 
 def render_matrix(learned: Sequence[Result], ran: Sequence[Result], expected: Mapping[str, Any]) -> str:
-    """One row per algorithm, one column per family of environments."""
-    tried = [report for report in ran if report["source"] == "mosaic" and report["outcome"] == "completed"]
-    lines = [_line(("algorithm", *FAMILIES.values())), "|" + " --- |" * (len(FAMILIES) + 1)]
-    for entry in DEFAULT_ALGO_REGISTRY.values():
-        if entry.module:
-            cells = [_cell(entry, family, learned, tried, expected) for family in FAMILIES]
-            lines.append(_line((f"`{entry.name}`", *cells)))
+    """One row per training that was reported, then one row per algorithm with the environments it only ran in."""
+    here = [entry.name for entry in DEFAULT_ALGO_REGISTRY.values() if entry.module]
+    columns = ("algorithm", "environment", "verdict", "mean return", "lowest to highest", "measured in", "to reach",
+               "seeds", "steps")  # fmt: skip
+    lines = [_line(columns), "|" + " --- |" * len(columns)]
+    for algo in here:
+        for (_, env_id, total, _), results in groups(result for result in learned if result["algo"] == algo):
+            lines.append(_line((f"`{algo}`", env_id, *_verdict_cells(results, expected), _steps(total, results))))
+    lines += ["", "Ran to the end of a short training through the daemon, return not compared with anything:", ""]
+    lines += [_line(("algorithm", "environments")), "| --- | --- |"]
+    compared = {(result["algo"], result["env_id"]) for result in learned}
+    tried = {(r["algo"], r["env_id"]) for r in ran if r["source"] == "mosaic" and r["outcome"] == "completed"}
+    for algo in here:
+        only_ran = sorted(env_id for name, env_id in tried - compared if name == algo)
+        lines.append(_line((f"`{algo}`", ", ".join(only_ran) or "no other")))
     missing = [f"`{entry.name}`" for entry in DEFAULT_ALGO_REGISTRY.values() if not entry.module]
     if missing:
         lines += ["", f"Not here yet: {', '.join(missing)}."]
     return "\n".join(lines)
 
 
-def _cell(
-    entry: AlgorithmEntry, family: str, learned: Sequence[Result], ran: Sequence[Result], expected: Mapping[str, Any]
-) -> str:
-    mine = [result for result in learned if result["algo"] == entry.name and _in(result, family, entry)]
-    parts = []
-    for (_, env_id, total, _), results in groups(mine):
-        least = least_return(results[0], expected)
-        verdict = f"; reached by {_reached(results, least[0])} of {len(results)}" if least else "; no comparison"
-        returns = ", ".join(_number(_attained(result)) for result in results)
-        seeds = ", ".join(str(result["seed"]) for result in results)
-        taken = min(total, *(result["steps"] for result in results)) if any(map(was_stopped, results)) else total
-        parts.append(f"learned: {env_id} {returns} at {_short(taken)} steps (seeds {seeds}{verdict})")
-    done = sorted({r["env_id"] for r in ran if r["algo"] == entry.name and _in(r, family, entry)})
-    only_ran = [env_id for env_id in done if env_id not in {result["env_id"] for result in mine}]
-    if only_ran:
-        parts.append(f"ran, not validated: {', '.join(only_ran)}")
-    return "<br>".join(parts) or (NOT_TRIED if family in families_for(entry) else "–")
-
-
-def _in(result: Result, family: str, entry: AlgorithmEntry) -> bool:
-    return family_of(result["env_id"], entry) == family
-
-
-def _short(steps: int) -> str:
-    if steps % 1_000_000 == 0:
-        return f"{steps // 1_000_000}M"
-    return f"{steps // 1000}k" if steps % 1000 == 0 else f"{steps:,}"
+def _verdict_cells(results: Sequence[Result], expected: Mapping[str, Any]) -> tuple[str, ...]:
+    """verdict, mean, range, what was measured, threshold, seeds"""
+    returns = [got for result in results if (got := _attained(result)) is not None]
+    mean = fmean(returns) if returns else None
+    # One seed that was stopped early makes the mean one of unequal trainings: nothing is claimed of it.
+    known = [least_return(result, expected) for result in results]
+    least = known[0] if None not in known else None
+    verdict = "not shown" if least is None or mean is None else "learned" if mean >= least[0] else "below"
+    kinds = {_is_by_evaluation(result) for result in results}
+    names = {True: "evaluation after training", False: f"last {EPISODES} training episodes"}
+    measured = ", ".join(names[kind] for kind in sorted(kinds))
+    seeds = f"{len(results)}"
+    if least is not None and (reached := _reached(results, least[0])) < len(results):
+        seeds += f", {reached} reached it"
+    spread = f"{_number(min(returns))} to {_number(max(returns))}" if len(returns) > 1 else "–"
+    to_reach = f"{_number(least[0])} ({least[1]})" if least else "nothing to compare with"
+    return verdict, _number(mean), spread, measured, to_reach, seeds
 
 
 def with_matrix(page: str, matrix: str) -> str:
-    """The page with the matrix between its marks."""
+    """The page with the tables between its marks."""
     before, _, rest = page.partition(BEGIN)
     _, found, after = rest.partition(END)
     if not found:

@@ -134,7 +134,7 @@ def test_a_training_of_few_episodes_is_judged_by_its_evaluation():
     maker = script("make_matrix")
     evaluation = {"mean": -150.0, "std": 80.0, "episodes": 20}
     of = result("Pendulum-v1", "sac_continuous_action", mean=-465.0, total=20_000, evaluation=evaluation)
-    assert "| 1 of 1 |" in maker.render_page([{**of, "episodes": 100}], EXPECTED)
+    assert "| 1 of 1 (evaluation) |" in maker.render_page([{**of, "episodes": 100}], EXPECTED)
     assert "| 0 of 1 |" in maker.render_page([{**of, "episodes": 101}], EXPECTED)
     assert "| 0 of 1 |" in maker.render_page([{**of, "episodes": 100, "evaluation": None}], EXPECTED)
 
@@ -156,12 +156,38 @@ def test_all_seeds_are_shown_and_a_repeated_one_replaces_the_first(tmp_path, mon
     assert "499.0 (1), 480.5 (2)" in page
     assert "466.6 (published 490.04 ± 6.12)" in page
     assert "| 2 of 2 |" in page
-    assert "learned: CartPole-v1 499.0, 480.5 at 500k steps (seeds 1, 2; reached by 2 of 2)" in matrix
+    assert "| `ppo` | CartPole-v1 | learned | 489.8 | 480.5 to 499.0 | last 100 training episodes | 466.6 " in matrix
     assert matrix.startswith("before\n")
     assert matrix.endswith("after\n")
     assert "old" not in matrix
     for entry in DEFAULT_ALGO_REGISTRY.values():
         assert f"`{entry.name}`" in matrix
+
+
+def verdict_of(*results):
+    (row,) = [line for line in script("make_matrix").render_matrix(results, [], EXPECTED).splitlines() if "-v" in line]
+    return row.split(" | ")[2]
+
+
+def test_the_verdict_follows_from_the_comparison():
+    assert verdict_of(result(mean=470.0)) == "learned"
+    assert verdict_of(result(mean=460.0)) == "below"
+    assert verdict_of(result(mean=490.0), result(mean=460.0, seed=2)) == "learned"
+    stopped = {**result("PongNoFrameskip-v4", "ppo_atari", mean=-18.4, total=20_000_000), "steps": 750_592}
+    assert verdict_of(stopped) == "not shown"
+    assert verdict_of(result(), {**result(seed=2), "steps": 1000}) == "not shown"
+    assert verdict_of(result("Taxi-v4")) == "not shown"
+
+
+def test_a_result_is_one_row_and_an_evaluation_is_called_one():
+    evaluation = {"mean": -150.0, "std": 80.0, "episodes": 20}
+    of = result("Pendulum-v1", "sac_continuous_action", mean=-465.0, total=20_000, evaluation=evaluation, episodes=100)
+    table = script("make_matrix").render_matrix([of, result()], [], EXPECTED)
+    assert (
+        "| `sac_continuous_action` | Pendulum-v1 | learned | -150.0 | – | evaluation after training | -200.0 (asked for"
+    ) in table
+    assert "| `ppo` | CartPole-v1 | learned | 480.0 | – | last 100 training episodes |" in table
+    assert "<br>" not in table
 
 
 def test_the_pages_are_what_their_files_say():
