@@ -288,6 +288,26 @@ class Screen:
         os.close(self._outside)
 
 
+def test_the_figures_move_on_after_a_restart_of_the_daemon_and_after_an_edit(daemon: RunningDaemon) -> None:
+    run_id = daemon.submit(timesteps=10**6, steps_per_second=100).run_id
+    daemon.wait_for(run_id, "EXEC")
+
+    def moves(screen: Screen) -> bool:
+        steps: set[str | None] = set()
+        pattern = r"([0-9,]+)/1,000,000\s"
+        return wait_until(lambda: steps.add(screen.shown(pattern)) or len(steps - {None}) > 4, timeout_s=30)
+
+    with closing(Screen(daemon, run_id)) as before:
+        assert moves(before), before.text[-3000:]
+        daemon.restart()
+        assert moves(before), before.text[-3000:]
+        with closing(Screen(daemon, run_id)) as after:
+            assert moves(after), after.text[-3000:]
+            daemon.client.update(run_id, add_tags=["good"])
+            assert moves(after), after.text[-3000:]
+            assert daemon.client.get(run_id).tags == ["good"]
+
+
 def submit_cleanrl(daemon: RunningDaemon, **config: object) -> str:
     worker = {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": {"env_id": "CartPole-v1", **config}}
     return daemon.client.submit({"resources": {"cpus": {"requested": 0}}, "metadata": {"worker": worker}}).run.run_id

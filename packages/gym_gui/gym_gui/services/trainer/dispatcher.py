@@ -93,6 +93,13 @@ class TrainerDispatcher:
         self._wake = asyncio.Event()
         self._flush_planned = False
         self._stopping = False
+        journal.on_change = self._refresh_live_record
+
+    def _refresh_live_record(self, record: RunRecord) -> None:
+        """Give a live run's supervisor what others stored: watchers drop what is older than the last event."""
+        supervisor = self.supervisors.get(record.run_id)
+        if supervisor is not None and record.event_seq >= supervisor.record.event_seq:
+            supervisor.record = record
 
     # ------------------------------------------------------------------ life of the dispatcher
 

@@ -110,6 +110,8 @@ class Journal:
         """Of runs that go on: what the registry does not know yet"""
         self.trouble = ""
         """Why the database cannot be written now; empty: it can"""
+        self.on_change: Callable[[RunRecord], None] = lambda record: None
+        """Called with every record that was stored, whichever request changed it"""
 
     async def read(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run any registry method in the registry's thread."""
@@ -177,6 +179,7 @@ class Journal:
                 logger.info("the registry can be written again")
                 self.trouble = ""
             record = self._with_newest_figures(record)
+            self.on_change(record)
             self.publish(record, events)
             return record
 
