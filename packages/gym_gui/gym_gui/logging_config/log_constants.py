@@ -1,6 +1,6 @@
 """Log codes: `LOG<number> | message | extra={json}`, the same in the daemon's log, a worker's output and the window.
 
-A number never changes its meaning and is never reused; a new code takes a free number.
+A number never changes its meaning and is never reused (407 and 502 are retired); a new code takes a free number.
 """
 
 from __future__ import annotations
@@ -45,21 +45,25 @@ MAX_LINE_CHARACTERS = 64 * 1024
 LOG_TRAINER_RUN_SUBMITTED = LogCode(401, "LOG_TRAINER_RUN_SUBMITTED", logging.INFO, "a run was accepted and queued")
 LOG_TRAINER_RUN_DISPATCHED = LogCode(402, "LOG_TRAINER_RUN_DISPATCHED", logging.INFO, "a worker process was started")
 LOG_TRAINER_WORKER_REGISTERED = LogCode(403, "LOG_TRAINER_WORKER_REGISTERED", logging.INFO, "a worker shook hands")
-LOG_TRAINER_RUN_ENDED = LogCode(404, "LOG_TRAINER_RUN_ENDED", logging.INFO, "a run reached its end")
-LOG_TRAINER_RUN_FAULTED = LogCode(405, "LOG_TRAINER_RUN_FAULTED", logging.INFO, "a run went wrong; the reason is told")
+LOG_TRAINER_RUN_ENDED = LogCode(404, "LOG_TRAINER_RUN_ENDED", logging.INFO, "a run completed, failed or was cancelled")
+LOG_TRAINER_RUN_FAULTED = LogCode(405, "LOG_TRAINER_RUN_FAULTED", logging.INFO, "an attempt failed; the reason follows")
 LOG_TRAINER_RUN_REATTACHED = LogCode(
-    406, "LOG_TRAINER_RUN_REATTACHED", logging.INFO, "a restarted daemon found a run's process alive"
-)
-LOG_TRAINER_CALL_REFUSED = LogCode(
-    407, "LOG_TRAINER_CALL_REFUSED", logging.INFO, "a call without the right token was refused"
+    406, "LOG_TRAINER_RUN_REATTACHED", logging.INFO, "a restarted daemon recovered a run"
 )
 LOG_TRAINER_ARCHIVE_REFUSED = LogCode(
     408, "LOG_TRAINER_ARCHIVE_REFUSED", logging.INFO, "an archive was refused; nothing was unpacked"
 )
+LOG_TRAINER_RUN_PAUSED = LogCode(
+    409, "LOG_TRAINER_RUN_PAUSED", logging.INFO, "a run was paused, or gave its CPUs and GPUs back"
+)
+LOG_TRAINER_RUN_RESUMED = LogCode(
+    410, "LOG_TRAINER_RUN_RESUMED", logging.INFO, "a paused run resumed, or was queued to resume"
+)
+LOG_TRAINER_RUN_RETRIED = LogCode(411, "LOG_TRAINER_RUN_RETRIED", logging.INFO, "a failed attempt is retried")
+LOG_TRAINER_RUN_WAITS = LogCode(412, "LOG_TRAINER_RUN_WAITS", logging.INFO, "a queued run waits for capacity")
 
 # -- 500: workers
 LOG_WORKER_STARTED = LogCode(501, "LOG_WORKER_STARTED", logging.INFO, "a worker has read its config and begins")
-LOG_WORKER_CHECKPOINT_SAVED = LogCode(502, "LOG_WORKER_CHECKPOINT_SAVED", logging.INFO, "a checkpoint was written")
 LOG_WORKER_FAILED = LogCode(503, "LOG_WORKER_FAILED", logging.ERROR, "a worker's training failed")
 LOG_WORKER_DESCRIBE_FAILED = LogCode(
     504, "LOG_WORKER_DESCRIBE_FAILED", logging.INFO, "an installed worker cannot be described; it is listed with why"

@@ -19,6 +19,7 @@ from mosaic_wire.frames import remove_frames
 from mosaic_wire.paths import Home
 
 from gym_gui.config.settings import Settings
+from gym_gui.logging_config.log_constants import LOG_TRAINER_RUN_WAITS
 from gym_gui.services.telemetry.hub import TelemetryAsyncHub
 from gym_gui.services.trainer.capacity import CapacityGuard
 from gym_gui.services.trainer.catalog import WorkerCatalog
@@ -28,7 +29,7 @@ from gym_gui.services.trainer.executors.gone import GoneWorker
 from gym_gui.services.trainer.finalise import finalise_manifest
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.hooks import tell_the_end
-from gym_gui.services.trainer.journal import Journal
+from gym_gui.services.trainer.journal import REATTACHED, Journal, log_about
 from gym_gui.services.trainer.launching import RunLauncher
 from gym_gui.services.trainer.masking import SecretMask
 from gym_gui.services.trainer.metrics.hub import MetricHub
@@ -200,17 +201,21 @@ class TrainerDispatcher:
             if record.run_id not in self.queue:
                 continue  # cancelled while the machine was looked at
             if shortage is not None:
-                self.queue.blocked(record, shortage)
+                self._wait(record, shortage)
                 short = True
                 continue
             reservation = self._ledger.reserve(record.run_id, request_of(record))
             if isinstance(reservation, str):
-                self.queue.blocked(record, reservation)
+                self._wait(record, reservation)
                 continue
             self.queue.remove(record.run_id)
             self._launching[record.run_id], self._being_launched[record.run_id] = asyncio.Event(), record
             self._spawn(self._launch_and_supervise(record, reservation), f"run {record.run_id}")
         return short
+
+    def _wait(self, record: RunRecord, reason: str) -> None:
+        if self.queue.blocked(record, reason):
+            log_about(record, LOG_TRAINER_RUN_WAITS, "waits", reason)
 
     def _estimate_mb(self, record: RunRecord) -> int:
         try:
@@ -551,7 +556,7 @@ class TrainerDispatcher:
             )
         supervisor = self._supervisor(record, handle, secrets)
         supervisor.recall(await self._journal.read(self._journal.registry.story, run_id))
-        await self._journal.record(run_id, "reattached", reason="a new daemon took the run up")
+        await self._journal.record(run_id, REATTACHED, reason="a new daemon took the run up")
         self._spawn(self._supervise(supervisor), f"run {run_id}")
 
 

@@ -13,10 +13,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from mosaic_wire.lifecycle import LifecycleKind
+
+from gym_gui.logging_config import log_constants as codes
 from gym_gui.services.trainer.errors import RegistryUnwritable
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.records import DELETED, Headline, NewRun, RunRecord, StoryEvent
-from gym_gui.services.trainer.registry import RunRegistry
+from gym_gui.services.trainer.registry import SUBMITTED, RunRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +30,33 @@ FIGURES_S = 0.1
 """A client hears of the figures of a run at most this often"""
 _WATCHER_BACKLOG = 10_000
 _RETRY_S = 1.0
+REATTACHED = "reattached"
+
+_LOGGED: dict[str, codes.LogCode] = {
+    SUBMITTED: codes.LOG_TRAINER_RUN_SUBMITTED,
+    RunEvent.DISPATCHED: codes.LOG_TRAINER_RUN_DISPATCHED,
+    RunEvent.REGISTERED: codes.LOG_TRAINER_WORKER_REGISTERED,
+    RunEvent.STARTED: codes.LOG_WORKER_STARTED,
+    RunEvent.PAUSED: codes.LOG_TRAINER_RUN_PAUSED,
+    RunEvent.RELEASED: codes.LOG_TRAINER_RUN_PAUSED,
+    RunEvent.RESUMED: codes.LOG_TRAINER_RUN_RESUMED,
+    RunEvent.REQUEUED: codes.LOG_TRAINER_RUN_RESUMED,
+    RunEvent.FAULTED: codes.LOG_TRAINER_RUN_FAULTED,
+    RunEvent.RETRIED: codes.LOG_TRAINER_RUN_RETRIED,
+    RunEvent.COMPLETED: codes.LOG_TRAINER_RUN_ENDED,
+    RunEvent.GIVEN_UP: codes.LOG_TRAINER_RUN_ENDED,
+    RunEvent.CANCELLED: codes.LOG_TRAINER_RUN_ENDED,
+    f"worker_{LifecycleKind.RUN_FAILED}": codes.LOG_WORKER_FAILED,
+    REATTACHED: codes.LOG_TRAINER_RUN_REATTACHED,
+}
+"""What the daemon's log has a line for: transitions only, so that no worker can flood it"""
+
+
+def log_about(record: RunRecord, code: codes.LogCode, what: str, reason: str = "") -> None:
+    """Write the daemon's log line about a run."""
+    why = f": {reason}" if reason and reason != what else ""
+    message = f"{record.algo} {record.env_id} {what}{why}"
+    codes.log_code(logger, code, message, run_id=record.run_id, attempt=record.attempt, status=record.status)
 
 
 def with_headline(record: RunRecord, headline: Headline) -> RunRecord:
@@ -125,6 +155,7 @@ class Journal:
         """Store a run that was asked for; True: it was known already."""
         record, known, events = await self.read(self._submit, new, idempotency_key)
         if not known:
+            self._log(record, events)
             self.publish(record, events)
         return record, known
 
@@ -180,8 +211,16 @@ class Journal:
                 self.trouble = ""
             record = self._with_newest_figures(record)
             self.on_change(record)
+            self._log(record, events)
             self.publish(record, events)
             return record
+
+    def _log(self, record: RunRecord, events: list[StoryEvent]) -> None:
+        for event in events:
+            if (code := _LOGGED.get(event.kind)) is not None:
+                ended = code is codes.LOG_TRAINER_RUN_ENDED
+                what = str(record.outcome) if ended else event.kind.removeprefix("worker_")
+                log_about(record, code, what, event.reason or str(event.payload.get("error", "")))
 
     def _with_newest_figures(self, record: RunRecord) -> RunRecord:
         """What the last heartbeat or curve said, though it is not written yet."""

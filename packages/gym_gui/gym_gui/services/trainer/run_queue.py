@@ -24,6 +24,8 @@ class RunQueue:
         self._weightless: set[str] = set()
         """Runs that ask for no CPU and no GPU (a sweep): nobody can be in their way"""
         self._reasons: dict[str, str] = {}
+        self._waiting: set[str] = set()
+        """Runs that could not start when it was their turn"""
         self._set_aside_cpus = 0.0
         self._set_aside_gpus = 0
 
@@ -42,6 +44,7 @@ class RunQueue:
 
     def remove(self, run_id: str) -> None:
         self._weightless.discard(run_id)
+        self._waiting.discard(run_id)
         if self._runs.pop(run_id, None) is not None and self._order is not None:
             self._order.remove(run_id)
         self._reasons.pop(run_id, None)
@@ -63,12 +66,18 @@ class RunQueue:
                     return  # nobody behind could start
                 continue
             if kept > 0 and record.cpus > free.cpus - kept:
-                self.blocked(record, "waiting behind runs that were queued earlier")
+                self._keep_place(record, "waiting behind runs that were queued earlier")
                 continue
             yield record
 
-    def blocked(self, record: RunRecord, reason: str) -> None:
-        """Keep the place of a run that cannot start now."""
+    def blocked(self, record: RunRecord, reason: str) -> bool:
+        """Keep the place of a run that cannot start now; True the first time."""
+        self._keep_place(record, reason)
+        is_new = record.run_id not in self._waiting
+        self._waiting.add(record.run_id)
+        return is_new
+
+    def _keep_place(self, record: RunRecord, reason: str) -> None:
         self._reasons[record.run_id] = reason
         self._set_aside_cpus += record.cpus
         self._set_aside_gpus += record.gpus
