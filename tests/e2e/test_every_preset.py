@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,6 @@ TINY: dict[str, Any] = {
     "offline_steps": 32, "teacher_eval_episodes": 1, "target_network_frequency": 32, "n_atoms": 11,
 }  # fmt: skip
 """What makes a training end soon; each name is given those flags it has and does not compute"""
-HORIZON = 128
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,11 @@ class Preset:
     algo: str
     env_id: str = ""
     flags: dict[str, Any] = field(default_factory=dict)
+    steps: int = 128
 
     def __str__(self) -> str:
-        return f"{self.algo}-{self.env_id}" if self.env_id else self.algo
+        how = self.flags.get("env_backend", "")
+        return "-".join(filter(None, (self.algo, self.env_id, how)))
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -55,7 +57,7 @@ class Preset:
 
     @property
     def sets(self) -> tuple[str, ...]:
-        return sets_needed(DEFAULT_ALGO_REGISTRY[self.algo], self.environment, {})
+        return sets_needed(DEFAULT_ALGO_REGISTRY[self.algo], self.environment, {"algo_params": self.flags})
 
     def config(self, **more: Any) -> dict[str, Any]:
         known = self.defaults
@@ -63,7 +65,7 @@ class Preset:
         if "buffer_size" in known:
             tiny.pop("num_envs", None)
         worker_config = {
-            "algo": self.algo, "env_id": self.environment, "seed": 1, "total_timesteps": HORIZON,
+            "algo": self.algo, "env_id": self.environment, "seed": 1, "total_timesteps": self.steps,
             "extras": {"algo_params": {**tiny, **self.flags, **more}},
         }  # fmt: skip
         return {
@@ -72,8 +74,19 @@ class Preset:
         }
 
 
-MORE = (Preset("ppo", "MiniGrid-Empty-5x5-v0"),)
-"""Besides every name in its own default environment"""
+MINIGRID = Preset("ppo", "MiniGrid-Empty-5x5-v0", steps=256)
+FAMILIES = (
+    MINIGRID,
+    Preset("ppo", "FrozenLake-v1"),
+    Preset("ppo", "BabyAI-GoToRedBallGrey-v0"),
+    Preset("ppo_continuous_action", "InvertedPendulum-v5"),
+    Preset("ppo", "LunarLander-v3", steps=512),
+    Preset("ppo", "CartPole-v1", {"env_backend": "envpool"}),
+    Preset("ppo_continuous_action", "dm_control/cartpole-balance-v0", steps=2304),  # its episodes have 1,000 steps
+    Preset("sac_continuous_action", "dm_control/pendulum-swingup-v0", steps=1100),
+)
+"""Families of environments that no name has as its default (those are classic control, MuJoCo v4, Atari, Procgen,
+two-player games and envpool's Atari); long enough for an episode to end"""
 FLAGS = {
     "qdagger_dqn_atari_impalacnn": {"env_kwargs": '{"max_episode_steps": 60}'},  # a bad teacher may play for hours
     "ppo_atari_multigpu": {"world_size": 2, "num_steps": 8},
@@ -81,9 +94,9 @@ FLAGS = {
 TEACHER, PUPIL = "dqn_atari", "qdagger_dqn_atari_impalacnn"
 PRESETS = [
     *(Preset(name, "", FLAGS.get(name, {})) for name, entry in DEFAULT_ALGO_REGISTRY.items() if entry.module),
-    *MORE,
+    *FAMILIES,
 ]
-QUICK = [preset for preset in PRESETS if set(preset.sets) <= QUICK_SETS]
+QUICK = [p for p in PRESETS if set(p.sets) <= QUICK_SETS and (p not in FAMILIES or p == MINIGRID)]
 SLOW = [preset for preset in PRESETS if preset not in QUICK]
 
 
@@ -134,6 +147,8 @@ def test_it_trains_and_leaves_what_its_manifest_says(
     assert run.outcome == "completed", f"{run.reason}\n{daemon.output(run_id, 'stderr')[-3000:]}"
     folder, manifest = daemon.home.run_folder(run_id), daemon.manifest(run_id)
     assert (manifest.run_id, manifest.outcome, manifest.finalised_by) == (run_id, "completed", "worker")
+    if preset in FAMILIES:
+        assert math.isfinite(run.episodic_return), "no episode ended"
     assert run.step == manifest.checkpoints[-1].step > 0
     for entry in manifest.checkpoints:
         assert verify_checkpoint(folder.root / entry.path, entry.sha256) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import gymnasium as gym
 import numpy as np
 
@@ -58,6 +60,33 @@ class Joystick(gym.Env):
         return self._place.copy(), -float(np.abs(self._place).sum()), False, self._count == 3, {}
 
 
+class LegacyJoystick(Joystick):
+    """As environments were written before numpy had generators."""
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self.np_random = np.random.RandomState(seed)
+        self._place, self._count = self.np_random.normal(size=2).astype(np.float32), 0
+        return self._place.copy(), {}
+
+
+class HomemadeJoystick(Joystick):
+    """Draws with Python's own generator, which is nobody's to set."""
+
+    def __init__(self) -> None:
+        self._random = random.Random(1)
+
+    @property
+    def np_random(self):
+        return self._random
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self._random.seed(seed)
+        self._place, self._count = np.array([self._random.random(), 0], dtype=np.float32), 0
+        return self._place.copy(), {}
+
+
 class OtherShape(Corridor):
     """Does not fit the others."""
 
@@ -66,7 +95,9 @@ class OtherShape(Corridor):
 
 for name, entry, arguments in (
     ("CorridorShort-v0", Corridor, {"length": 2}), ("CorridorLong-v0", Corridor, {"length": 4}),
-    ("Joystick-v0", Joystick, {}), ("OtherShape-v0", OtherShape, {}),
+    ("Joystick-v0", Joystick, {}),
+    ("LegacyJoystick-v0", LegacyJoystick, {}), ("HomemadeJoystick-v0", HomemadeJoystick, {}),
+    ("OtherShape-v0", OtherShape, {}),
 ):  # fmt: skip
     if name not in gym.registry:
         gym.register(name, entry, kwargs=arguments)

@@ -22,6 +22,9 @@ _BROUGHT_BY = {
     "minigrid": "minigrid", "shimmy": "dm_control",
 }  # fmt: skip
 
+_OF_GRID_WORLDS = {"image", "direction", "mission"}
+"""What MiniGrid shows; the image says it all"""
+
 
 def make_plain(env_id: str, env_kwargs: Mapping[str, Any] | None = None, **options: Any) -> gym.Env:
     """Make one environment whose observations are a box; of grid worlds, what the agent sees."""
@@ -31,11 +34,30 @@ def make_plain(env_id: str, env_kwargs: Mapping[str, Any] | None = None, **optio
     space = env.observation_space
     if isinstance(space, gym.spaces.Box):
         return env
-    if isinstance(space, gym.spaces.Dict) and is_image(space.spaces.get("image")):
+    if isinstance(space, gym.spaces.Dict) and is_image(space.spaces.get("image")) and space.keys() <= _OF_GRID_WORLDS:
         return SeenImage(env)
+    if images := list(_image_parts(space)):
+        raise BadInput(
+            f"{env_id}: its observations hold an image ({', '.join(images)}) beside other parts, and no network here "
+            "plays both: register an id of your own whose environment gives the image alone or vectors alone "
+            "(gymnasium.wrappers.TransformObservation, FilterObservation), and name it as module:Id-v0"
+        )
     if not space.is_np_flattenable:
         raise BadInput(f"{env_id}: observations of type {type(space).__name__} cannot be made a flat vector")
     return gym.wrappers.FlattenObservation(env)
+
+
+def _image_parts(space: gym.Space, name: str = "") -> Iterator[str]:
+    """Name and shape of the images inside a structured observation."""
+    parts: Any = ()
+    if isinstance(space, gym.spaces.Dict):
+        parts = space.spaces.items()
+    elif isinstance(space, gym.spaces.Tuple):
+        parts = enumerate(space.spaces)
+    elif isinstance(space, gym.spaces.Box) and len(space.shape) == 3:
+        yield f"{name} {space.shape}"
+    for key, part in parts:
+        yield from _image_parts(part, f"{name}/{key}" if name else str(key))
 
 
 def is_image(space: gym.Space | None) -> bool:

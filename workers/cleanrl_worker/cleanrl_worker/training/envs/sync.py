@@ -7,7 +7,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.utils import seeding
 
 from cleanrl_worker.fastlane import draw
 from cleanrl_worker.training.envs.convention import EnvState, Step, none_of
@@ -137,7 +136,7 @@ class SyncEnvs:
     def _start_episode(self, index: int) -> np.ndarray:
         env = self._envs[index]
         if self._keepers is None:
-            self._origins[index], self._actions[index] = {"rng": _rng_state(env)}, []
+            self._origins[index], self._actions[index] = _origin_of(env), []
         return env.reset()[0]
 
     # -- snapshots
@@ -172,7 +171,7 @@ class SyncEnvs:
                 return None
             self._elapsed[index] = state.values["length"]
             return self._keepers[index].load_state(EnvState(state.arrays, state.values["kept"]))
-        if "origin" not in state.values:
+        if not state.values.get("origin"):
             return None
         recorded = state.arrays["actions"]
         self._actions[index] = actions = recorded.tolist() if self._discrete else list(recorded)
@@ -234,21 +233,47 @@ def _stripped(env: gym.Env) -> tuple[gym.Env, int | None]:
     return env, limit
 
 
-def _rng_state(env: gym.Env) -> dict[str, Any]:
-    return dict(env.unwrapped.np_random.bit_generator.state)
+def _origin_of(env: gym.Env) -> dict[str, Any]:
+    """What the next episode starts from: the generator's state; nothing where it is none of numpy's."""
+    generator = getattr(env.unwrapped, "np_random", None)
+    if isinstance(generator, np.random.RandomState):  # dm_control's, and that of old environments
+        return {"rng": _without_arrays(generator.get_state(legacy=False))}
+    return {"rng": _without_arrays(generator.bit_generator.state)} if isinstance(generator, np.random.Generator) else {}
 
 
-def _replay(env: gym.Env, origin: Mapping[str, Any], actions: Sequence[Any]) -> np.ndarray:
+def _without_arrays(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_arrays(value)
+        if isinstance(value, dict)
+        else value.tolist()
+        if isinstance(value, np.ndarray)
+        else value
+        for name, value in state.items()
+    }
+
+
+def _generator_at(state: Mapping[str, Any]) -> np.random.RandomState | np.random.Generator:
+    if "has_gauss" in state:
+        legacy = np.random.RandomState()
+        legacy.set_state(dict(state))
+        return legacy
+    bits = getattr(np.random, state["bit_generator"])()
+    bits.state = dict(state)
+    return np.random.Generator(bits)
+
+
+def _replay(env: gym.Env, origin: Mapping[str, Any], actions: Sequence[Any]) -> np.ndarray | None:
     if "task" in origin:
         env.get_wrapper_attr("change_task")(origin["task"])  # one of a curriculum
     if "seed" in origin:
         obs = env.reset(seed=origin["seed"])[0]
     else:
         # Set, not reset with a seed: BipedalWalker keeps something of every episode it has begun.
-        generator, _ = seeding.np_random(0)
-        generator.bit_generator.state = dict(origin["rng"])
-        env.unwrapped.np_random = generator
+        try:
+            env.unwrapped.np_random = _generator_at(origin["rng"])  # type: ignore[assignment]  # a legacy one may be there
+        except AttributeError:
+            return None  # an environment that lets nobody set it
         obs = env.reset()[0]
     for action in actions:
         obs = env.step(action)[0]
-    return obs
+    return np.asarray(obs)
