@@ -153,6 +153,23 @@ def test_a_comparison_says_who_learned_and_who_is_better(mosaic, daemon, runs):
     assert float(rows[0]["final"]) == pytest.approx(returns[-100:].mean())
 
 
+def test_a_seed_trained_twice_counts_once(mosaic, daemon, runs, tmp_path):
+    copy = daemon.wait_for(daemon.client.submit(config(PPO, 1)).run.run_id, timeout_s=PATIENCE_S)
+    ids = [runs[0].run_id, copy.run_id]
+    code, out, err = mosaic("compare", *ids, "--no-baseline")
+    assert code == 0
+    assert "(seed 1)" in out
+    group = next(line for line in out.splitlines() if line.startswith("ppo "))
+    assert "[" not in group.partition("]")[0]
+    assert f"1 run with a repeated seed left out ({ids[0][-8:]})" in err
+    code, out, _ = mosaic("plot", *ids, "--out", str(tmp_path / "copies.png"))
+    assert (code, out.split("  ")[1]) == (0, "1 line of 1 run\n")
+    page = tmp_path / "copies.html"
+    assert mosaic("report", *ids, "--no-baseline", "--out", str(page))[0] == 0
+    assert "with a repeated seed left out" in page.read_text()
+    daemon.client.delete(copy.run_id)
+
+
 def test_the_baseline_is_what_a_random_policy_gets_and_another_environment_has_another(daemon, runs, monkeypatch):
     kept = baseline_of(daemon.client, "CartPole-v1")
     assert (kept.episodes, len(kept.returns)) == (100, 100)

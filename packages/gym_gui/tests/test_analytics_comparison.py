@@ -199,6 +199,26 @@ def test_a_continued_run_counts_once_with_all_its_time():
 # ---------------------------------------------------------------- baselines
 
 
+def test_copies_of_a_seed_make_no_interval():
+    """One seed trained twice was `71.1 [71.1, 71.1]`."""
+    runs = [make_run(1), make_run(2), make_run(3, algo="dqn")]
+    runs[1].seed = 1
+    curves = {run.run_id: curve(run, np.full(150, 71.1)) for run in runs}
+    found = compare_curves(runs, curves)
+    ppo = next(group for group in found.groups if group.algo == "ppo")
+    assert (ppo.label, ppo.run_ids, ppo.repeated) == (
+        "ppo · CartPole-v1 (seed 1)",
+        (runs[1].run_id,),
+        (runs[0].run_id,),
+    )
+    assert (ppo.final.interval, ppo.final_std, ppo.final_iqm.interval) == (None, None, None)
+    assert [pair.probability.interval for pair in found.improvements] == [None]
+    assert "1 run with a repeated seed left out (00000001)" in found.note
+    document = comparison_document(found, runs)
+    assert [group["repeated_seeds"] for group in document["groups"] if group["algo"] == "ppo"] == [[runs[0].run_id]]
+    assert len(document["runs"]) == len(list(run_rows(found, runs))) == 3
+
+
 def test_an_environment_made_otherwise_is_another_one():
     plain, other = make_run(1), make_run(2)
     other.extras_json = json.dumps({"env_kwargs": {"gravity": 5.0}})

@@ -16,6 +16,7 @@ from gym_gui.services.analytics.drawing import UnknownFormat, figure_svg, save_f
 from gym_gui.services.analytics.exporting import MissingPackage, write_csv, write_parquet
 from gym_gui.services.analytics.figure import FigureOptions, build_figure
 from gym_gui.services.analytics.labels import configuration_labels, run_labels
+from gym_gui.services.analytics.repeated_seeds import once_per_seed
 from gym_gui.services.analytics.sketch import sketch
 from gym_gui.services.analytics.smoothing import Smoothing
 from mosaic_wire.proto import trainer_pb2 as pb
@@ -92,10 +93,36 @@ def test_single_runs_are_called_by_seed_and_by_id_when_that_is_not_enough():
     ]
 
 
-def test_runs_that_share_a_seed_are_counted_as_runs():
-    runs = [make_run(1, seed=1), make_run(2, seed=1)]
-    curves = {run.run_id: line_of(run, [0, 1], [0, 1]) for run in runs}
-    assert labels(build_figure(runs, curves, FigureOptions())) == ["ppo · CartPole-v1 (2 runs)"]
+def test_a_seed_that_was_trained_twice_is_in_a_line_once():
+    runs = [make_run(1, seed=1), make_run(2, seed=1), make_run(3, seed=2)]
+    curves = {run.run_id: line_of(run, [0, 1], [run.number, run.number]) for run in runs}
+    (line,) = (figure := build_figure(runs, curves, FigureOptions())).lines
+    assert (line.label, line.run_ids, line.y[0]) == (
+        "ppo · CartPole-v1 (2 seeds)",
+        (runs[1].run_id, runs[2].run_id),
+        2.5,
+    )
+    assert figure.repeated == (runs[0].run_id,)
+    assert "each seed counts once: 1 run with a repeated seed left out (00000001)" in figure.note
+    (copy,) = build_figure(runs[:2], curves, FigureOptions(band=Band.CI)).lines
+    assert (copy.label, copy.low) == ("ppo · CartPole-v1 · seed 1", None)
+    assert len(build_figure(runs, curves, FigureOptions(grouped=False)).lines) == 3
+
+
+def test_of_a_repeated_seed_the_newest_completed_run_counts_and_else_the_longest():
+    done, newer, failed = (
+        make_run(1, seed=1, outcome="completed", step=1000),
+        make_run(2, seed=1, outcome="completed", step=1000),
+        make_run(3, seed=1, outcome="failed", step=999),
+    )
+    short, long = make_run(4, seed=1, outcome="cancelled", step=5), make_run(5, seed=1, outcome="failed", step=50)
+    without_seed = [make_run(number) for number in (6, 7)]
+    for run in without_seed:
+        run.ClearField("seed")
+    assert once_per_seed([done, newer, failed]) == ([newer], [done, failed])
+    assert once_per_seed([long, short]) == ([long], [short])
+    assert once_per_seed([done, newer], having_data=[done.run_id]) == ([done], [newer])
+    assert once_per_seed(without_seed) == (without_seed, [])
 
 
 def test_ungrouped_every_run_is_a_line_and_those_without_the_curve_are_none():

@@ -80,7 +80,7 @@ def test_of_many_groups_the_best_are_compared_and_the_rest_is_counted(capsys):
 def test_one_run_each_has_no_interval(capsys):
     runs, found = compared(2, seeds=1)
     compare._write(found, runs, show_runs=False)
-    assert "1.00 (one run each)" in capsys.readouterr().out
+    assert "1.00 (one seed each: no interval)" in capsys.readouterr().out
 
 
 def test_progress_is_one_line_on_a_terminal_and_told_once_elsewhere(monkeypatch, capsys):

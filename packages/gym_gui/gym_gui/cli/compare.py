@@ -43,9 +43,10 @@ _COLOURS = {"learned": "green", "learned nothing": "red", "some learned": "yello
 def compare_command(cli: Cli, /, **options: Any) -> int:
     """Compare runs: final and best return, area under the curve, speed, parameters, probability of improvement.
 
-    Runs that differ only in their seed are one group. FINAL is the mean of the last 100 episodes, BEST the highest mean
-    of 100 in a row, AUC the mean over all steps; [ ] are 95 % bootstrap intervals. A run "learned nothing" when its
-    last episodes are not better than those of a policy that acts at random, which is measured once per environment.
+    Runs that differ only in their seed are one group, in which each seed counts once. FINAL is the mean of the last 100
+    episodes, BEST the highest mean of 100 in a row, AUC the mean over all steps; [ ] are 95 % bootstrap intervals. A
+    run "learned nothing" when its last episodes are not better than those of a policy that acts at random, which is
+    measured once per environment.
     """
     selection = Selection.take(options)
     from gym_gui.services.analytics.comparison import compare
@@ -119,6 +120,8 @@ def _write(found: Comparison, runs: Sequence[pb.Run], *, show_runs: bool) -> Non
             _write_runs([run for group in groups for run in _members(group, runs)], found)
         click.echo()
     _write_overall(found)
+    if found.note:
+        say(found.note)
     if any(figures.learned == "learned nothing" for figures in found.runs.values()):
         say("learned nothing: its last 100 episodes are not better than a random policy's (95 % interval)")
 
@@ -234,7 +237,7 @@ def _time(seconds: float | None) -> str:
 
 def _members(group: GroupFigures, runs: Sequence[pb.Run]) -> list[pb.Run]:
     by_id = {run.run_id: run for run in runs}
-    return [by_id[run_id] for run_id in group.run_ids]
+    return [by_id[run_id] for run_id in (*group.run_ids, *group.repeated)]
 
 
 def _short_label(group: GroupFigures) -> str:
@@ -271,7 +274,7 @@ def _with_interval(figure: RunFigures) -> str:
 
 def _probability(estimate: Estimate) -> str:
     if estimate.interval is None:
-        return f"{estimate.value:.2f} (one run each)"
+        return f"{estimate.value:.2f} (one seed each: no interval)"
     return f"{estimate.value:.2f} [{estimate.interval.low:.2f}, {estimate.interval.high:.2f}]"
 
 

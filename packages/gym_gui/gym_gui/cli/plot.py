@@ -66,7 +66,7 @@ class Size(click.ParamType[tuple[int, int]]):
               help="A picture (.png, .svg, .pdf), or the points (.csv, .parquet).  [default: a sketch]")  # fmt: skip
 @pass_cli
 def plot_command(cli: Cli, /, **options: Any) -> int:
-    """Draw curves of runs; those that differ only in their seed become one line with a band.
+    """Draw curves of runs; those that differ only in their seed become one line with a band, each seed once.
 
     Without --out a sketch is printed. CSV and Parquet files hold every point, without smoothing.
     """
@@ -182,7 +182,8 @@ def _show(
 
     figure = build_figure(runs, curves, replace(wanted, tag=tag))
     drawn = {run_id for line in figure.lines for run_id in line.run_ids}
-    say_left_out([run for run in runs if run.run_id not in drawn], f"a curve {tag}")
+    missing = [run for run in runs if run.run_id not in drawn and run.run_id not in figure.repeated]
+    say_left_out(missing, f"a curve {tag}")
     if figure.is_empty:
         return
     out: Path | None = options["out"]

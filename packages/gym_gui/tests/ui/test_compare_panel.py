@@ -240,6 +240,20 @@ def test_configurations_are_compared_over_several_environments(qtbot, dressed, l
     assert "probability of 100 %" in view.pairs.item(0, 0).toolTip()
 
 
+def test_a_seed_that_was_trained_twice_counts_once_and_that_is_said(qtbot, dressed, link: DaemonLink) -> None:
+    runs = [pb.Run(run_id=f"RUN{number:023}", number=number, algo="ppo", env_id="E", seed=1) for number in (1, 2)]
+    steps = np.arange(50.0)
+    curves = {run.run_id: {RETURN: Curve(run.run_id, RETURN, steps, steps, np.full(50, 71.1), 50)} for run in runs}
+    comparison = compare_curves(runs, curves)
+    view = ComparisonView(link)
+    qtbot.addWidget(view)
+    groups = rows_of(comparison, runs, grouped=True)
+    view._show(Compared(comparison, rows_of(comparison, runs, grouped=False), groups, is_thinned=False))
+    assert "with a repeated seed left out (00000001)" in view.progress.text()
+    assert [row.run_ids for row in groups] == [tuple(run.run_id for run in runs)]  # what "Remove" removes
+    assert "±" not in cells(view.table, 0)[2]
+
+
 def nameless(top: QWidget) -> list[str]:
     """Controls without a name for a screen reader, or without one for a script."""
     kinds = (QAbstractButton, QComboBox, QLineEdit, QAbstractItemView, QAbstractSlider)

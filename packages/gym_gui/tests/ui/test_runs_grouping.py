@@ -39,6 +39,15 @@ def test_seeds_of_one_configuration_stand_under_one_line_with_mean_and_spread() 
     assert members == [*rows, other]  # a configuration with a single run has no line of its own
 
 
+def test_a_seed_that_was_trained_twice_is_in_the_mean_once() -> None:
+    rows = [a_row(seed=seed, number=number, episodic_return=float(value)) for number, (seed, value) in
+            enumerate([(1, 400), (2, 500), (1, 300)])]  # fmt: skip
+    group, *members = everything(rows)
+    assert isinstance(group, Group)
+    assert (group.text(Column.RETURN), len(members)) == ("400.0 ± 141.4", 3)
+    assert group.tooltip(Column.RETURN) == "Mean ± standard deviation over the seeds, each counted once"
+
+
 def test_a_closed_group_hides_its_runs() -> None:
     rows = [a_row(seed=1), a_row(seed=2)]
     (group,) = arranged(rows, Column.NAME, descending=False, is_open=lambda entry_id: False)

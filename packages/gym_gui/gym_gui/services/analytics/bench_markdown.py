@@ -100,6 +100,8 @@ def _summary(bench: Bench, comparison: Comparison | None, now: float) -> str:
     if nothing:
         named = ", ".join(f"{markdown.text(group.algo)} on {markdown.text(group.env_id)}" for group in nothing)
         lines.append(f"**Learned nothing** (no better than acting at random): {named}.")
+    if comparison is not None and comparison.note:
+        lines.append(f"{comparison.note[:1].upper()}{comparison.note[1:]}.")
     if bench.unfinished:
         lines.append("Runs that have not ended are in no figure.")
     return "\n\n".join(lines)

@@ -17,6 +17,7 @@ from gym_gui.services.analytics.curves import RETURN_TAGS, Curve, Floats, load_c
 from gym_gui.services.analytics.figure import groups_of
 from gym_gui.services.analytics.labels import configuration_labels, differing_parameters, how_many, parameter_value
 from gym_gui.services.analytics.lineage import joined, members
+from gym_gui.services.analytics.repeated_seeds import once_per_seed, repeated_note
 from gym_gui.services.analytics.smoothing import Smoothing
 from gym_gui.services.analytics.statistics import (
     Estimate,
@@ -82,6 +83,7 @@ class GroupFigures:
     algo: str
     env_id: str
     run_ids: tuple[str, ...]
+    """Those that count: one per seed"""
     seeds: tuple[int, ...]
     final: Estimate | None
     """Mean over the runs, with its bootstrap interval; None when no run has one"""
@@ -98,6 +100,8 @@ class GroupFigures:
     """How many of its runs learned"""
     parameters: Mapping[str, str]
     """Of those in which groups differ, its own values as people write them; – where it was not given"""
+    repeated: tuple[str, ...] = ()
+    """Runs that do not count because another one of the same seed does"""
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,11 @@ class Comparison:
     """What was compared"""
     overall: tuple[OverallImprovement, ...] = ()
     """Configurations that met in several environments, over all of these"""
+
+    @property
+    def note(self) -> str:
+        """Which runs are in no group's figures; empty for none."""
+        return repeated_note([run_id for group in self.groups for run_id in group.repeated])
 
     def group(self, key: str) -> GroupFigures:
         return next(group for group in self.groups if group.key == key)
@@ -167,12 +176,14 @@ def compare_curves(
         curve = whole[run.run_id].get(tag) if tag is not None else return_curve(whole[run.run_id])
         earlier = [by_id[run_id] for run_id in members(run, by_id)]
         figures[run.run_id] = _figures(run, earlier, curve, known.get(environment_of(run)))
-    groups = groups_of(shown)
+    with_data = {run_id for run_id, own in figures.items() if own.final is not None}
+    split = {configuration: once_per_seed(own, with_data) for configuration, own in groups_of(shown).items()}
+    groups = {configuration: counted for configuration, (counted, _) in split.items()}
     differing = differing_parameters(groups)
     labels = configuration_labels(list(groups))
     judged = [
-        _group(configuration, label, own, figures, differing)
-        for (configuration, own), label in zip(groups.items(), labels, strict=True)
+        _group(configuration, label, own, repeated, figures, differing)
+        for (configuration, (own, repeated)), label in zip(split.items(), labels, strict=True)
     ]
     environments = list(dict.fromkeys(group.env_id for group in judged))
     judged.sort(key=lambda group: (environments.index(group.env_id), group.final is None, -_value(group.final)))
@@ -224,8 +235,8 @@ def _finals(runs: Sequence[pb.Run], figures: Mapping[str, RunFigures]) -> list[f
 
 
 def _group(
-    configuration: Configuration, label: str, runs: Sequence[pb.Run], figures: Mapping[str, RunFigures],
-    differing: Sequence[str],
+    configuration: Configuration, label: str, runs: Sequence[pb.Run], repeated: Sequence[pb.Run],
+    figures: Mapping[str, RunFigures], differing: Sequence[str],
 ) -> GroupFigures:  # fmt: skip
     own = [figures[run.run_id] for run in runs]
     finals = _finals(runs, figures)
@@ -247,6 +258,7 @@ def _group(
         learned=_together([figure.learned for figure in own]),
         learned_count=sum(figure.learned is Verdict.LEARNED for figure in own),
         parameters={name: parameter_value(configuration, name) for name in differing},
+        repeated=tuple(run.run_id for run in repeated),
     )
 
 

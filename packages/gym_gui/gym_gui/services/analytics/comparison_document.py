@@ -24,7 +24,7 @@ def run_rows(comparison: Comparison, runs: Sequence[pb.Run]) -> Iterator[tuple[A
     """A row for each run, in the order of the groups; RUN_COLUMNS names its fields."""
     by_id = {run.run_id: run for run in runs}
     for group in comparison.groups:
-        for run_id in group.run_ids:
+        for run_id in (*group.run_ids, *group.repeated):
             run, figures = by_id[run_id], comparison.runs[run_id]
             interval = figures.final_interval
             low, high = (interval.low, interval.high) if interval is not None else (None, None)
@@ -63,6 +63,7 @@ def _group(group: GroupFigures) -> dict[str, Any]:
         "algo": group.algo,
         "env_id": group.env_id,
         "runs": list(group.run_ids),
+        "repeated_seeds": list(group.repeated),
         "seeds": list(group.seeds),
         "final": _estimate(group.final),
         "final_std": group.final_std,

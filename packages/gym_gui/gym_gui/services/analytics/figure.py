@@ -11,6 +11,7 @@ from gym_gui.services.analytics.configurations import Configuration, configurati
 from gym_gui.services.analytics.curves import RETURN_TAGS, Axis, Curve, Floats, return_curve
 from gym_gui.services.analytics.labels import configuration_labels, how_many, run_labels
 from gym_gui.services.analytics.lineage import joined, members
+from gym_gui.services.analytics.repeated_seeds import once_per_seed, repeated_note
 from gym_gui.services.analytics.smoothing import Smoothing
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class Figure:
     """Faint ones first, so that they are drawn behind the others"""
     note: str = ""
     """How lines and bands came about: `mean ± standard deviation · EMA 0.9`"""
+    repeated: tuple[str, ...] = ()
+    """Runs that are in no line because another run of the same seed is"""
 
     @property
     def is_empty(self) -> bool:
@@ -80,10 +83,17 @@ class Figure:
 
 
 def build_figure(runs: Sequence[pb.Run], curves: Mapping[str, Mapping[str, Curve]], options: FigureOptions) -> Figure:
-    """The figure of these runs; runs without the curve are left out, continuations are joined to what they continue."""
+    """The figure of these runs; runs without the curve are left out, continuations are joined to what they continue.
+
+    Grouped, a seed counts once: copies of it would make the band narrow.
+    """
     shown, whole = joined(runs, curves)
     found = {run.run_id: curve for run in shown if (curve := _chosen(whole[run.run_id], options.tag)) is not None}
     shown = [run for run in shown if run.run_id in found]
+    repeated: list[str] = []
+    if options.grouped:
+        repeated = [run.run_id for own in groups_of(shown).values() for run in once_per_seed(own)[1]]
+        shown = [run for run in shown if run.run_id not in repeated]
     lines = _lines(shown, found, options)
     if options.smoothing.is_on and len(lines) <= _MOST_WITH_FAINT_LINES:
         lines = [*_faint_lines(lines, found, options.axis), *lines]
@@ -100,7 +110,12 @@ def build_figure(runs: Sequence[pb.Run], curves: Mapping[str, Mapping[str, Curve
         options.log_x,
         options.log_y,
         tuple(replace(line, x=line.x / unit) if unit != 1 else line for line in lines),
-        " · ".join(filter(None, (_BANDS[options.band] if has_band else "", options.smoothing.in_words()))),
+        " · ".join(
+            filter(
+                None, (_BANDS[options.band] if has_band else "", options.smoothing.in_words(), repeated_note(repeated))
+            )
+        ),
+        tuple(repeated),
     )
 
 

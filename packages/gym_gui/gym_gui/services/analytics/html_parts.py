@@ -48,7 +48,8 @@ def summary(facts: Sequence[RunFacts], comparison: Comparison) -> Html:
     words = (
         element("p", element("span", "Learned nothing: ", class_="bad"), ", ".join(nothing)) if nothing else Html("")
     )
-    return together(element("p", f"{formats.plural(len(runs), 'run')}: {counted}."), words, _groups(comparison))
+    note = element("p", comparison.note, class_="caption") if comparison.note else Html("")
+    return together(element("p", f"{formats.plural(len(runs), 'run')}: {counted}."), words, _groups(comparison), note)
 
 
 def _one_run(facts: RunFacts, comparison: Comparison) -> Html:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gym_gui.services.analytics import configurations
 from gym_gui.services.analytics.configurations import Configuration
+from gym_gui.services.analytics.repeated_seeds import once_per_seed
 from gym_gui.ui.runs.rows import Column, Row, rank_of_state, return_text, started_text, state_text, tr
 from gym_gui.wording import formats
 
@@ -118,7 +119,7 @@ class Group:
             states = sorted(self.summary.states.items(), key=lambda pair: rank_of_state(pair[0]))
             return ", ".join(f"{count} {state_text(state)}" for state, count in states)
         if column is Column.RETURN:
-            return tr("Mean ± standard deviation over the group")
+            return tr("Mean ± standard deviation over the seeds, each counted once")
         return self.text(column)
 
 
@@ -131,7 +132,11 @@ def spread_text(mean: float | None, spread: float | None) -> str:
 
 def summarise(rows: Iterable[Row]) -> Summary:
     rows = list(rows)
-    returns = [value for row in rows if (value := row.headline_return) is not None and math.isfinite(value)]
+    reached = {
+        row.run.run_id: value for row in rows if (value := row.headline_return) is not None and math.isfinite(value)
+    }
+    counted, _ = once_per_seed([row.run for row in rows if row.run.run_id in reached])
+    returns = [reached[run.run_id] for run in counted]
     fractions = [value for row in rows if (value := row.fraction) is not None]
     speeds = [row.run.sps for row in rows if row.run.HasField("sps") and math.isfinite(row.run.sps)]
     starts = [start for row in rows if (start := row.run.started_at or row.run.created_at)]

@@ -123,7 +123,7 @@ def _group_row(group: GroupFigures, name: str) -> ComparedRow:
         _speed(group.sps),
         _time(group.wall_s),
     )
-    return ComparedRow(group.run_ids, cells, group.learned, group.parameters)
+    return ComparedRow((*group.repeated, *group.run_ids), cells, group.learned, group.parameters)
 
 
 def _verdict_cell(verdict: Verdict) -> Cell:

@@ -59,11 +59,10 @@ class ComparisonView(QWidget):
         self._fill()
         self._fill_pairs(compared.comparison)
         self._offer_baselines(compared.comparison)
-        if compared.is_thinned:
-            self.progress.setText(
-                self.tr("Some curves are too long to be read whole here: `mosaic compare` measures every episode.")
-            )
-        self.progress.setVisible(compared.is_thinned)
+        thinned = self.tr("Some curves are too long to be read whole here: `mosaic compare` measures every episode.")
+        notes = filter(None, (compared.comparison.note, thinned if compared.is_thinned else ""))
+        self.progress.setText("\n".join(notes))
+        self.progress.setVisible(bool(self.progress.text()))
 
     def _fill(self) -> None:
         if self.compared is not None:
