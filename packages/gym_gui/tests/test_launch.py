@@ -118,6 +118,8 @@ def test_what_people_need_is_inherited_and_the_rest_is_not() -> None:
         "VIRTUAL_ENV": "/opt/venv",
         "WANDB_MODE": "offline",
         "XLA_FLAGS": "--x",
+        "CLEANRL_FASTLANE_INTERVAL_MS": "100",
+        "CLEANRL_FASTLANE_MAX_DIM": "320",
         "KEYBOARD": "monkeys",
     }
     dropped = {

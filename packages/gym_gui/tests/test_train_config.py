@@ -332,7 +332,11 @@ def test_a_wrong_value_is_refused_where_it_stands(changes, path):
         ({"extras__track_wandb": "no"}, "extras.track_wandb"),
         ({"extras__requirements": "base"}, "extras.requirements"),
         ({"extras__eval_episodes": -3}, "extras.eval_episodes"),
-        ({"extras__checkpoint_dir": "a/../../b"}, "extras.checkpoint_dir"),
+        ({"extras__checkpoint_dir": "elsewhere"}, "extras.checkpoint_dir"),
+        ({"extras__fastlane_slot": -1}, "extras.fastlane_slot"),
+        ({"extras__fastlane_interval_ms": 0}, "extras.fastlane_interval_ms"),
+        ({"extras__fastlane_max_dim": "320"}, "extras.fastlane_max_dim"),
+        ({"extras__fastlane_enabled": 1}, "extras.fastlane_enabled"),
         ({"extras__tensorboard_dir": "${VAR_TENSORBOARD_DIR}/../../x"}, "extras.tensorboard_dir"),
         ({"extras__tensorboard_dir": "~/tb"}, "extras.tensorboard_dir"),
         ({"extras__notes": "${HOME}"}, "extras.notes"),
@@ -347,7 +351,10 @@ def test_a_wrong_worker_config_is_refused_where_it_stands(changes, key):
 
 
 def test_suggestions_name_the_right_place_of_a_parameter():
-    found = problems(worker(num_envs=4, track_wandb=True, extras__num_env=4, extras__notes="${RUNID}"))
+    drawn = {"extras__fastlane_video_mode": "gird", "extras__fastlane_max_dims": 320}
+    found = problems(worker(num_envs=4, track_wandb=True, extras__num_env=4, extras__notes="${RUNID}", **drawn))
+    assert found[f"{CONFIG}.extras.fastlane_video_mode"].suggestion == "grid"
+    assert found[f"{CONFIG}.extras.fastlane_max_dims"].suggestion == "fastlane_max_dim"
     assert found[f"{CONFIG}.num_envs"].suggestion == "extras.algo_params.num_envs"
     assert found[f"{CONFIG}.track_wandb"].suggestion == "extras.track_wandb"
     assert found[f"{CONFIG}.extras.num_env"].suggestion == "num_envs"

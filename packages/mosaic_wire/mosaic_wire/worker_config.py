@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from mosaic_wire import env
 from mosaic_wire.errors import ConfigProblems, Problem
+from mosaic_wire.extras_checks import FASTLANE_PREFIX
 from mosaic_wire.files import read_json_object
 from mosaic_wire.ids import is_run_id
 from mosaic_wire.paths import RunFolder, find_home
@@ -24,6 +25,8 @@ NESTED_PATH = "metadata.worker.config"
 
 RUN_ID_PLACEHOLDER = "${RUN_ID}"
 """What a config that has no run yet says in place of its id."""
+TENSORBOARD_PLACEHOLDER = "${VAR_TENSORBOARD_DIR}"
+"""What a config says in place of the run's folder of event files."""
 
 MAX_SEED = 2**63 - 1
 MAX_TIMESTEPS = 10**15
@@ -31,8 +34,7 @@ MAX_TIMESTEPS = 10**15
 EXTRAS_THAT_ARE_NOT_PARAMETERS = frozenset({
     "tensorboard_dir", "track_wandb", "algo_params", "notes", "cuda", "use_cuda", "gpu", "wandb_run_name",
     "wandb_email", "wandb_api_key", "wandb_http_proxy", "wandb_https_proxy", "wandb_use_vpn_proxy", "agent_id",
-    "fastlane_only", "fastlane_slot", "fastlane_video_mode", "fastlane_grid_limit", "fastlane_enabled", "mode",
-    "policy_path", "checkpoint_path", "checkpoint_dir", "checkpoint_freq", "curriculum_schedule",
+    "mode", "policy_path", "checkpoint_path", "checkpoint_dir", "checkpoint_freq", "curriculum_schedule",
     "eval_capture_video", "eval_episodes", "eval_gamma", "eval_max_episode_steps", "eval_max_episode_seconds",
     "eval_batch_size", "eval_repeat", "eval_deterministic", "eval_policy", "requirements", "source", "script_path",
     "minimal_telemetry", "optuna_db", "agent", "env_kwargs", "script_sha256", "no_progress", "no_progress_s",
@@ -58,7 +60,11 @@ class WorkerConfig:
     @property
     def parameters(self) -> dict[str, Any]:
         """The algorithm's parameters: `extras.algo_params`, and every extra that is not about the worker."""
-        plain = {key: value for key, value in self.extras.items() if key not in EXTRAS_THAT_ARE_NOT_PARAMETERS}
+        plain = {
+            key: value
+            for key, value in self.extras.items()
+            if key not in EXTRAS_THAT_ARE_NOT_PARAMETERS and not key.startswith(FASTLANE_PREFIX)
+        }
         return {**plain, **(self.extras.get("algo_params") or {})}
 
     @property
@@ -99,6 +105,8 @@ class WorkerConfig:
         values = {**part, **given, "extras": _merged_extras(part, given, path, problems)}
         if make_run_id and values.get("run_id") in (None, RUN_ID_PLACEHOLDER):
             values["run_id"] = make_run_id()
+        if isinstance(values.get("run_id"), str):
+            values = expand_placeholders(values, values["run_id"])
         problems += _unknown_keys(part, path)
         for name, (check, required) in _CHECKS.items():
             if name not in values or values[name] is None:
@@ -110,6 +118,17 @@ class WorkerConfig:
             raise ConfigProblems(what, problems)
         chosen = {name: values[name] for name in _CHECKS if values.get(name) is not None}
         return cls(**chosen, raw=dict(document))
+
+
+def expand_placeholders(value: Any, run_id: str) -> Any:
+    """Return a copy of a JSON value with the run's id and its folder of event files in place of the placeholders."""
+    if isinstance(value, dict):
+        return {key: expand_placeholders(item, run_id) for key, item in value.items()}
+    if isinstance(value, list):
+        return [expand_placeholders(item, run_id) for item in value]
+    if isinstance(value, str):
+        return value.replace(RUN_ID_PLACEHOLDER, run_id).replace(TENSORBOARD_PLACEHOLDER, "tensorboard")
+    return value
 
 
 def _read(what: str, file: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mosaic_wire.errors import ConfigProblems, Problem
+from mosaic_wire.extras_checks import extras_problems
 from mosaic_wire.paths import RunFolder
 from mosaic_wire.worker_config import WorkerConfig
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_algorithm_choice, nearest
@@ -101,7 +102,7 @@ class CleanRLWorkerConfig(WorkerConfig):
             found.append(Problem("extras.source", "only MOSAIC's own algorithms can run yet; leave it out"))
         if not isinstance(self.extras.get("track_wandb", False), bool):
             found.append(Problem("extras.track_wandb", "must be true or false"))
-        found += policy_problems(self.extras)
+        found += [*policy_problems(self.extras), *extras_problems(self.extras)]
         if not self.tensorboard_folder(folder).resolve().is_relative_to(folder.root.resolve()):
             found.append(Problem("extras.tensorboard_dir", f"must lie in the run folder {folder.root}"))
         return found

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mosaic_wire import env as names
+from mosaic_wire.extras_checks import NUMBERS, VIDEO_MODES
 from mosaic_wire.frames import FrameWriter, fastlane_path
 
 if TYPE_CHECKING:
     import numpy as np
 
-MODES = ("single", "grid", "off")
 LOOK_S = 0.01
 """How often at most it is asked whether somebody watches"""
 _NOTICE_S = 20.0
@@ -46,7 +46,7 @@ class FastLaneSettings:
         """What the worker exported; without a run there is nobody to watch."""
         run_id = environ.get(names.MOSAIC_RUN_ID, "")
         mode = environ.get(names.GYM_GUI_FASTLANE_VIDEO_MODE, "single")
-        if not run_id or mode not in MODES:
+        if not run_id or mode not in VIDEO_MODES:
             mode = "off"
         return cls(
             run_id=run_id,
@@ -77,11 +77,9 @@ def fastlane_variables(extras: Mapping[str, Any]) -> dict[str, str]:
     chosen: dict[str, str] = {}
     if extras.get("fastlane_enabled") is False:
         chosen[names.GYM_GUI_FASTLANE_VIDEO_MODE] = "off"
-    elif extras.get("fastlane_video_mode") in MODES:
+    elif extras.get("fastlane_video_mode") in VIDEO_MODES:
         chosen[names.GYM_GUI_FASTLANE_VIDEO_MODE] = extras["fastlane_video_mode"]
-    for key, variable in (
-        ("fastlane_slot", names.GYM_GUI_FASTLANE_SLOT), ("fastlane_grid_limit", names.GYM_GUI_FASTLANE_GRID_LIMIT),
-    ):  # fmt: skip
+    for key, (_, variable) in NUMBERS.items():
         if type(extras.get(key)) is int:
             chosen[variable] = str(extras[key])
     if "fastlane_only" in extras:

@@ -64,6 +64,22 @@ def test_extras_become_flags_and_false_is_said(capsys, config_file):
     assert "--notes" not in argv
 
 
+def test_placeholders_of_a_file_are_the_runs_own_id_and_folder(capsys, tmp_path):
+    extras = {"tensorboard_dir": "${VAR_TENSORBOARD_DIR}/${RUN_ID}", "wandb_run_name": "${RUN_ID}"}
+    file = tmp_path / "draft.json"
+    file.write_text(json.dumps({**BASE, "run_id": "${RUN_ID}", "extras": extras}))
+    summary = summary_of(capsys, "--config", str(file))
+    assert Path(summary["tensorboard_dir"]) == Path(summary["run_dir"], "tensorboard", summary["run_id"])
+    assert "${" not in json.dumps(summary)
+
+
+def test_fastlane_settings_reach_the_training_process(capsys, config_file):
+    extras = {"fastlane_video_mode": "grid", "fastlane_interval_ms": 100, "fastlane_max_dim": 320}
+    variables = summary_of(capsys, "--config", str(config_file), "--extras", json.dumps(extras))["environment"]
+    assert variables["GYM_GUI_FASTLANE_VIDEO_MODE"] == "grid"
+    assert (variables["CLEANRL_FASTLANE_INTERVAL_MS"], variables["CLEANRL_FASTLANE_MAX_DIM"]) == ("100", "320")
+
+
 def test_typed_flags_are_read_as_the_algorithm_declares_them():
     spec = DEFAULT_ALGO_REGISTRY["ppo"].spec()
     words = ["--learning_rate", "1e-3", "--no-anneal-lr", "--norm-adv", "false", "--target-kl=none", "--track"]
@@ -92,6 +108,9 @@ def test_every_wrong_flag_is_named_at_once():
         (["--extras", '{"mode": "resume_training"}'], "extras.checkpoint_path"),
         (["--extras", '{"tensorboard_dir": "../elsewhere"}'], "must lie in the run folder"),
         (["--extras", '{"curriculum_schedule": [{"env_id": "CartPole-v1", "setps": 5}]}'], "Did you mean 'steps'"),
+        (["--extras", '{"fastlane_video_mode": "gird"}'], "Did you mean 'grid'"),
+        (["--extras", '{"fastlane_intervall_ms": 5}'], "Did you mean 'fastlane_interval_ms'"),
+        (["--extras", '{"checkpoint_dir": "elsewhere"}'], "a run keeps its checkpoints in the folder 'checkpoints'"),
         (["--config", "/nowhere/worker.json"], "cannot be read"),
     ],
 )

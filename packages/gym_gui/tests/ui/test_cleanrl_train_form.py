@@ -168,7 +168,13 @@ def test_what_is_saved_and_loaded_is_the_same_form(qtbot, opened, tmp_path: Path
     write(form, "run_name", "several")
     form.resources.set_values({"cpus": 2.5, "memory_mb": 512, "max_wallclock": 90.0, "priority": 5})
     form.parameters.set_values({"anneal_lr": False, "num_envs": 8})
-    form.watching.set_values({"fastlane_video_mode": "grid", "fastlane_grid_limit": 9, "minimal_telemetry": True})
+    drawn = {
+        "fastlane_video_mode": "grid",
+        "fastlane_grid_limit": 9,
+        "fastlane_interval_ms": 100,
+        "fastlane_max_dim": 320,
+    }
+    form.watching.set_values({**drawn, "minimal_telemetry": True})
     form.wandb.form.set_values(
         {"tensorboard": False, "track_wandb": True, "wandb_project_name": "p", "wandb_api_key": "k" * 40,
          "wandb_use_vpn_proxy": True, "wandb_http_proxy": "http://proxy:1"}
@@ -188,6 +194,7 @@ def test_what_is_saved_and_loaded_is_the_same_form(qtbot, opened, tmp_path: Path
     assert other.findChild(QLineEdit, "seeds").text() == "1-3,7"
     assert [config["metadata"]["worker"]["config"]["seed"] for config in other.configs()] == [1, 2, 3, 7]
     assert other.configs() == form.configs()
+    assert drawn.items() <= other.configs()[0]["metadata"]["worker"]["config"]["extras"].items()
     (tmp_path / "broken.json").write_text("{")
     other.load_file(tmp_path / "broken.json")
     qtbot.waitUntil(lambda: "not valid JSON" in other.banner.text, timeout=10_000)

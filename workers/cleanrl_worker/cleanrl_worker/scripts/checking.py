@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mosaic_wire.errors import Problem
+from mosaic_wire.extras_checks import extras_problems
 from mosaic_wire.paths import Home, RunFolder
 from mosaic_wire.worker_spec import WorkerSpec, check_algorithm_choice
 
@@ -116,6 +117,7 @@ def _extras_problems(
             "extras.script_path", f"{script.path} has changed since the run was submitted; submit it again to run it"
         )
     yield from policy_problems(extras)
+    yield from extras_problems(extras)
     has_wandb = "wandb" in script.imports or values.get("track") is not None
     if extras.get("track_wandb") is True and not has_wandb and not script.open_flags:
         yield Problem("extras.track_wandb", f"{script.path.name} does not use W&B")

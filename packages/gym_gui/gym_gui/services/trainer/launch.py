@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # The daemon's environment is the user's, so it is kept but for what would mislead a worker:
 _DROPPED_PREFIXES = ("MOSAIC_", "CLEANRL_")  # meant for the daemon, or for the run it was itself started from
+_KEPT = frozenset({env.CLEANRL_FASTLANE_INTERVAL_MS, env.CLEANRL_FASTLANE_MAX_DIM})  # the user's, as GYM_GUI_FASTLANE_…
 _DROPPED = frozenset(
     {
         # The daemon's interpreter settings; a worker may live in another environment, with another Python.
@@ -47,7 +48,8 @@ def inherited_environment(base_env: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in base_env.items()
-        if name not in _DROPPED and not name.startswith(_DROPPED_PREFIXES) and not is_secret_key(name)
+        if name in _KEPT
+        or (name not in _DROPPED and not name.startswith(_DROPPED_PREFIXES) and not is_secret_key(name))
     }
 
 

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QLabel, QVBoxLayout
 from gym_gui.ui.forms.field_form import FieldForm
 from gym_gui.ui.forms.requirement_sets_box import RequirementSetsBox
 from gym_gui.ui.forms.wandb_box import WandbBox
-from gym_gui.ui.presenters.workers.order import FASTLANE_MODES, FastLaneChoice, TrainOrder
+from gym_gui.ui.presenters.workers.order import FASTLANE_EXTRAS, FASTLANE_MODES, FastLaneChoice, TrainOrder
 from gym_gui.ui.widgets.run_form import Document
 from gym_gui.ui.widgets.train_form import TrainForm
 from gym_gui.ui.workers.words import PRESENTERS
@@ -71,6 +71,18 @@ class CleanRlTrainForm(TrainForm):
         )
         form.add(
             FieldSpec(
+                "fastlane_interval_ms", "int", 33, self.tr("milliseconds between two frames, at least"), minimum=1
+            ),
+            self.tr("Frame interval"),
+        )
+        form.add(
+            FieldSpec(
+                "fastlane_max_dim", "int", 0, self.tr("pixels; larger frames are shrunk (0: as drawn)"), minimum=0
+            ),
+            self.tr("Longest side"),
+        )
+        form.add(
+            FieldSpec(
                 "minimal_telemetry", "bool", False, self.tr("send each episode's return and length to the daemon")
             ),
             self.tr("Minimal live telemetry"),
@@ -102,10 +114,7 @@ class CleanRlTrainForm(TrainForm):
             requirements=self.sets.asked,
             install_missing=self.sets.install_missing.isChecked(),
             fastlane=FastLaneChoice(
-                enabled=seen["fastlane_enabled"],
-                mode=seen["fastlane_video_mode"],
-                slot=seen["fastlane_slot"],
-                grid_limit=seen["fastlane_grid_limit"],
+                seen["fastlane_enabled"], **{name: seen[extra] for name, extra in FASTLANE_EXTRAS.items()}
             ),
             minimal_telemetry=seen["minimal_telemetry"],
             tensorboard=self.wandb.form.values()["tensorboard"],
@@ -118,8 +127,8 @@ class CleanRlTrainForm(TrainForm):
         self.sets.install_missing.setChecked(order.install_missing)
         self.watching.set_values(
             {
-                "fastlane_enabled": order.fastlane.enabled, "fastlane_video_mode": order.fastlane.mode,
-                "fastlane_slot": order.fastlane.slot, "fastlane_grid_limit": order.fastlane.grid_limit,
+                "fastlane_enabled": order.fastlane.enabled,
+                **{extra: getattr(order.fastlane, name) for name, extra in FASTLANE_EXTRAS.items()},
                 "minimal_telemetry": order.minimal_telemetry,
             }
         )  # fmt: skip
@@ -158,7 +167,8 @@ class CleanRlTrainForm(TrainForm):
     def _show_watching(self) -> None:
         seen = self.watching.values()
         drawn, mode = bool(seen["fastlane_enabled"]), seen["fastlane_video_mode"]
-        self.watching["fastlane_video_mode"].set_visible(drawn)
+        for extra in ("fastlane_video_mode", "fastlane_interval_ms", "fastlane_max_dim"):
+            self.watching[extra].set_visible(drawn)
         self.watching["fastlane_slot"].set_visible(drawn and mode == "single")
         self.watching["fastlane_grid_limit"].set_visible(drawn and mode == "grid")
 

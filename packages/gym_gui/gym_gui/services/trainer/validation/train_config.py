@@ -19,6 +19,8 @@ from mosaic_wire.ids import check_run_id
 from mosaic_wire.paths import Home
 from mosaic_wire.redaction import redact_text, secret_values
 from mosaic_wire.run_config import CpuRequest, TrainRunConfig
+from mosaic_wire.worker_config import RUN_ID_PLACEHOLDER as RUN_ID
+from mosaic_wire.worker_config import expand_placeholders
 from mosaic_wire.worker_spec import AlgorithmSpec, ScriptSpec, WorkerSpec, nearest
 from pydantic import ValidationError
 
@@ -30,8 +32,6 @@ from gym_gui.services.trainer.validation.scripts import find_script, means_a_scr
 from gym_gui.services.trainer.validation.worker_part import (
     FOLDER_KEYS,
     PATH,
-    RUN_ID,
-    TENSORBOARD_DIR,
     check_placeholders,
     check_worker_config,
     default_of,
@@ -89,7 +89,7 @@ def expand(config: TrainRunConfig, run_id: str, home: Home) -> TrainRunConfig:
     given = config.metadata.worker.config.get("run_id", RUN_ID)
     if given not in (RUN_ID, run_id):
         raise InvalidConfig([Problem(f"{PATH}.run_id", f"is {given!r}, but this run is {run_id}", RUN_ID)])
-    document = _expand_text(config.to_json(), {RUN_ID: run_id, TENSORBOARD_DIR: "tensorboard"})
+    document = expand_placeholders(config.to_json(), run_id)
     worker = document["metadata"]["worker"]["config"]
     worker["run_id"] = run_id
     folder = home.run_folder(run_id).root
@@ -254,17 +254,6 @@ def _derived_artifacts(extras: Mapping[str, Any], algorithm: AlgorithmSpec | Non
         "tensorboard": {"enabled": hints.get("tensorboard", has_folder)},
         "wandb": {"enabled": tracked or hints.get("wandb", False)},
     }
-
-
-def _expand_text(value: Any, replacements: Mapping[str, str]) -> Any:
-    if isinstance(value, dict):
-        return {key: _expand_text(item, replacements) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_expand_text(item, replacements) for item in value]
-    if isinstance(value, str):
-        for placeholder, text in replacements.items():
-            value = value.replace(placeholder, text)
-    return value
 
 
 def _object_at(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -8,9 +8,12 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from mosaic_wire.errors import Problem
+from mosaic_wire.extras_checks import FASTLANE_EXTRAS, FASTLANE_PREFIX, extras_problems
 from mosaic_wire.ids import is_run_id
 from mosaic_wire.redaction import is_secret_key
 from mosaic_wire.secret_refs import is_secret_ref
+from mosaic_wire.worker_config import RUN_ID_PLACEHOLDER as RUN_ID
+from mosaic_wire.worker_config import TENSORBOARD_PLACEHOLDER as TENSORBOARD_DIR
 from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec, check_algorithm_choice, nearest
 
 from gym_gui.services.trainer.validation.json_document import join, json_type
@@ -19,12 +22,10 @@ PATH = "metadata.worker.config"
 
 CONFIG_KEYS = ("run_id", "algo", "env_id", "total_timesteps", "seed", "worker_id", "extras")
 
-RUN_ID = "${RUN_ID}"
-TENSORBOARD_DIR = "${VAR_TENSORBOARD_DIR}"
 PLACEHOLDERS = (RUN_ID, TENSORBOARD_DIR)
 _PLACEHOLDER = re.compile(r"\$\{[^{}]*\}?")
 
-FOLDER_KEYS = ("tensorboard_dir", "checkpoint_dir")
+FOLDER_KEYS = ("tensorboard_dir",)
 """Extras that name a folder the run writes: relative to the run folder, and inside it."""
 
 _MAX_NAME_CHARACTERS = 256
@@ -66,8 +67,8 @@ RESERVED_EXTRAS: Mapping[str, Callable[[Any], str | None]] = {
     "tensorboard_dir": _text, "track_wandb": _flag, "algo_params": _object, "notes": _text, "cuda": _anything,
     "use_cuda": _flag, "gpu": _anything, "wandb_run_name": _text, "wandb_email": _text, "wandb_api_key": _text,
     "wandb_http_proxy": _text, "wandb_https_proxy": _text, "wandb_use_vpn_proxy": _flag, "agent_id": _text,
-    "fastlane_only": _flag, "fastlane_slot": _count, "fastlane_video_mode": _text, "fastlane_grid_limit": _count,
-    "fastlane_enabled": _flag, "mode": _text, "policy_path": _text, "checkpoint_path": _text, "checkpoint_dir": _text,
+    **dict.fromkeys(FASTLANE_EXTRAS, _anything),  # `extras_problems` looks at them
+    "mode": _text, "policy_path": _text, "checkpoint_path": _text, "checkpoint_dir": _anything,
     "checkpoint_freq": _count, "curriculum_schedule": _anything, "eval_capture_video": _flag, "eval_episodes": _count,
     "eval_gamma": _amount, "eval_max_episode_steps": _count, "eval_max_episode_seconds": _amount,
     "eval_batch_size": _count, "eval_repeat": _anything, "eval_deterministic": _flag, "eval_policy": _text,
@@ -93,7 +94,7 @@ def check_worker_config(config: Mapping[str, Any], spec: WorkerSpec | None) -> l
     extras = config.get("extras", {})
     if not isinstance(extras, Mapping):
         return [*problems, Problem(f"{PATH}.extras", f"expected an object, got {json_type(extras)}")]
-    problems += _wrong_reserved(extras) + _wrong_folders(extras)
+    problems += _wrong_reserved(extras) + _wrong_folders(extras) + extras_problems(extras, f"{PATH}.extras")
     if spec is not None and _is_name(algo) and _is_name(env_id):
         problems += _wrong_choice(spec, config, extras)
     return problems
@@ -102,7 +103,9 @@ def check_worker_config(config: Mapping[str, Any], spec: WorkerSpec | None) -> l
 def parameters_of(extras: Mapping[str, Any], algorithm: AlgorithmSpec | None = None) -> dict[str, Any]:
     """The extras that become flags of the algorithm, `algo_params` not included."""
     return {
-        key: value for key, value in extras.items() if key not in RESERVED_EXTRAS and not is_hint(key, value, algorithm)
+        key: value
+        for key, value in extras.items()
+        if key not in RESERVED_EXTRAS and not key.startswith(FASTLANE_PREFIX) and not is_hint(key, value, algorithm)
     }
 
 

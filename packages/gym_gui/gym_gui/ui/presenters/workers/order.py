@@ -16,6 +16,11 @@ from mosaic_wire.worker_config import RUN_ID_PLACEHOLDER
 from mosaic_wire.worker_spec import WorkerSpec
 
 FASTLANE_MODES = ("single", "grid")
+FASTLANE_EXTRAS = {
+    "mode": "fastlane_video_mode", "slot": "fastlane_slot", "grid_limit": "fastlane_grid_limit",
+    "interval_ms": "fastlane_interval_ms", "max_dim": "fastlane_max_dim",
+}  # fmt: skip
+"""Fields of `FastLaneChoice` → extras of a config and fields of a form"""
 
 
 @dataclass(frozen=True)
@@ -26,14 +31,15 @@ class FastLaneChoice:
     mode: str = "single"
     slot: int = 0
     grid_limit: int = 4
+    interval_ms: int = 33
+    max_dim: int = 0
 
     def extras(self) -> dict[str, Any]:
         """Only what differs from what a run does anyway."""
         if not self.enabled:
             return {"fastlane_enabled": False}
-        said = {"fastlane_video_mode": self.mode, "fastlane_slot": self.slot, "fastlane_grid_limit": self.grid_limit}
-        usual = {"fastlane_video_mode": "single", "fastlane_slot": 0, "fastlane_grid_limit": 4}
-        return {name: value for name, value in said.items() if value != usual[name]}
+        said, usual = vars(self), FastLaneChoice()
+        return {extra: said[name] for name, extra in FASTLANE_EXTRAS.items() if said[name] != getattr(usual, name)}
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ class TrainOrder:
 _OWN_EXTRAS = frozenset(
     {
         "algo_params", "agent_id", "requirements", "install_missing", "minimal_telemetry", "notes", "track_wandb",
-        "fastlane_enabled", "fastlane_video_mode", "fastlane_slot", "fastlane_grid_limit", "wandb_run_name",
+        "fastlane_enabled", *FASTLANE_EXTRAS.values(), "wandb_run_name",
         "wandb_email", "wandb_api_key", "wandb_use_vpn_proxy", "wandb_http_proxy", "wandb_https_proxy",
     }
 )  # fmt: skip
@@ -225,12 +231,8 @@ def _resources_of(resources: Mapping[str, Any]) -> dict[str, Any]:
 def _fastlane_of(extras: Mapping[str, Any]) -> FastLaneChoice:
     mode = extras.get("fastlane_video_mode", "single")
     enabled = extras.get("fastlane_enabled", True) is not False and mode != "off"
-    return FastLaneChoice(
-        enabled,
-        mode if mode in FASTLANE_MODES else "single",
-        _whole(extras.get("fastlane_slot"), 0),
-        _whole(extras.get("fastlane_grid_limit"), 4),
-    )
+    numbers = {name: extras[extra] for name, extra in FASTLANE_EXTRAS.items() if type(extras.get(extra)) is int}
+    return FastLaneChoice(enabled, mode if mode in FASTLANE_MODES else "single", **numbers)
 
 
 def _wandb_of(extras: Mapping[str, Any], parameters: Mapping[str, Any], *, enabled: bool) -> WandbChoice:
