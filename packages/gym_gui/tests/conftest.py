@@ -30,6 +30,7 @@ PPO = AlgorithmSpec(
     "proximal policy optimisation",
     (
         FieldSpec("env_id", "str", "CartPole-v1"),
+        FieldSpec("exp_name", "str", "ppo"),
         FieldSpec("seed", "int", 1),
         FieldSpec("total_timesteps", "int", 500_000),
         FieldSpec("learning_rate", "float", 2.5e-4, "Adam's step size", minimum=0, group="Optimiser"),
@@ -112,7 +113,11 @@ class FakeTrainer(TrainerServiceServicer):
 
     def ListRuns(self, request: pb.ListRunsRequest, context: grpc.ServicerContext) -> pb.ListRunsResponse:
         self.asked.append(request)
-        runs = [run for run in self.runs if run.run_id.startswith(request.run_id_prefix) and request.text in run.run_id]
+        runs = [
+            run
+            for run in self.runs
+            if run.run_id.startswith(request.run_id_prefix) and request.text in f"{run.run_id} {run.name}"
+        ]
         limited = runs[: request.limit or None]
         return pb.ListRunsResponse(runs=limited, matching=len(runs), last_seq=len(self.runs))
 

@@ -97,6 +97,16 @@ def test_the_newest_run_has_a_word_of_its_own(client, fake_trainer, word):
     assert client.find(word).run_id == newest.run_id
 
 
+def test_the_last_run_is_the_one_the_user_started(client, fake_trainer):
+    started = fake_trainer.add(worker_type="cleanrl", extras_json='{"mode": "resume_training"}')
+    fake_trainer.add(extras_json='{"mode": "policy_eval", "eval_policy": "random"}', archived=True)  # a baseline
+    fake_trainer.add(extras_json='{"mode": "interactive"}')  # a policy is watched
+    fake_trainer.add(worker_type="human", algo="human")
+    for _ in range(30):
+        fake_trainer.add(submitted_by=started.run_id)  # trials of a sweep
+    assert client.find("last").run_id == started.run_id
+
+
 def test_the_word_for_the_newest_run_fails_clearly_without_runs(client):
     with pytest.raises(RunNotFound, match="'last'"):
         client.find("last")

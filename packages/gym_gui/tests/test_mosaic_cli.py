@@ -194,6 +194,89 @@ def test_tags_are_added_and_removed_in_one_go(mosaic, fake_trainer):
     assert (sorted(request.add_tags), list(request.remove_tags)) == (["baseline", "two"], ["draft"])
 
 
+def test_a_bare_word_after_the_run_is_a_tag_and_an_id_is_a_run(mosaic, fake_trainer):
+    first, second = fake_trainer.add(), fake_trainer.add()
+    assert mosaic("tag", "last", "good", "dead").code == 0
+    assert (fake_trainer.asked[-1].run_id, list(fake_trainer.asked[-1].add_tags)) == (second.run_id, ["good", "dead"])
+    assert mosaic("tag", first.run_id, second.run_id[-8:], "good").code == 0
+    assert [request.run_id for request in fake_trainer.asked[-2:] if list(request.add_tags) == ["good"]] == [
+        first.run_id, second.run_id,
+    ]  # fmt: skip
+    assert mosaic("tag", "last").out.startswith(second.run_id[-8:])  # its tags, and nothing changes
+
+
+def test_a_name_is_a_handle_and_several_runs_of_a_name_are_listed_newest_first(mosaic, fake_trainer):
+    run = fake_trainer.add(name="my-run", status="EXEC", outcome="")
+    fake_trainer.add(name="my-run-2")
+    assert mosaic("pause", "my-run").code == 0
+    assert fake_trainer.asked[-1].run_id == run.run_id
+    namesake = fake_trainer.add(name="my-run")
+    ended = mosaic("show", "my-run")
+    assert ended.code == 2
+    assert f"fits 2 runs: {namesake.run_id}, {run.run_id}" in ended.err
+    fake_trainer.add(name=run.run_id[-8:])  # somebody named it like an id: the id wins
+    assert mosaic("show", run.run_id[-8:], "--json").json[0]["run_id"] == run.run_id
+
+
+def test_runs_are_narrowed_sorted_limited_and_listed_as_ids(mosaic, fake_trainer):
+    low = fake_trainer.add(episodic_return=10.0)
+    fake_trainer.add(algo="dqn", episodic_return=99.0)
+    fake_trainer.add(env_id="Acrobot-v1", episodic_return=50.0)
+    unknown, high = fake_trainer.add(), fake_trainer.add(episodic_return=20.0)
+    narrowed = ("runs", "--algo", "ppo", "--env", "CartPole*", "-q")
+    assert mosaic(*narrowed).out.split() == [high.run_id, unknown.run_id, low.run_id]
+    assert mosaic(*narrowed, "--sort", "return").out.split() == [high.run_id, low.run_id, unknown.run_id]
+    assert mosaic(*narrowed, "--sort", "created", "--reverse", "--limit", "2").out.split() == [
+        low.run_id, unknown.run_id,
+    ]  # fmt: skip
+    assert mosaic("runs", "--sort", "algo", "-n", "1", "--json").json[0]["algo"] == "dqn"
+    assert mosaic("runs", "--algo", "dqn", "--save-filter", "deep").code == 0
+    assert len(mosaic("runs", "--filter", "deep", "-q").out.split()) == 1
+
+
+class Asked:
+    """A terminal whose user answers like this."""
+
+    def __init__(self, monkeypatch, answer: str) -> None:
+        self.questions: list[str] = []
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+        monkeypatch.setattr("click.confirm", lambda text, **_: self.questions.append(text) or answer == "y")
+
+
+@pytest.mark.parametrize("command", ["delete", "archive", "cancel", "tag"])
+def test_a_command_that_changes_runs_never_takes_all_of_them(mosaic, fake_trainer, command):
+    fake_trainer.add()
+    for words in ([command], [command, "--limit", "5"], [command, "--yes"]):
+        ended = mosaic(*words)
+        assert ended.code == 2
+        assert "which runs?" in ended.err
+    ended = mosaic(command, "last", "--algo", "ppo", "--add", "x") if command == "tag" else mosaic(
+        command, "last", "--algo", "ppo")  # fmt: skip
+    assert "not both" in ended.err
+
+
+def test_runs_chosen_by_conditions_are_counted_and_confirmed(mosaic, fake_trainer, monkeypatch):
+    for _ in range(3):
+        fake_trainer.add(algo="dqn")
+    going, kept = fake_trainer.add(algo="dqn", status="EXEC", outcome=""), fake_trainer.add()
+    ended = mosaic("delete", "--algo", "dqn")
+    assert ended.code == 2
+    assert "this would delete 3 runs; --yes says that you mean it" in ended.err
+    assert "left out: 1 run (not finished)" in ended.err
+    no = Asked(monkeypatch, "n")
+    ended = mosaic("delete", "--algo", "dqn")
+    assert (ended.code, len(fake_trainer.runs)) == (1, 5)
+    assert no.questions == ["Delete 3 runs (0 B) for good?"]
+    yes = Asked(monkeypatch, "y")
+    assert mosaic("archive", "--algo", "dqn", "--env", "CartPole-v1").code == 0
+    assert mosaic("cancel", "--algo", "dqn").code == 0
+    assert mosaic("tag", "--algo", "dqn", "old").code == 0
+    assert mosaic("delete", "--outcome", "completed", "--algo", "dqn").code == 0
+    assert yes.questions == ["Archive 3 runs?", "Cancel 1 run?", "Tag 4 runs?", "Delete 3 runs (0 B) for good?"]
+    assert {run.run_id for run in fake_trainer.runs} == {going.run_id, kept.run_id}
+    assert (going.flags, going.tags, kept.tags) == (["cancelling"], ["old"], [])
+
+
 def test_notes_are_written_appended_and_printed(mosaic, fake_trainer):
     run = fake_trainer.add()
     mosaic("note", run.run_id, "looks", "good")

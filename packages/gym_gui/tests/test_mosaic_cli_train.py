@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -180,6 +181,19 @@ def test_each_seed_is_a_run_with_a_name_and_a_key_of_its_own(mosaic, fake_traine
     assert [request.idempotency_key for request in fake_trainer.asked if isinstance(request, pb.SubmitRunRequest)] == [
         "k-s1", "k-s2", "k-s3",
     ]  # fmt: skip
+
+
+def test_the_experiments_name_names_the_run_and_seeds_without_a_name_have_one_each(mosaic, fake_trainer):
+    assert mosaic("train", "ppo", "--exp-name", "mine", "-d")[0] == 0
+    assert submitted(fake_trainer)[-1]["run_name"] == "mine"
+    assert worker_config(fake_trainer)["extras"]["algo_params"]["exp_name"] == "mine"
+    assert mosaic("train", "ppo", "--exp-name", "mine", "--name", "better", "-d")[0] == 0
+    assert submitted(fake_trainer)[-1]["run_name"] == "better"
+    assert mosaic("train", "ppo", "--seeds", "1-3", "-d")[0] == 0
+    names = [config["run_name"] for config in submitted(fake_trainer)[-3:]]
+    assert [re.sub(r"\d{8}-\d{6}", "WHEN", name) for name in names] == [
+        f"cleanrl-ppo-WHEN-s{seed}" for seed in (1, 2, 3)
+    ]
 
 
 def test_two_submissions_without_a_key_are_two_runs(mosaic, fake_trainer):

@@ -123,7 +123,8 @@ def _shared_options_first(args: list[str]) -> list[str]:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     no_args_is_help=False,
     invoke_without_command=True,
-    epilog="RUN is an id, its beginning, its last four or more characters, or `last`.",
+    epilog="RUN is an id, its beginning, its last four or more characters, a run's name, or `last`: "
+    "the last run you started.",
 )
 @click.option("--home", type=click.Path(path_type=Path), metavar="DIR", help="MOSAIC's home (else $MOSAIC_HOME).")
 @click.option("--connect", metavar="HOST:PORT", help="Use the daemon at this address.")

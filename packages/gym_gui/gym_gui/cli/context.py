@@ -110,8 +110,8 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     return [
         CompletionItem(run_id, help=f"{run.algo} {run.env_id} {run.name}".strip())
         for run in runs
-        for run_id in (short_id(run.run_id), run.run_id)
-        if run_id.startswith(wanted) and (wanted or run_id != run.run_id)
+        for run_id in (short_id(run.run_id), run.run_id, run.name)
+        if run_id.upper().startswith(wanted) and (wanted or run_id == short_id(run.run_id))
     ]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gym_gui.cli.context import Cli, complete_run, find_runs, one_run, pass_cli, say, some_runs
+from gym_gui.cli.selecting import Selection, runs_to_change, select_to_change
 from gym_gui.cli.values import Steps
 from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
 from gym_gui.wording.run_view import short_id, state_of, title_of
@@ -19,13 +20,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@some_runs
+@runs_to_change
 @click.option("--wait", is_flag=True, help="Return when they have ended and their processes are gone.")
 @pass_cli
-def cancel_command(cli: Cli, /, runs: tuple[str, ...], wait: bool) -> int:
+def cancel_command(cli: Cli, /, wait: bool, yes: bool, **options: Any) -> int:
     """End runs. Their processes are asked to stop, and killed when they do not."""
+    selection = Selection.take(options)
     with cli.client() as client:
-        changed, code = for_each(find_runs(client, runs), lambda run: client.cancel(run.run_id), "cancel")
+        found = select_to_change(
+            client, selection, "cancel", yes=yes, fits=lambda run: run.status != "TERM", unfit="ended already"
+        )
+        changed, code = for_each(found, lambda run: client.cancel(run.run_id), "cancel")
         if wait and changed:
             from gym_gui.cli.progress import follow
 

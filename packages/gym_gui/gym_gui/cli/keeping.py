@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
-from gym_gui.cli.context import Cli, find_runs, one_run, pass_cli, say, some_runs
+from gym_gui.cli.context import Cli, one_run, pass_cli, say
 from gym_gui.cli.control import for_each
+from gym_gui.cli.selecting import Selection, runs_to_change, select_to_change
 from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import short_id, title_of
 
+_UNFINISHED = "not finished"
+
 
 @click.command()
-@some_runs
+@runs_to_change
 @click.option("--undo", is_flag=True, help="Bring them back into listings.")
 @pass_cli
-def archive_command(cli: Cli, /, runs: tuple[str, ...], undo: bool) -> int:
+def archive_command(cli: Cli, /, undo: bool, yes: bool, **options: Any) -> int:
     """Hide finished runs from listings; nothing is deleted (`mosaic runs --archived` shows them)."""
+    selection = replace(Selection.take(options), archived=undo)
     with cli.client() as client:
-        return for_each(find_runs(client, runs), lambda run: client.archive(run.run_id, archived=not undo), "archive")[
-            1
-        ]
+        found = select_to_change(
+            client, selection, "bring back" if undo else "archive", yes=yes,
+            fits=lambda run: run.archived if undo else run.status == "TERM",
+            unfit="not archived" if undo else _UNFINISHED,
+        )  # fmt: skip
+        return for_each(found, lambda run: client.archive(run.run_id, archived=not undo), "archive")[1]
 
 
 @click.command()
@@ -73,22 +82,16 @@ def import_command(cli: Cli, /, file: Path) -> int:
 
 
 @click.command()
-@some_runs
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@runs_to_change
 @pass_cli
-def delete_command(cli: Cli, /, runs: tuple[str, ...], yes: bool) -> int:
+def delete_command(cli: Cli, /, yes: bool, **options: Any) -> int:
     """Remove finished runs with all their files: checkpoints, logs, configs, evaluations."""
+    selection = Selection.take(options)
     with cli.client() as client:
-        found = find_runs(client, runs)
-        for run in found:
-            click.echo(f"{run.run_id}  {title_of(run)}  {run.name}  {formats.size(run.size_bytes)}", err=True)
-        total = formats.size(sum(run.size_bytes for run in found))
-        if not yes:
-            if not sys.stdin.isatty():
-                raise click.UsageError("this cannot be undone; --yes says that you mean it")
-            if not click.confirm(f"Delete {formats.plural(len(found), 'run')} ({total}) for good?", err=True):
-                say("nothing was deleted")
-                return 1
+        found = select_to_change(
+            client, selection, "delete", yes=yes, fits=lambda run: run.status == "TERM", unfit=_UNFINISHED,
+            for_good=True,
+        )  # fmt: skip
         code, freed = 0, 0
         for run in found:
             try:

@@ -3,38 +3,70 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gym_gui.cli.context import Cli, complete_run, find_runs, one_run, pass_cli, some_runs
 from gym_gui.cli.control import for_each
-from gym_gui.wording.run_view import short_id
+from gym_gui.cli.selecting import Selection, run_conditions, select_to_change
+from gym_gui.services.trainer.errors import AmbiguousRunId, RunNotFound
+from gym_gui.wording.run_view import SHORT_ID, short_id
+
+if TYPE_CHECKING:
+    from gym_gui.services.trainer.client import TrainerClient
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("words", metavar="RUN... [+TAG | -TAG]...", nargs=-1, required=True, shell_complete=complete_run)
+@click.argument("words", metavar="[RUN]... [TAG | +TAG | -TAG]...", nargs=-1, shell_complete=complete_run)
 @click.option("--add", multiple=True, metavar="TAG", help="Add a tag; may be repeated.")
 @click.option("--remove", multiple=True, metavar="TAG", help="Remove a tag; may be repeated.")
+@run_conditions(short=False)
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @pass_cli
-def tag_command(cli: Cli, /, words: tuple[str, ...], add: tuple[str, ...], remove: tuple[str, ...]) -> int:
-    """Add and remove tags: mosaic tag last +baseline -draft."""
+def tag_command(
+    cli: Cli, /, words: tuple[str, ...], add: tuple[str, ...], remove: tuple[str, ...], yes: bool, **options: Any
+) -> int:
+    """Add and remove tags.
+
+    \b
+      mosaic tag last good
+      mosaic tag RUN RUN +baseline -draft
+      mosaic tag --algo ppo --env CartPole-v1 good
+    """
     if mistaken := [word for word in words if word.startswith("--")]:
         raise click.UsageError(
             f"there is no option {mistaken[0]}; tags are given as +TAG, -TAG, --add TAG or --remove TAG"
         )
-    runs = [word for word in words if word[0] not in "+-"]
-    added = [*add, *(word[1:] for word in words if word[0] == "+")]
-    removed = [*remove, *(word[1:] for word in words if word[0] == "-")]
-    if not runs:
-        raise click.UsageError("which run? mosaic tag RUN +tag")
+    plain = [word for word in words if word[:1] not in ("+", "-")]
+    added = [*add, *(word[1:] for word in words if word[:1] == "+")]
+    removed = [*remove, *(word[1:] for word in words if word[:1] == "-")]
     if not all(added + removed):
         raise click.UsageError("a tag needs a name: +baseline")
+    selection = Selection.take(options)
     with cli.client() as client:
-        code = 0
-        for run in find_runs(client, runs):
+        if not (added or removed):
+            # `tag RUN good`: the first word is a run, as is every other that is an id.
+            first = 0 if selection.narrows else 1
+            is_id = [number < first or _is_id(client, word) for number, word in enumerate(plain)]
+            added = [word for word, is_run in zip(plain, is_id, strict=True) if not is_run]
+            plain = [word for word, is_run in zip(plain, is_id, strict=True) if is_run]
+        selection = replace(selection, runs=tuple(plain))
+        for run in select_to_change(client, selection, "tag", yes=yes, fits=lambda run: True, unfit=""):
             after = client.update(run.run_id, add_tags=added, remove_tags=removed) if added or removed else run
             click.echo(f"{short_id(run.run_id)}  {', '.join(after.tags) or '(no tags)'}")
-        return code
+    return 0
+
+
+def _is_id(client: TrainerClient, word: str) -> bool:
+    """Whether it is the id of a run as listings show it; shorter words are tags."""
+    if len(word) < SHORT_ID or not word.isalnum():
+        return False
+    try:
+        return client.find(word).run_id.endswith(word.upper())
+    except (RunNotFound, AmbiguousRunId):
+        return False
 
 
 @click.command()

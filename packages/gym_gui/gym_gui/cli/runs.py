@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gym_gui.cli.context import Cli, json_option, pass_cli, say
 from gym_gui.cli.listing import Column, write_json, write_table
+from gym_gui.cli.selecting import Selection, check_filter, conditions_of, list_runs, run_conditions, status_words
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import (
     COLOURS,
-    STATE_WORDS,
     algo_of,
+    elapsed_s,
     progress_of,
     remark_on,
     run_document,
@@ -29,31 +32,35 @@ if TYPE_CHECKING:
     from gym_gui.services.trainer.client import TrainerClient
 
 DEFAULT_LIMIT = 50
-_OUTCOMES = ("completed", "failed", "cancelled")
+_UP: dict[str, Callable[[pb.Run], Any]] = {
+    "name": lambda run: run.name.lower(), "algo": algo_of, "env": lambda run: run.env_id, "status": state_of,
+}  # fmt: skip
+_DOWN: dict[str, Callable[[pb.Run], float]] = {
+    "created": lambda run: run.number,
+    "return": lambda run: run.episodic_return if run.HasField("episodic_return") else -math.inf,
+    "steps": lambda run: run.step, "sps": lambda run: run.sps, "size": lambda run: run.size_bytes,
+    "duration": lambda run: elapsed_s(run) or 0.0,
+}  # fmt: skip
+"""What is sorted the highest first"""
 
 
 @click.command()
-@click.option(
-    "--status", "states", multiple=True, metavar="STATUS",
-    help="queued, starting, running, paused, faulted, finished, completed … (also INIT … TERM); may be repeated.",
-)  # fmt: skip
-@click.option(
-    "--outcome", "outcomes", multiple=True, type=click.Choice(_OUTCOMES), help="How it ended; may be repeated."
-)  # fmt: skip
-@click.option("--tag", "tags", multiple=True, help="Has this tag; repeated: has all of them.")
-@click.option("--text", default="", help="Found in id, name, algorithm, environment or note.")
-@click.option("--archived", is_flag=True, help="Archived runs too.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), help=f"The newest N.  [default: {DEFAULT_LIMIT}]")
-@click.option("--all", "everything", is_flag=True, help="All of them.")
-@click.option("--filter", "filter_name", metavar="NAME", help="Start from a saved filter.")
+@run_conditions("--tag", "--with-tag")
+@click.option("--all", "everything", is_flag=True, help=f"All of them, not only {DEFAULT_LIMIT}.")
+@click.option("--sort", type=click.Choice([*_DOWN, *_UP]), default="created", help="Numbers: the highest first.")
+@click.option("--reverse", is_flag=True, help="The other way round.")
+@click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
 @click.option("--save-filter", metavar="NAME", help="Save these conditions under a name.")
 @click.option("--delete-filter", metavar="NAME", help="Forget a saved filter.")
 @click.option("--filters", "list_filters", is_flag=True, help="List saved filters instead.")
 @json_option
 @pass_cli
-def runs_command(cli: Cli, /, as_json: bool, list_filters: bool, delete_filter: str | None, **options: Any) -> int:
+def runs_command(
+    cli: Cli, /, as_json: bool, quiet: bool, list_filters: bool, delete_filter: str | None, **options: Any
+) -> int:
     """List runs, the newest first."""
-    options["states"] = status_words(options["states"])
+    selection = Selection.take(options)
+    status_words(selection.states)  # a mistake is told before anything else
     with cli.client() as client:
         if delete_filter:
             check_filter(delete_filter, client.filters())
@@ -63,58 +70,35 @@ def runs_command(cli: Cli, /, as_json: bool, list_filters: bool, delete_filter: 
         if list_filters:
             _write_filters(client.filters(), as_json)
             return 0
-        query = _query(client, **options)
-        answer = client.list(**query)
+        conditions = conditions_of(client, selection)
+        if name := options["save_filter"]:
+            client.save_filter(name, {key: value for key, value in conditions.items() if value})
+            say(f"saved; `mosaic runs --filter {name}` uses it")
+        runs, matching = _sorted_runs(client, conditions, selection.limit, **options)
     if as_json:
-        write_json(run_document(run) for run in answer.runs)
-        return 0
-    if not answer.runs:
-        is_filtered = any(value for key, value in query.items() if key not in ("limit", "include_archived"))
-        say("no run fits" if is_filtered else "no runs yet; `mosaic train ppo CartPole-v1` makes one")
-        return 0
-    write_runs(answer.runs)
-    if (hidden := answer.matching - len(answer.runs)) > 0:
-        say(f"… and {formats.plural(hidden, 'more run')}; --all shows them")
+        write_json(run_document(run) for run in runs)
+    elif quiet:
+        click.echo("".join(f"{run.run_id}\n" for run in runs), nl=False)
+    elif not runs:
+        say("no run fits" if selection.narrows else "no runs yet; `mosaic train ppo CartPole-v1` makes one")
+    else:
+        write_runs(runs)
+        if (hidden := matching - len(runs)) > 0:
+            say(f"… and {formats.plural(hidden, 'more run')}; --all shows them")
     return 0
 
 
-def _query(
-    client: TrainerClient,
-    *,
-    states: tuple[list[str], list[str]],
-    outcomes: Sequence[str],
-    tags: Sequence[str],
-    text: str,
-    archived: bool,
-    limit: int | None,
-    everything: bool,
-    filter_name: str | None,
-    save_filter: str | None,
-) -> dict[str, Any]:
-    statuses, ends = states
-    conditions: dict[str, Any] = {
-        "statuses": statuses,
-        "outcomes": list(dict.fromkeys([*outcomes, *ends])),
-        "tags": list(tags),
-        "text": text,
-        "include_archived": archived,
-    }
-    if filter_name:
-        saved = client.filters()
-        check_filter(filter_name, saved)
-        conditions = {key: value or saved[filter_name].get(key, value) for key, value in conditions.items()}
-    if save_filter:
-        client.save_filter(save_filter, {key: value for key, value in conditions.items() if value})
-        say(f"saved; `mosaic runs --filter {save_filter}` uses it")
-    return {**conditions, "limit": 0 if everything else limit or DEFAULT_LIMIT}
-
-
-def check_filter(name: str, saved: dict[str, Any]) -> None:
-    if name not in saved:
-        from mosaic_wire.worker_spec import nearest
-
-        close = nearest(name, saved)
-        raise click.UsageError(f"there is no filter {name!r}" + (f"; did you mean {close!r}?" if close else ""))
+def _sorted_runs(
+    client: TrainerClient, conditions: dict[str, Any], limit: int | None, *, sort: str, reverse: bool,
+    everything: bool, **_: Any,
+) -> tuple[list[pb.Run], int]:  # fmt: skip
+    most = 0 if everything else limit or DEFAULT_LIMIT
+    is_stored_order = sort == "created" and not reverse
+    runs, matching = list_runs(client, conditions, most if is_stored_order else 0)
+    if not is_stored_order:
+        down = sort in _DOWN
+        runs.sort(key=_DOWN[sort] if down else _UP[sort], reverse=down != reverse)
+    return runs[: most or None], matching
 
 
 def _write_filters(saved: dict[str, dict[str, Any]], as_json: bool) -> None:
@@ -135,30 +119,6 @@ def _in_words(query: dict[str, Any]) -> str:
     return "; ".join(
         f"{key}: {', '.join(map(str, value)) if isinstance(value, list) else value}" for key, value in query.items()
     )
-
-
-def status_words(texts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Statuses and outcomes: people do not tell the two apart, so --status takes both."""
-    words = [word for text in texts for word in text.split(",")]
-    return _status_names([word for word in words if word not in _OUTCOMES]), [w for w in words if w in _OUTCOMES]
-
-
-def _status_names(words: Sequence[str]) -> list[str]:
-    """States as people or documents name them."""
-    aliases = {"EXECUTING": "EXEC", "TERMINATED": "TERM", "TRAINING": "EXEC"}
-    names: list[str] = []
-    for word in words:
-        upper = aliases.get(word.upper(), word.upper())
-        fitting = [status for status, name in STATE_WORDS.items() if upper == status or word.lower() == name]
-        if not fitting:
-            from mosaic_wire.worker_spec import nearest
-
-            known = [*dict.fromkeys(STATE_WORDS.values()), *_OUTCOMES]
-            close = nearest(word, [*known, *STATE_WORDS])
-            hint = f"; did you mean {close!r}?" if close else ""
-            raise click.UsageError(f"--status: expected {', '.join(known)}, not {word!r}{hint}")
-        names.extend(fitting)
-    return names
 
 
 def write_runs(runs: Sequence[pb.Run]) -> None:
@@ -191,4 +151,4 @@ def write_runs(runs: Sequence[pb.Run]) -> None:
 def _is_default_name(run: pb.Run) -> bool:
     """`cleanrl-ppo-20260101-120000` says nothing that the other columns do not say."""
     stamp = run.name.removeprefix(f"{run.worker_type}-{run.algo}-")
-    return stamp != run.name and len(stamp) == 15 and stamp.replace("-", "", 1).isdigit()
+    return stamp != run.name and re.fullmatch(r"\d{8}-\d{6}(-s\d+)?", stamp) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
     from gym_gui.services.trainer.client import TrainerClient
 
-_NOT_TRAINING = ("policy_eval", "interactive")
-"""Their curves count episodes: they are shown when somebody names them"""
+_OUTCOMES = ("completed", "failed", "cancelled")
+_SHOWN_BEFORE_ASKING = 20
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -32,6 +33,7 @@ class Selection:
     run_tags: tuple[str, ...]
     text: str
     states: tuple[str, ...]
+    outcomes: tuple[str, ...]
     filter_name: str | None
     archived: bool
     limit: int | None
@@ -39,31 +41,57 @@ class Selection:
     @classmethod
     def take(cls, options: dict[str, Any]) -> Selection:
         """Take these options out of a command's others."""
-        return cls(**{part.name: options.pop(part.name) for part in fields(cls)})
+        return cls(**{part.name: options.pop(part.name, ()) for part in fields(cls)})
+
+    @property
+    def narrows(self) -> bool:
+        """Whether it says what the runs have in common."""
+        return any(
+            (self.algos, self.env_ids, self.run_tags, self.text, self.states, self.outcomes, self.filter_name)
+        )  # fmt: skip
 
     @property
     def has_conditions(self) -> bool:
-        return any((self.algos, self.env_ids, self.run_tags, self.text, self.states, self.filter_name, self.limit))
+        return self.narrows or bool(self.limit)
 
 
-_OPTIONS = (
-    click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=complete_run),
-    click.option("--algo", "algos", multiple=True, metavar="ALGO", help="Runs of this algorithm (or pattern)."),
-    click.option("--env", "env_ids", multiple=True, metavar="ENV", help="Runs in this environment (or pattern)."),
-    click.option("--with-tag", "run_tags", multiple=True, metavar="TAG", help="Runs with this tag; repeated: all."),
-    click.option("--text", default="", help="Found in id, name, algorithm, environment or note."),
-    click.option("--status", "states", multiple=True, metavar="STATUS", help="As `mosaic runs` has it."),
-    click.option("--filter", "filter_name", metavar="NAME", help="A filter saved by `mosaic runs --save-filter`."),
-    click.option("--archived", is_flag=True, help="Archived runs too."),
-    click.option("-n", "--limit", type=click.IntRange(min=1), metavar="N", help="The newest N of them."),
-)  # fmt: skip
+def run_conditions(*tag_names: str, short: bool = True) -> Callable[[Command], Command]:
+    """What runs have in common, as options of a click command; `tag_names`: how its option for tags is called."""
+    limit = ("-n", "--limit") if short else ("--limit",)
+    options = (
+        click.option("--algo", "algos", multiple=True, metavar="ALGO", help="Runs of this algorithm (or pattern)."),
+        click.option("--env", "env_ids", multiple=True, metavar="ENV", help="Runs in this environment (or pattern)."),
+        click.option(*(tag_names or ("--with-tag",)), "run_tags", multiple=True, metavar="TAG",
+                     help="Runs with this tag; repeated: all."),
+        click.option("--text", default="", help="Found in id, name, algorithm, environment or note."),
+        click.option("--status", "states", multiple=True, metavar="STATUS",
+                     help="queued, starting, running, paused, faulted, finished, completed … (also INIT … TERM)."),
+        click.option("--outcome", "outcomes", multiple=True, type=click.Choice(_OUTCOMES), help="How they ended."),
+        click.option("--filter", "filter_name", metavar="NAME", help="A filter saved by `mosaic runs --save-filter`."),
+        click.option("--archived", is_flag=True, help="Archived runs too."),
+        click.option(*limit, type=click.IntRange(min=1), metavar="N", help="The newest N of them."),
+    )  # fmt: skip
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 def run_selection(command: Command) -> Command:
     """RUN... and the conditions, as options of a click command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return _optional_runs(run_conditions()(command))
+
+
+def runs_to_change(command: Command) -> Command:
+    """The same for a command that changes what it finds, so that it asks first."""
+    return _optional_runs(run_conditions("--with-tag", "--tag")(yes_option(command)))
+
+
+_optional_runs = click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=complete_run)
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
 def select_runs(client: TrainerClient, selection: Selection) -> list[pb.Run]:
@@ -71,45 +99,140 @@ def select_runs(client: TrainerClient, selection: Selection) -> list[pb.Run]:
 
     Raise UsageError when they said nothing, or nothing fits.
     """
-    if selection.runs and selection.has_conditions:
+    if (named := _named(client, selection, selection.has_conditions)) is not None:
+        return named
+    from gym_gui.services.analytics.configurations import configuration_of
+    from gym_gui.services.trainer.client import WITHOUT_TRAINING
+
+    found, _ = list_runs(client, conditions_of(client, selection))
+    # The curves of the others count episodes: they are shown when somebody names them.
+    found = [run for run in found if configuration_of(run).mode not in WITHOUT_TRAINING]
+    return _found(found[: selection.limit][::-1])
+
+
+def select_to_change(
+    client: TrainerClient, selection: Selection, verb: str, *, yes: bool, fits: Callable[[pb.Run], bool], unfit: str,
+    for_good: bool = False,
+) -> list[pb.Run]:  # fmt: skip
+    """The runs to change; those chosen by conditions are counted and confirmed, `unfit` says why some are left out.
+
+    What is done `for_good` is confirmed also for runs that were named.
+    """
+    found = _named(client, selection, selection.narrows)
+    if found is None:
+        matching, _ = list_runs(client, conditions_of(client, selection))
+        found = _found([run for run in matching if fits(run)][: selection.limit])
+        if left := sum(not fits(run) for run in matching):
+            say(f"left out: {formats.plural(left, 'run')} ({unfit})")
+    elif not for_good:
+        return found
+    _confirm(found, verb, yes=yes, for_good=for_good)
+    return found
+
+
+def _confirm(runs: Sequence[pb.Run], verb: str, *, yes: bool, for_good: bool) -> None:
+    """List the runs and ask; raise unless the answer is yes."""
+    from gym_gui.wording.run_view import title_of
+
+    for run in runs[:_SHOWN_BEFORE_ASKING]:
+        say(f"{run.run_id}  {title_of(run)}  {run.name}  {formats.size(run.size_bytes)}")
+    if len(runs) > _SHOWN_BEFORE_ASKING:
+        say(f"… and {formats.plural(len(runs) - _SHOWN_BEFORE_ASKING, 'more run')}")
+    if yes:
+        return
+    number = formats.plural(len(runs), "run")
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"this would {verb} {number}; --yes says that you mean it")
+    size = f" ({formats.size(sum(run.size_bytes for run in runs))}) for good" if for_good else ""
+    if not click.confirm(f"{verb.capitalize()} {number}{size}?", err=True):
+        raise click.ClickException("nothing was changed")
+
+
+def _named(client: TrainerClient, selection: Selection, has_conditions: bool) -> list[pb.Run] | None:
+    if selection.runs and has_conditions:
         raise click.UsageError("name the runs, or say what they have in common; not both")
     if selection.runs:
         return find_runs(client, selection.runs)
-    if not selection.has_conditions:
+    if not has_conditions:
         raise click.UsageError(
             "which runs? Name them, or say what they have in common: --algo, --env, --with-tag, --text, --filter … "
             "(`mosaic runs` lists them)"
         )
-    found = _matching(client, selection)
-    if not found:
+    return None
+
+
+def _found(runs: list[pb.Run]) -> list[pb.Run]:
+    if not runs:
         raise click.UsageError("no run fits; `mosaic runs` lists those there are")
-    return found
+    return runs
 
 
-def _matching(client: TrainerClient, selection: Selection) -> list[pb.Run]:
-    from gym_gui.cli.runs import check_filter, status_words
-    from gym_gui.services.analytics.configurations import configuration_of
+# ---------------------------------------------------------------- conditions
 
-    statuses, outcomes = status_words(selection.states)
-    query: dict[str, Any] = {
-        "statuses": statuses, "outcomes": outcomes, "tags": list(selection.run_tags), "text": selection.text,
-        "include_archived": selection.archived,
+
+def conditions_of(client: TrainerClient, selection: Selection) -> dict[str, Any]:
+    """The conditions as a filter is saved; what was not given comes from the saved filter, if one is named."""
+    statuses, ends = status_words(selection.states)
+    conditions: dict[str, Any] = {
+        "statuses": statuses, "outcomes": list(dict.fromkeys([*selection.outcomes, *ends])),
+        "tags": list(selection.run_tags), "text": selection.text, "include_archived": selection.archived,
+        "algos": list(selection.algos), "env_ids": list(selection.env_ids),
     }  # fmt: skip
     if selection.filter_name:
         saved = client.filters()
         check_filter(selection.filter_name, saved)
-        query = {key: value or saved[selection.filter_name].get(key, value) for key, value in query.items()}
-    found = [
-        run
-        for run in client.list(**query).runs
-        if _fits(run.algo, selection.algos) and _fits(run.env_id, selection.env_ids)
-        if configuration_of(run).mode not in _NOT_TRAINING
-    ]
-    return found[: selection.limit][::-1]
+        conditions = {key: value or saved[selection.filter_name].get(key, value) for key, value in conditions.items()}
+    return conditions
+
+
+def list_runs(client: TrainerClient, conditions: dict[str, Any], limit: int = 0) -> tuple[list[pb.Run], int]:
+    """The runs that fit, newest first and at most `limit` (0: all), and how many fit."""
+    query = dict(conditions)
+    algos, env_ids = query.pop("algos"), query.pop("env_ids")
+    is_narrower = bool(algos or env_ids)
+    answer = client.list(**query, limit=0 if is_narrower else limit)
+    if not is_narrower:
+        return list(answer.runs), answer.matching
+    found = [run for run in answer.runs if _fits(run.algo, algos) and _fits(run.env_id, env_ids)]
+    return found[: limit or None], len(found)
 
 
 def _fits(value: str, patterns: Sequence[str]) -> bool:
     return not patterns or any(fnmatchcase(value, pattern) for pattern in patterns)
+
+
+def check_filter(name: str, saved: dict[str, Any]) -> None:
+    if name not in saved:
+        from mosaic_wire.worker_spec import nearest
+
+        close = nearest(name, saved)
+        raise click.UsageError(f"there is no filter {name!r}" + (f"; did you mean {close!r}?" if close else ""))
+
+
+def status_words(texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Statuses and outcomes: people do not tell the two apart, so --status takes both."""
+    words = [word for text in texts for word in text.split(",")]
+    return _status_names([word for word in words if word not in _OUTCOMES]), [w for w in words if w in _OUTCOMES]
+
+
+def _status_names(words: Sequence[str]) -> list[str]:
+    """States as people or documents name them."""
+    from gym_gui.wording.run_view import STATE_WORDS
+
+    aliases = {"EXECUTING": "EXEC", "TERMINATED": "TERM", "TRAINING": "EXEC"}
+    names: list[str] = []
+    for word in words:
+        upper = aliases.get(word.upper(), word.upper())
+        fitting = [status for status, name in STATE_WORDS.items() if upper == status or word.lower() == name]
+        if not fitting:
+            from mosaic_wire.worker_spec import nearest
+
+            known = [*dict.fromkeys(STATE_WORDS.values()), *_OUTCOMES]
+            close = nearest(word, [*known, *STATE_WORDS])
+            hint = f"; did you mean {close!r}?" if close else ""
+            raise click.UsageError(f"--status: expected {', '.join(known)}, not {word!r}{hint}")
+        names.extend(fitting)
+    return names
 
 
 def say_left_out(missing: Sequence[pb.Run], what: str) -> None:

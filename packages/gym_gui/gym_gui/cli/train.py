@@ -16,6 +16,7 @@ from gym_gui.cli.flags import OWN_FIELDS, default_of, flag_help, parse_flags
 from gym_gui.cli.listing import write_json
 from gym_gui.cli.scripts import OWN, UPSTREAM, choose_script, is_script
 from gym_gui.cli.values import Minutes, Seeds, Steps
+from gym_gui.services.run_configs import seed_name
 from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import run_document, short_id, title_of
@@ -227,9 +228,8 @@ def _config(order: Order, seed: int | None, options: dict[str, Any]) -> dict[str
         "max_wallclock_minutes": options["max_wallclock"],
     }
     scheduling = {"priority": options["priority"], "retries": options["retries"]}
-    name = options["name"]
-    if name and len(order.seeds) > 1:
-        name = f"{name}-s{seed}"
+    given = options["name"] or str(order.parameters.get("exp_name") or "")
+    name = seed_name(given, order.spec.name, order.algorithm.name, seed, order.seeds)
     return {
         **({"run_name": name} if name else {}),
         "resources": {key: value for key, value in resources.items() if value is not None},

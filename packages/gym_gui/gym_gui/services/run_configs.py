@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,15 @@ from gym_gui.services.trainer.secrets import to_environment
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
 
-_MADE_UP_NAME = re.compile(r".+-\d{8}-\d{6}")
+MADE_UP_NAME = re.compile(r".+-\d{8}-\d{6}(-s\d+)?")
 """A name the daemon chose: the clone gets one of its own time"""
+
+
+def seed_name(name: str, worker: str, algo: str, seed: int | None, seeds: Sequence[int | None]) -> str:
+    """The name of the run with this seed: of several, each has its own; empty: the daemon chooses one."""
+    if len(seeds) < 2:
+        return name
+    return f"{name or f'{worker}-{algo}-' + time.strftime('%Y%m%d-%H%M%S')}-s{seed}"
 
 
 class ConfigUnreadable(ValueError):
@@ -48,7 +56,7 @@ def config_of(run: pb.Run) -> RunConfig:
     document = _without_id(document, run.run_id)
     worker = document["metadata"]["worker"]["config"]
     worker["run_id"] = RUN_ID_PLACEHOLDER
-    if _MADE_UP_NAME.fullmatch(str(document.get("run_name") or "")):
+    if MADE_UP_NAME.fullmatch(str(document.get("run_name") or "")):
         document["run_name"] = None
     notices = _use_the_copied_script(worker.get("extras") or {}, Path(run.run_dir))
     return RunConfig({key: value for key, value in document.items() if value is not None}, notices)

@@ -51,6 +51,8 @@ __all__ = ["RpcStream", "StartedDaemon", "TrainerClient", "start_daemon"]
 T = TypeVar("T")
 
 _CHUNK_BYTES = 1 << 20
+WITHOUT_TRAINING = ("policy_eval", "interactive")
+"""Modes of runs that play a policy or a game"""
 _MIN_SUFFIX = 4
 """Ids of one day begin alike, so people also abbreviate from the end; fewer characters would hit by chance."""
 _CHANNEL_OPTIONS = [
@@ -147,21 +149,32 @@ class TrainerClient:
         return self._call(self._stub.GetRun, pb.RunRequest(run_id=run_id))
 
     def find(self, text: str) -> pb.Run:
-        """The run that a person means: a full id, its beginning, its last characters (at least 4), `last` or `@`."""
+        """The run that a person means: an id, its beginning, its last 4 or more characters, a name, `last` or `@`."""
         if text in ("last", "@"):
-            newest = self.list(limit=1, include_archived=True).runs
-            if not newest:
-                raise RunNotFound(text)
-            return newest[0]
-        wanted = text.strip().upper()
-        if is_run_id(wanted):
-            return self.get(wanted)
-        found = {run.run_id: run for run in self._abbreviated(wanted)}
+            return self._last_started(text)
+        wanted = text.strip()
+        if is_run_id(wanted.upper()):
+            return self.get(wanted.upper())
+        found = {run.run_id: run for run in self._abbreviated(wanted.upper())}
+        if len(found) != 1 and wanted:
+            # An id wins over a name; the text search is wider than the name, hence the check here.
+            named = self.list(text=wanted, include_archived=True).runs
+            found = {run.run_id: run for run in named if run.name == wanted} or found
         if len(found) > 1:
             raise AmbiguousRunId(text, sorted(found, reverse=True))
         if not found:
             raise RunNotFound(text)
         return next(iter(found.values()))
+
+    def _last_started(self, word: str) -> pb.Run:
+        """The newest run that the user started: no evaluation, baseline, trial or game."""
+        for limit in (20, 1000, 0):  # behind a sweep lie its trials
+            runs = self.list(limit=limit, include_archived=True).runs
+            if (found := next((run for run in runs if _is_started_by_user(run)), None)) is not None:
+                return found
+            if len(runs) < limit:
+                break
+        raise RunNotFound(word)
 
     def _abbreviated(self, wanted: str) -> Iterator[pb.Run]:
         if not wanted.isalnum() or len(wanted) > 26:
@@ -394,6 +407,11 @@ class TrainerClient:
             run_id=getattr(request, "run_id", ""),
             unreachable=self._describe_silence() if silent else "the call was cancelled",
         )
+
+
+def _is_started_by_user(run: pb.Run) -> bool:
+    extras = json.loads(run.extras_json or "{}")
+    return not run.submitted_by and run.worker_type != "human" and extras.get("mode") not in WITHOUT_TRAINING
 
 
 def list_of(values: Iterable[str]) -> list[str]:

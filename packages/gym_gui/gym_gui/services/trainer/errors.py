@@ -4,7 +4,7 @@ TrainerError
 ├── InvalidTransition      an event that cannot happen in this state
 ├── StaleRun               somebody else changed the run first (compare-and-swap lost)
 ├── RunNotFound
-├── AmbiguousRunId         an abbreviation fits several runs
+├── AmbiguousRunId         an abbreviation or a name fits several runs
 ├── InvalidConfig          a submitted config has problems (all of them listed)
 ├── UnknownWorker          no worker of this name is installed
 ├── SecretStoreError       secrets cannot be kept or read back
@@ -56,12 +56,12 @@ class RunNotFound(TrainerError):
 
 
 class AmbiguousRunId(TrainerError):
-    """An abbreviated id fits several runs."""
+    """An abbreviated id, or a name, fits several runs."""
 
     def __init__(self, prefix: str, matches: Sequence[str]) -> None:
         self.prefix, self.matches = prefix, tuple(matches)
         shown = ", ".join(self.matches[:5]) + (" …" if len(self.matches) > 5 else "")
-        super().__init__(f"{prefix!r} fits {len(self.matches)} runs: {shown}; give more characters")
+        super().__init__(f"{prefix!r} fits {len(self.matches)} runs: {shown}; give more of its id")
 
 
 class InvalidConfig(TrainerError):

@@ -15,6 +15,8 @@ from mosaic_wire.redaction import is_secret_key, redact_text
 from mosaic_wire.worker_config import RUN_ID_PLACEHOLDER
 from mosaic_wire.worker_spec import WorkerSpec
 
+from gym_gui.services.run_configs import MADE_UP_NAME, seed_name
+
 FASTLANE_MODES = ("single", "grid")
 FASTLANE_EXTRAS = {
     "mode": "fastlane_video_mode", "slot": "fastlane_slot", "grid_limit": "fastlane_grid_limit",
@@ -139,7 +141,7 @@ def _config(order: TrainOrder, seed: int | None, spec: WorkerSpec | None) -> dic
         **({"worker_id": order.worker_id} if order.worker_id else {}),
         "extras": extras,
     }  # fmt: skip
-    name = f"{order.run_name}-s{seed}" if order.run_name and len(order.seeds) > 1 else order.run_name
+    name = seed_name(order.run_name, order.worker_type, order.algo, seed, order.seeds)
     limits = {"memory_mb": order.memory_mb, "max_wallclock_minutes": order.max_wallclock_minutes}
     module = {"module": spec.module} if spec is not None else {}
     return {
@@ -212,7 +214,7 @@ def _order_of_several(documents: Sequence[Any]) -> TrainOrder:
     seeds = tuple(seed for order in orders for seed in order.seeds)
     name, suffix = orders[0].run_name, f"-s{seeds[0]}"
     if len(orders) > 1 and name.endswith(suffix):
-        name = name.removesuffix(suffix)
+        name = "" if MADE_UP_NAME.fullmatch(name) else name.removesuffix(suffix)
     return replace(orders[0], seeds=seeds, run_name=name)
 
 
