@@ -190,7 +190,8 @@ def _end(processes: set[psutil.Process]) -> None:
 
 
 def _segments() -> set[Path]:
-    return set(SHARED_MEMORY.glob(SEGMENT_PATTERN))
+    found = {*SHARED_MEMORY.glob(SEGMENT_PATTERN), *SHARED_MEMORY.glob(f"{SEGMENT_PATTERN}/*")}
+    return {path for path in found if not path.is_dir()}  # each user has one folder for frames, which stays
 
 
 def _segments_left(before: set[Path]) -> set[Path]:

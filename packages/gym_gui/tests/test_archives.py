@@ -29,6 +29,7 @@ from gym_gui.services.trainer.fsm import RunEvent, RunOutcome, RunStatus
 from gym_gui.services.trainer.records import NewRun, Parent, RunRecord, StoryEvent
 from gym_gui.services.trainer.registry import RunRegistry
 from mosaic_wire.files import write_json_atomically
+from mosaic_wire.frames import fastlane_path
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import Home
 
@@ -556,14 +557,14 @@ def _unpacks_to(packed: bytes, expected: bytes) -> bool:
 
 
 def test_size_and_deletion_cover_every_place_of_a_run(home, run):
-    segment = Path("/dev/shm") / f"mosaic-{run.run_id}-0"
+    segment = fastlane_path(run.run_id)
     segment.write_bytes(bytes(4096))
-    neighbour = Path("/dev/shm") / f"mosaic-{new_run_id()}"
+    neighbour = fastlane_path(new_run_id())
     neighbour.write_bytes(b"x")
     try:
         size = size_of_run(home, run.run_id)
         assert size > 300_000
-        assert delete_run_files(home, run.run_id) == size + 4096
+        assert delete_run_files(home, run.run_id) == size
         assert not list(home.root.rglob(f"*{run.run_id}*"))
         assert not segment.exists()
         assert neighbour.exists()

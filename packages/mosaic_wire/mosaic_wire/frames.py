@@ -15,14 +15,19 @@ before it is used: the file may be damaged, or somebody's trick.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import secrets
+import stat
 import struct
+import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 MAGIC = b"MOSAICFL"
 VERSION = 1
@@ -70,13 +75,34 @@ class Frame:
 
 
 def fastlane_path(run_id: str) -> Path:
-    """Where the pictures of a run are: in memory where there is a file system for it."""
-    return Path("/dev/shm" if os.path.isdir("/dev/shm") else "/tmp") / f"mosaic-fastlane-{run_id}"
+    """Where the frames of a run are: in memory where there is a file system for it."""
+    return _frames_folder() / f"mosaic-fastlane-{run_id}"
 
 
 def interactive_frame_path(run_id: str) -> Path:
-    """Where an interactive run puts the picture that goes with its latest answer."""
-    return fastlane_path(run_id).with_name(f"mosaic-{run_id}-frame")
+    """Where an interactive run puts the frame that goes with its latest answer."""
+    return _frames_folder() / f"mosaic-{run_id}-frame"
+
+
+def _frames_folder() -> Path:
+    """Return a folder of this user alone.
+
+    Run ids show in the process list: in a folder that everybody may write to, another user could create a run's file
+    first. One who takes the usual name of the folder only makes us use another.
+    """
+    shared = Path("/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir())
+    usual = shared / f"mosaic-{os.getuid()}"
+    with suppress(OSError):
+        usual.mkdir(mode=0o700)
+    for folder in (usual, *sorted(shared.glob(f"{usual.name}-*"))):
+        with suppress(OSError):
+            status = folder.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
+                return folder
+    try:
+        return Path(tempfile.mkdtemp(prefix=f"{usual.name}-", dir=shared))
+    except OSError:
+        return usual  # nothing can be written there: the writer says so, and readers find nothing
 
 
 class _Mapped:
@@ -108,7 +134,11 @@ def slot_start(slot: int, slot_bytes: int) -> int:
 
 
 class FrameWriter:
-    """The one writer of a run. Its file is made with the first picture (or notice) and removed by `close`."""
+    """The one writer of a run. Its file is removed by `close`.
+
+    Frames are a luxury: when the file cannot be made (shared memory is full or read-only) the writer logs that once
+    and publishes nothing more; whoever trains never notices.
+    """
 
     def __init__(self, path: Path, *, interval_s: float = DEFAULT_INTERVAL_S) -> None:
         self.path = path
@@ -126,18 +156,19 @@ class FrameWriter:
     @property
     def is_watched(self) -> bool:
         """Whether a viewer has looked in the last moment."""
-        assert self._mapped is not None
-        return time.monotonic() - self._mapped.doubles[_SEEN_AT] < VIEWER_GONE_S
+        return self._mapped is not None and time.monotonic() - self._mapped.doubles[_SEEN_AT] < VIEWER_GONE_S
 
     def is_due(self) -> bool:
         """Whether somebody watches and the next picture's time has come; ask before drawing it."""
-        assert self._mapped is not None
+        if self._mapped is None:
+            return False
         seen, now = self._mapped.doubles[_SEEN_AT], time.monotonic()
         return now - seen < VIEWER_GONE_S and now >= self._not_before
 
     def drawn(self, seconds: float) -> None:
         """Say how long drawing took; the next picture waits so that this stays a small share of the time."""
-        assert self._mapped is not None
+        if self._mapped is None:
+            return
         self._mapped.doubles[_DRAWING] += seconds
         wanted = self._mapped.doubles[_INTERVAL]
         interval = max(self._interval_s, wanted if 0 < wanted < 60 else 0.0)
@@ -151,13 +182,15 @@ class FrameWriter:
 
     def tell(self, *, last_reward: float, rolling_return: float, step_rate_hz: float) -> None:
         """The figures beside the picture."""
-        assert self._mapped is not None
+        if self._mapped is None:
+            return
         doubles = self._mapped.doubles
         doubles[_LAST_REWARD], doubles[_ROLLING_RETURN], doubles[_STEP_RATE] = last_reward, rolling_return, step_rate_hz
 
     def notice(self, text: str) -> None:
         """Words instead of a picture: why there is none."""
-        assert self._mapped is not None
+        if self._mapped is None:
+            return
         data = text.encode("utf-8", "replace")[:NOTICE_BYTES]
         self._mapped.bytes[_NOTICE_AT : _NOTICE_AT + len(data)] = data
         self._identify(len(data))
@@ -167,9 +200,10 @@ class FrameWriter:
         view = memoryview(pixels).cast("B")
         if not (0 < width <= LARGEST_SIDE and 0 < height <= LARGEST_SIDE) or len(view) != 3 * width * height:
             raise ValueError(f"{len(view)} bytes are no picture of {width} × {height}")
-        if len(view) > self._slot_bytes:
+        if len(view) > self._slot_bytes and self._mapped is not None:
             self._make(len(view))
-        assert self._mapped is not None
+        if self._mapped is None:
+            return
         self._number += 1
         slot = self._number % SLOTS
         counter = self._counters[slot]
@@ -184,6 +218,13 @@ class FrameWriter:
 
     def _make(self, slot_bytes: int) -> None:
         """Make the file, or a larger one in its place; readers notice and open the new one."""
+        try:
+            self._make_file(slot_bytes)
+        except OSError as error:
+            logger.warning("no live frames: %s cannot be used: %s", self.path.parent, error.strerror or error)
+            self.close()
+
+    def _make_file(self, slot_bytes: int) -> None:
         slot_bytes = -(-slot_bytes // _ALIGNMENT) * _ALIGNMENT
         size = slot_start(SLOTS, slot_bytes)
         temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")

@@ -20,6 +20,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from mosaic_wire.frames import interactive_frame_path
@@ -347,7 +348,8 @@ class FrameSink:
         height, width, _ = picture.shape
         size = {"mode": "rgb_array", "width": width, "height": height}
         if kind == "shm":
-            return {**size, "encoding": "raw", "path": self._write(picture)}
+            with suppress(OSError):  # full or read-only shared memory: the frame travels in the message
+                return {**size, "encoding": "raw", "path": self._write(picture)}
         return {**size, "encoding": "png", "data": base64.b64encode(png(picture)).decode()}
 
     def _write(self, picture: Any) -> str:

@@ -199,7 +199,7 @@ def test_an_environment_that_kills_its_process_loses_nothing_that_was_played(sta
         player.ask("step", action=1)
     assert worker.wait() == -signal.SIGSEGV
     player.leave()
-    for left in Path("/dev/shm").glob(f"mosaic-*{worker.run_id}*"):
+    for left in Path("/dev/shm").rglob(f"mosaic-*{worker.run_id}*"):
         left.unlink()  # the daemon would
 
 

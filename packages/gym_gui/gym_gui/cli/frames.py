@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gym_gui.services.trainer.client import TrainerClient
 
 _MOVING = (".gif", ".webp", ".png")
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
 """How long a run may show nothing before we give up"""
 
 

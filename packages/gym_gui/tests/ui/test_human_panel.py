@@ -145,7 +145,7 @@ def test_a_killed_environment_is_a_banner_and_the_window_goes_on(
     assert again != run_id
     assert panel.banner.text == ""
     press(qtbot, panel, Key.Key_Left)
-    assert not list(Path("/dev/shm").glob(f"mosaic-*{run_id}*"))
+    assert not list(Path("/dev/shm").rglob(f"mosaic-*{run_id}*"))
 
 
 def test_real_time_goes_on_by_itself_at_the_chosen_pace_and_shows_on_fastlane(qtbot, panel: HumanPanel) -> None:

@@ -8,10 +8,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from mosaic_wire.frames import remove_frames
 from mosaic_wire.ids import check_run_id
 from mosaic_wire.paths import Home
-
-SHARED_MEMORY = Path("/dev/shm")
 
 
 def places_of_run(home: Home, run_id: str) -> dict[str, Path]:
@@ -33,13 +32,13 @@ def size_of_run(home: Home, run_id: str) -> int:
 
 
 def delete_run_files(home: Home, run_id: str) -> int:
-    """Remove every file of a run and its shared memory; return the bytes that became free.
+    """Remove every file of a run and its frames in shared memory; return the bytes that became free on the disk.
 
     Parts that are not there are skipped, so a deletion that was cut short can be asked for again.
     """
-    places = [*places_of_run(home, run_id).values(), *_shared_memory(run_id)]
+    remove_frames(run_id)
     freed = 0
-    for place in places:
+    for place in places_of_run(home, run_id).values():
         size = _size(place)
         remove(place)
         freed += size
@@ -92,15 +91,3 @@ def _folders(top: Path) -> Iterator[Path]:
                 waiting += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
         except (FileNotFoundError, PermissionError):
             continue
-
-
-def _shared_memory(run_id: str) -> list[Path]:
-    if not SHARED_MEMORY.is_dir():
-        return []
-    prefix = f"mosaic-{run_id}"
-    with os.scandir(SHARED_MEMORY) as entries:
-        return [
-            Path(entry.path)
-            for entry in entries
-            if entry.name.startswith(prefix) and entry.is_file(follow_symlinks=False)
-        ]
