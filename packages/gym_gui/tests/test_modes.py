@@ -131,12 +131,20 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
 # -- requirement sets
 
 
+def test_removing_a_requirement_set_frees_its_folder(home):
+    generation = home.trainer / "venvs" / "minigrid" / "0123456789abcdef"
+    generation.mkdir(parents=True)
+    subprocess.run([sys.executable, "-m", "gym_gui", "extras", "remove", "minigrid"], timeout=120, check=True)
+    assert not generation.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (["extras", "check", "minigrid"], 1, "requirement set 'minigrid' is not installed"),
         (["extras", "list"], 0, "minigrid"),
         (["extras", "install", "minigird"], 2, "minigrid"),
+        (["extras", "remove", "minigird"], 2, "minigrid"),
         (["resume"], 2, "which run"),
         (["resume", "--checkpoint", "/nowhere"], 2, "there is no /nowhere"),
     ],

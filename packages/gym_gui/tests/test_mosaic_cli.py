@@ -351,6 +351,15 @@ def test_workers_and_algorithms_are_listed(mosaic, fake_trainer):
     assert "did you mean 'CartPole-v1'?" in wrong.err
 
 
+def test_environments_are_listed_by_family_and_text(mosaic, fake_trainer):
+    listed = mosaic("envs", "--json").json
+    assert {entry["env_id"] for entry in listed} >= {"CartPole-v1", "Acrobot-v1", "LunarLander-v3"}
+    assert [entry["env_id"] for entry in mosaic("envs", "--family", "box2d", "--json").json] == ["LunarLander-v3"]
+    assert mosaic("envs", "--search", "acro").out.splitlines()[1].split() == ["Acrobot-v1", "Classic", "control"]
+    ended = mosaic("envs", "--family", "chess")
+    assert (ended.code, "there is no family 'chess'; there are Classic control, Box2D" in ended.err) == (2, True)
+
+
 def test_the_daemons_state_has_its_pid(mosaic, fake_trainer):
     status = mosaic("daemon", "status", "--json").json
     assert status["running"] is True

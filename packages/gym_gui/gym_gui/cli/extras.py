@@ -15,7 +15,7 @@ from gym_gui.cli.context import Cli, json_option, pass_cli
 
 @click.group()
 def extras_command() -> None:
-    """Requirement sets: list, install and check them."""
+    """Requirement sets: list, install, check and remove them."""
 
 
 @extras_command.command("list")
@@ -42,6 +42,15 @@ def install_command(cli: Cli, /, sets: tuple[str, ...], as_json: bool) -> int:
 def check_command(cli: Cli, /, sets: tuple[str, ...], as_json: bool) -> int:
     """Say whether sets are ready; nothing is installed. Exit code 1: one is not."""
     return _run(cli, ["--check", *(["--set", ",".join(sets)] if sets else [])], as_json=as_json)
+
+
+@extras_command.command("remove")
+@click.argument("sets", metavar="SET...", nargs=-1, required=True)
+@json_option
+@pass_cli
+def remove_command(cli: Cli, /, sets: tuple[str, ...], as_json: bool) -> int:
+    """Remove sets and free their space; one that a run uses now stays."""
+    return _run(cli, ["--remove", "--set", ",".join(sets)], as_json=as_json)
 
 
 def _run(cli: Cli, words: Sequence[str], *, as_json: bool) -> int:
