@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from gym_gui.Algo_docs.cleanrl_worker.glossary import GLOSSARY
+from mosaic_wire.worker_spec import AlgorithmSpec
 
 
 @dataclass(frozen=True)
@@ -36,30 +33,24 @@ class Page:
     """What is easy to get wrong"""
 
 
-@cache
-def parameters() -> dict[str, dict[str, tuple[str, Any]]]:
-    """Flags of CleanRL's scripts: name → (type, default)."""
-    text = Path(__file__).with_name("parameters.json").read_text(encoding="utf-8")
-    return {algo: {name: tuple(entry) for name, entry in flags.items()} for algo, flags in json.loads(text).items()}
-
-
-def render(algo: str, page: Page, *, is_ours: bool) -> str:
-    """The page as an HTML fragment."""
-    parts = [f"<h2>{_text(page.title)}</h2>", f"<p>{_text(page.what)}</p>", _state(algo, is_ours=is_ours)]
+def render(algorithm: AlgorithmSpec, page: Page) -> str:
+    """Return the page as an HTML fragment; its flags are those that the worker describes."""
+    parts = [f"<h2>{_text(page.title)}</h2>", f"<p>{_text(page.what)}</p>", _state(algorithm)]
     parts += ["<h3>Where to begin</h3>", _advice_table(page.advice)]
     if page.remarks:
         parts += ["<h3>Worth knowing</h3>", "<ul>", *(f"<li>{_text(line)}</li>" for line in page.remarks), "</ul>"]
-    parts += ["<h3>Parameters</h3>", _parameter_table(algo)]
+    if algorithm.fields:
+        parts += ["<h3>Parameters</h3>", _parameter_table(algorithm)]
     return "\n".join(parts) + "\n"
 
 
-def _state(algo: str, *, is_ours: bool) -> str:
-    if is_ours:
-        return f"<p>Implemented by MOSAIC: <code>mosaic train {algo} ENV</code>.</p>"
+def _state(algorithm: AlgorithmSpec) -> str:
+    if algorithm.fields:
+        return f"<p>Implemented by MOSAIC: <code>mosaic train {algorithm.name} ENV</code>.</p>"
     return (
         "<p><b>Not implemented by MOSAIC yet.</b> CleanRL's own script runs unmodified: "
-        f"<code>mosaic train {algo} ENV --source upstream</code>, with a checkout named by CLEANRL_HOME and the "
-        "requirement set it needs. Such a run can be watched, cancelled and paused, but not resumed.</p>"
+        f"<code>mosaic train {algorithm.name} ENV --source upstream</code>, with a checkout named by CLEANRL_HOME and "
+        "the requirement set it needs. Such a run can be watched, cancelled and paused, but not resumed.</p>"
     )
 
 
@@ -69,11 +60,8 @@ def _advice_table(advice: tuple[Advice, ...]) -> str:
     return _table(head, rows)
 
 
-def _parameter_table(algo: str) -> str:
-    rows = [
-        (f"--{name.replace('_', '-')}", kind, _default(default), GLOSSARY[name])
-        for name, (kind, default) in parameters()[algo].items()
-    ]
+def _parameter_table(algorithm: AlgorithmSpec) -> str:
+    rows = [(field.flag, field.kind, _default(field.default), field.help) for field in algorithm.fields]
     return _table(("flag", "type", "default", "meaning"), rows)
 
 

@@ -9,7 +9,7 @@ from mosaic_wire.capabilities import Lane
 from mosaic_wire.paths import Home
 from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec
 
-from gym_gui.Algo_docs.cleanrl_worker import documented, help_for
+from gym_gui.Algo_docs.cleanrl_worker import PAGES, help_for
 from gym_gui.ui.presenters.workers.base import WorkerPresenter
 from gym_gui.ui.presenters.workers.order import TrainOrder
 from gym_gui.ui.workers.environment_families import family_of
@@ -55,7 +55,7 @@ class CleanRlWorkerPresenter(WorkerPresenter):
     has_dry_run = True
 
     def help_page(self, algorithm: AlgorithmSpec) -> str:
-        return help_for(algorithm.name) if algorithm.name in documented() else super().help_page(algorithm)
+        return help_for(algorithm) if algorithm.name in PAGES else super().help_page(algorithm)
 
     def dry_run(self, config: Mapping[str, Any], home: Home) -> tuple[bool, str]:
         return run_cleanrl_dry_run(config, home=home)
