@@ -1,6 +1,6 @@
 """Names of the environment variables that processes of MOSAIC hand to each other.
 
-The only place where these names are spelled; `compat.md` of the design lists those that stay compatible.
+The only place where these names are spelled. None is ever renamed: workers of other people read them.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class CheckpointEntry:
 
 @dataclass(frozen=True)
 class AnalyticsManifest:
-    """Keys are those of `compat.md`; unknown keys of a newer writer survive a rewrite in `extra`."""
+    """Keys are never renamed; unknown keys of a newer writer survive a rewrite in `extra`."""
 
     run_id: str
     worker_type: str = ""

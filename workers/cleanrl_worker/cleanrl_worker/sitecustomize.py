@@ -50,16 +50,12 @@ EnvironmentWrapper = Callable[[Any], Any]
 environment_wrappers: list[EnvironmentWrapper] = []
 """Each gets what `gym.make` of gymnasium or old gym made, and returns what the script shall get"""
 
-vector_observers: list[Callable[[Any], None]] = []
-"""Each is shown every vector environment (Sync, Async, envpool) once it is made"""
-
 
 # ------------------------------------------------------------------ installing
 
 _settings: HookSettings | None = None
 _writers: list[Any] = []
 """Kept: a script that is over has let go of them, and what they hold would be lost"""
-_observing = False
 
 
 def install(settings: HookSettings) -> None:
@@ -212,41 +208,6 @@ def _patch_make(module: ModuleType) -> None:
         return environment
 
     module.make = make  # type: ignore[attr-defined]
-    if hasattr(module, "make_vec"):
-        module.make_vec = _observed(module.make_vec)  # type: ignore[attr-defined]
-
-
-def _patch_vector_class(name: str) -> Callable[[ModuleType], None]:
-    def patch(module: ModuleType) -> None:
-        vector = getattr(module, name)
-        vector.__init__ = _observed(vector.__init__, is_constructor=True)
-
-    return patch
-
-
-def _patch_envpool(module: ModuleType) -> None:
-    for name in ("make", "make_gym", "make_gymnasium", "make_dm"):
-        if hasattr(module, name):
-            setattr(module, name, _observed(getattr(module, name)))
-
-
-def _observed(original: Callable[..., Any], *, is_constructor: bool = False) -> Callable[..., Any]:
-    """Call `original` and show the observers what it made, the outermost maker only."""
-
-    @functools.wraps(original)
-    def maker(*args: Any, **kwargs: Any) -> Any:
-        global _observing
-        inner, _observing = _observing, True
-        try:
-            made = original(*args, **kwargs)
-        finally:
-            _observing = inner
-        if not inner:
-            for observe in vector_observers:
-                observe(args[0] if is_constructor else made)
-        return made
-
-    return maker
 
 
 # ------------------------------------------------------------------ environment processes
@@ -278,12 +239,7 @@ _PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "tensorboardX.writer": _patch_summary_writer,
     "wandb": _patch_wandb,
     "gymnasium.envs.registration": _patch_make,
-    "gymnasium.vector.sync_vector_env": _patch_vector_class("SyncVectorEnv"),
-    "gymnasium.vector.async_vector_env": _patch_vector_class("AsyncVectorEnv"),
     "gym.envs.registration": _patch_make,
-    "gym.vector.sync_vector_env": _patch_vector_class("SyncVectorEnv"),
-    "gym.vector.async_vector_env": _patch_vector_class("AsyncVectorEnv"),
-    "envpool": _patch_envpool,
     "multiprocessing.spawn": _patch_spawn,
     "multiprocessing.forkserver": _patch_forkserver,
 }

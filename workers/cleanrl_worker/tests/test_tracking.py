@@ -17,6 +17,7 @@ from cleanrl_worker import cli
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 from cleanrl_worker.requirement_sets import preflight
 from cleanrl_worker.switches import from_artifacts, take_switches
+from cleanrl_worker.testing import lend_sets
 from cleanrl_worker.wandb_settings import is_tracked
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import Home, RunFolder
@@ -24,7 +25,6 @@ from mosaic_wire.testing import wait_until
 
 RUN = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 FAKE = Path(__file__).with_name("fake_wandb")
-REAL_HOME = Path("/tmp/reqsets/home")
 PPO = DEFAULT_ALGO_REGISTRY["ppo"].spec()
 PATIENCE_S = 120
 
@@ -262,12 +262,10 @@ def test_tracking_needs_its_requirement_set(capsys, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (REAL_HOME / "trainer" / "venvs" / "wandb").is_dir(), reason="no requirement set `wandb`")
 def test_the_real_wandb_leaves_an_offline_run_in_the_run_folder(tmp_path):
-    if not preflight(Home(REAL_HOME), ["wandb"]).is_ready:
-        pytest.skip("the requirement set `wandb` is not ready")
+    lend_sets(Home(tmp_path / "home"), "wandb")
     words = ["--algo", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "2048", "--track"]
-    environ = {**os.environ, "MOSAIC_HOME": str(REAL_HOME), "MOSAIC_RUN_DIR": str(tmp_path)}
+    environ = {**os.environ, "MOSAIC_RUN_DIR": str(tmp_path)}
     subprocess.run(
         [sys.executable, "-m", "cleanrl_worker.cli", *words], env=environ, check=True, timeout=300, capture_output=True
     )

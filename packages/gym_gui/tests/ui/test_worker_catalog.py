@@ -133,13 +133,6 @@ def test_a_worker_nobody_wrote_a_presenter_for_goes_by_what_it_said_of_itself() 
     assert presenters.for_run(pb.Run(worker_type="stranger", capabilities_json="{")).lane is Lane.ANALYTICS
 
 
-def test_an_analytics_run_says_where_its_figures_are() -> None:
-    presenter = CleanRlWorkerPresenter()
-    assert "analytics-only" in presenter.live_notice(pb.Run())
-    assert "episodes" in presenter.live_notice(pb.Run(extras_json='{"minimal_telemetry": true}'))
-    assert SpadeBdiWorkerPresenter().live_notice(pb.Run()) == ""
-
-
 # ---------------------------------------------------------------- orders and configs
 
 

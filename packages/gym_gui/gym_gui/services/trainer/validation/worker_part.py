@@ -76,7 +76,7 @@ RESERVED_EXTRAS: Mapping[str, Callable[[Any], str | None]] = {
     "agent": _anything, "env_kwargs": _object, "script_sha256": _text, "no_progress": _text, "no_progress_s": _amount,
     "install_missing": _flag,
 }  # fmt: skip
-"""Extras that are not turned into flags (`compat.md`), and what each must be; every other key is a parameter."""
+"""Extras that are not turned into flags, and what each must be; every other key is a parameter."""
 
 ARTIFACT_HINTS = ("tensorboard", "wandb")
 """Older forms wrote these switches among the extras; they become `artifacts` and are no parameters."""

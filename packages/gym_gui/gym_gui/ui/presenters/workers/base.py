@@ -14,7 +14,6 @@ from typing import Any
 from mosaic_wire.capabilities import Lane
 from mosaic_wire.errors import Problem
 from mosaic_wire.paths import Home
-from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.run_config import TrainRunConfig
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec
 from pydantic import ValidationError
@@ -25,7 +24,6 @@ from gym_gui.ui.presenters.workers.command_line import CommandLine, command_of
 from gym_gui.ui.presenters.workers.order import TrainOrder, configs_of
 from gym_gui.ui.presenters.workers.parameter_groups import MAY_CHANGE_ON_RESUME, grouped
 from gym_gui.ui.workers.environment_families import fits
-from gym_gui.ui.workers.words import PRESENTERS, QT_TRANSLATE_NOOP
 
 TAB_ORDER = ("overview", "live", "charts", "tensorboard", "wandb", "optuna", "story", "logs", "replay", "files")
 """Names of the run page's tabs, in the order they stand; a presenter names those that its runs have"""
@@ -34,16 +32,6 @@ _LIVE_TABS = ("overview", "live", "story", "logs", "replay", "files")
 _ANALYTICS_TABS = TAB_ORDER
 """Those that a run may have; which of charts, TensorBoard, W&B and Optuna it has now, its files say
 (`ui/panels/analytics_tabs.py`)"""
-
-
-_EPISODES_ONLY = QT_TRANSLATE_NOOP(
-    PRESENTERS, "This run sends its episodes, not its steps. Its curves are in the live charts and in TensorBoard."
-)
-_NO_STEPS = QT_TRANSLATE_NOOP(
-    PRESENTERS,
-    "This worker is analytics-only: it sends no steps. Its figures are in the live charts, in TensorBoard and, where "
-    "that is on, in Weights & Biases.",
-)
 
 
 class WorkerPresenter:
@@ -77,15 +65,6 @@ class WorkerPresenter:
         if self.lane is not Lane.TELEMETRY:
             named |= set(self.bootstrap_analytics_tabs())
         return tuple(tab for tab in TAB_ORDER if tab in named)
-
-    def live_notice(self, run: pb.Run) -> str:
-        """What the live-telemetry view says where there is no live telemetry; empty when there is."""
-        if self.lane is not Lane.ANALYTICS:
-            return ""
-        extras = _document(run.extras_json)
-        if extras.get("minimal_telemetry") is True:
-            return _EPISODES_ONLY
-        return _NO_STEPS
 
     # ------------------------------------------------------------------ forms
 
@@ -175,11 +154,3 @@ _PLACES = {
     "scheduling.retries": "retries", "run_name": "run_name", "tags": "tags", "artifacts.wandb": "track_wandb",
     "metadata.worker.worker_id": "worker_id", "metadata.worker.config.seed": "seeds",
 }  # fmt: skip
-
-
-def _document(text: str) -> Mapping[str, Any]:
-    try:
-        found = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
