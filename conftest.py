@@ -19,9 +19,9 @@ from mosaic_wire import env
 from mosaic_wire.paths import Home
 from mosaic_wire.testing import wait_until
 
-LEAVE_S = 5.0
+LEAVE_S = 30.0
 """How long after its end a test's processes and threads may take to be gone."""
-NOBODYS_S = 20.0
+NOBODYS_S = 60.0
 """How long a segment that nobody has open may lie there: a test beside this one may have killed its writer, and its
 daemon be about to remove it."""
 
@@ -83,6 +83,15 @@ def _nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv(env.MOSAIC_CONFIG_HOME, str(tmp_path_factory.mktemp("nobodys-config")))
         patch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _signals_as_in_a_terminal() -> None:
+    """nohup, or a script that starts the tests in the background, would have every process here ignore Ctrl+C."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 from gym_gui.testing import RunningDaemon, random_config
 from measure import print_table, temporary_home
@@ -16,7 +17,7 @@ import json, sys, time
 from pathlib import Path
 from gym_gui import app
 from gym_gui.ui.garbage import GarbageCollection
-from gym_gui.ui.slot_watch import SlotWatch
+from slot_watch import SlotWatch
 from mosaic_wire.paths import find_home
 from PySide6.QtCore import QTimer
 from PySide6.QtWidgets import QApplication
@@ -75,6 +76,7 @@ def main() -> None:
             for run_id in runs:
                 daemon.wait_for(run_id, "EXEC", timeout_s=600)
             own = {"QT_QPA_PLATFORM": "offscreen", "XDG_CONFIG_HOME": str(config_home)}
+            own["PYTHONPATH"] = str(Path(__file__).parent)
             argv = [sys.executable, "-c", WINDOW, str(seconds), runs[-1]]
             done = subprocess.run(
                 argv,

@@ -73,16 +73,16 @@ def run_pytest(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
     (project / "pyproject.toml").write_text(settings.replace('["packages", "workers", "tests"]', '["."]'))
     guards = (ROOT / "conftest.py").read_text()
     for usual, here in (
-        ("LEAVE_S = 5.0", "LEAVE_S = 0.5"),
-        ("NOBODYS_S = 20.0", "NOBODYS_S = 0.5"),
+        ("LEAVE_S = 30.0", "LEAVE_S = 0.5"),
+        ("NOBODYS_S = 60.0", "NOBODYS_S = 0.5"),
         ('SEGMENT_PATTERN = "mosaic-*"', 'SEGMENT_PATTERN = "mosaic-guard-*"'),  # not those of tests beside this one
     ):
         assert usual in guards
         guards = guards.replace(usual, here)
     (project / "conftest.py").write_text(guards)
     (project / "test_it.py").write_text(source)
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "test_it.py"]
-    argv += [f"--basetemp={folder / 'inner'}"]
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    argv += ["-p", "no:pytest-qt", "-p", "no:hypothesispytest", f"--basetemp={folder / 'inner'}", "test_it.py"]
     return subprocess.run(argv, cwd=project, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import importlib.metadata
 import re
@@ -255,3 +256,93 @@ def test_a_planted_import_breaks_its_contract(source_copy, contract, module, pla
             path.write_text(original)
     assert done.returncode == 1, done.stderr
     assert "BROKEN" in done.stdout
+
+
+# ---------------------------------------------------------------- tests that depend on the machine
+
+CLOCKS = {
+    "clock_gettime", "cpu_times", "getrusage", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns",
+    "process_time", "process_time_ns", "thread_time", "thread_time_ns", "time", "time_ns",
+}  # fmt: skip
+TIME_NAMES = re.compile(r"(^|_)(elapsed|took|duration|latency)(_|$)|_ms$|_seconds$")
+
+
+def is_a_time(node: ast.AST, times: set[str]) -> bool:
+    """Whether an expression reads a clock, or something that was computed from one, or is named like a time."""
+    for part in ast.walk(node):
+        name = part.attr if isinstance(part, ast.Attribute) else part.id if isinstance(part, ast.Name) else ""
+        called = part.func.attr if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) else ""
+        if called in CLOCKS or name in times or (name and TIME_NAMES.search(name)):
+            return True
+    return False
+
+
+def times_of(function: ast.AST) -> set[str]:
+    """Names in a function that hold times."""
+    times: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and is_a_time(node.value, times):
+            times |= {part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+        elif isinstance(node, ast.Call) and any(is_a_time(each, times) for each in node.args):
+            times.add(ast.unparse(node.func).removesuffix(".append"))  # another name does no harm
+    return times
+
+
+def is_fixed(node: ast.AST) -> bool:
+    parts = [part for part in ast.walk(node) if isinstance(part, ast.expr)]
+    return all(
+        isinstance(part, ast.Constant | ast.BinOp | ast.UnaryOp) or (isinstance(part, ast.Name) and part.id.isupper())
+        for part in parts
+    )
+
+
+def absolute_times(source: str) -> list[str]:
+    """Assertions that a time is at most some number."""
+    found = []
+    functions = [
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    for function in functions:
+        times = times_of(function)
+        asserted = [node.test for node in ast.walk(function) if isinstance(node, ast.Assert)]
+        for compare in (node for test in asserted for node in ast.walk(test) if isinstance(node, ast.Compare)):
+            sides = [compare.left, *compare.comparators]
+            for left, operator, right in zip(sides, compare.ops, sides[1:], strict=False):
+                small, large = (right, left) if isinstance(operator, ast.Gt | ast.GtE) else (left, right)
+                is_order = isinstance(operator, ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+                if is_order and is_fixed(large) and is_a_time(small, times):
+                    found.append(f"line {compare.lineno}: {ast.unparse(compare)}")
+    return found
+
+
+def test_no_test_asserts_how_long_a_computation_takes():
+    """A busy or slow machine would fail it: measure in benchmarks/, compare, or assert what makes it quick."""
+    tests = [path for path in tracked_files() if path.suffix == ".py" and "tests" in path.relative_to(ROOT).parts]
+    assert len(tests) > 200
+    found = {str(path.relative_to(ROOT)): absolute_times(path.read_text(encoding="utf-8")) for path in tests}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "assert watch.longest_ms < 50, watch.report()",
+        "began = time.monotonic(); work(); assert time.monotonic() - began < 5",
+        "began = time.thread_time(); costs = []; costs.append(time.thread_time() - began); assert LIMIT_S > max(costs)",
+        "before = resource.getrusage(0); took = resource.getrusage(0).ru_utime - before; assert took <= 0.5 * 2",
+    ],
+)
+def test_an_absolute_time_is_found(line):
+    assert absolute_times("def test_it():\n    " + line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "assert wait_until(lambda: over, timeout_s=60)",
+        "began = time.monotonic(); assert time.monotonic() - began >= 2",
+        "took = time.monotonic() - began; assert len(told) <= took / 0.1 + 2",
+    ],
+)
+def test_waiting_and_rates_are_not_absolute_times(line):
+    assert absolute_times("def test_it():\n    " + line) == []

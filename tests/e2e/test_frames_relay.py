@@ -112,7 +112,7 @@ def check_that_killed_runs_leave_no_pictures(daemon: RunningDaemon, runs: int, a
         run_ids = paint_some(daemon, min(at_once, runs - first), untidy=True)
         for number, run_id in enumerate(run_ids):
             reader = FrameReader(fastlane_path(run_id))
-            assert wait_until(lambda reader=reader: reader.read() is not None, timeout_s=30)
+            assert wait_until(lambda reader=reader: reader.read() is not None)
             if number % 2:
                 daemon.client.cancel(run_id)
             else:
@@ -150,7 +150,7 @@ def test_what_was_left_while_no_daemon_looked_is_swept_at_its_start(daemon: Runn
         os.kill(pid, signal.SIGKILL)
         daemon.start()
         daemon.wait_for(run_id)
-        assert wait_until(lambda: not path.exists() and not stray.exists(), timeout_s=30)
+        assert wait_until(lambda: not path.exists() and not stray.exists())
 
 
 def record(daemon: RunningDaemon, run_id: str, out: Path, *options: str) -> subprocess.CompletedProcess[str]:

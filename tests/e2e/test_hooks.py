@@ -41,7 +41,7 @@ def told(tmp_path: Path) -> Path:
 
 
 def heard(folder: Path, run_id: str) -> dict:
-    assert wait_until((folder / run_id).exists, timeout_s=30)
+    assert wait_until((folder / run_id).exists)
     return json.loads((folder / run_id).read_text())
 
 
@@ -122,13 +122,13 @@ def test_command_and_webhook_hear_of_every_end(make_daemon, keeper, told: Path, 
         assert message["message"]["name"] == "random walk"
     assert heard(told, completed)["message"]["step"] == 10
     assert "fail_at_step asked for an error" in heard(told, failed)["message"]["reason"]
-    assert wait_until(lambda: len(listener.posted) == 4, timeout_s=30)
+    assert wait_until(lambda: len(listener.posted) == 4)
     assert {post["run_id"]: post["outcome"] for post in listener.posted} == outcomes
     assert all("hook_failed" not in daemon.story_kinds(run_id) for run_id in outcomes)
     # A restart does not tell an old end again.
     daemon.restart()
     daemon.wait_for(daemon.submit(timesteps=3).run_id)
-    assert wait_until(lambda: len(listener.posted) == 5, timeout_s=30)
+    assert wait_until(lambda: len(listener.posted) == 5)
 
 
 def test_hooks_that_fail_are_told_in_the_story_and_hurt_nothing(make_daemon, listener: Listener) -> None:
@@ -175,4 +175,4 @@ def test_a_command_that_does_not_end_holds_up_no_other_run_and_is_ended_with_its
         assert "took longer than 2 s and was ended" in wait_for_kind(daemon, run.run_id, "hook_failed")
     started = [int(pid) for pid in pids.read_text().split()]
     assert len(started) == 4
-    assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), timeout_s=10)
+    assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))

@@ -59,7 +59,7 @@ def daemon(make_daemon: MakeDaemon) -> RunningDaemon:
 
 def test_headline_values_are_seen_while_the_run_goes_on(daemon: RunningDaemon) -> None:
     run_id = scribble(daemon, points=300, wait=True)
-    assert wait_until(lambda: daemon.client.get(run_id).metrics.get("charts/episodic_return") == 99, timeout_s=30)
+    assert wait_until(lambda: daemon.client.get(run_id).metrics.get("charts/episodic_return") == 99)
     run = daemon.client.get(run_id)
     assert run.status == "EXEC"
     assert run.metrics["mean_return_100"] == pytest.approx(sum(range(100)) / 100)  # steps 200 to 299
@@ -67,7 +67,7 @@ def test_headline_values_are_seen_while_the_run_goes_on(daemon: RunningDaemon) -
     assert (run.sps, run.episodic_return) == (1000.0, run.metrics["mean_return_100"])
     daemon.client.cancel(run_id)
     ended = daemon.wait_for(run_id)
-    assert wait_until(lambda: daemon.client.get(run_id).metrics == run.metrics, timeout_s=10)
+    assert wait_until(lambda: daemon.client.get(run_id).metrics == run.metrics)
     assert ended.outcome in ("cancelled", "completed")
 
 
@@ -106,16 +106,14 @@ def test_nothing_is_lost_or_counted_twice_when_the_daemon_dies_in_between(daemon
         assert wait_until(
             lambda seen=seen: daemon.client.get(run_id).metrics.get("charts/SPS") is not None, timeout_s=30
         )
-        assert wait_until(lambda seen=seen: _points(daemon, run_id) >= seen, timeout_s=30)
+        assert wait_until(lambda seen=seen: _points(daemon, run_id) >= seen)
         daemon.kill()
         time.sleep(0.3)
         daemon.start()
     assert daemon.wait_for(run_id).outcome == "completed"
     loss = curves(daemon, run_id, "losses/value_loss", max_points=-1)["losses/value_loss"]
     assert list(loss.steps) == list(range(600))
-    assert wait_until(
-        lambda: daemon.client.get(run_id).metrics.get("charts/episodic_return") == 599 % 200, timeout_s=10
-    )
+    assert wait_until(lambda: daemon.client.get(run_id).metrics.get("charts/episodic_return") == 599 % 200)
 
 
 def _points(daemon: RunningDaemon, run_id: str) -> int:
@@ -126,7 +124,7 @@ def test_what_a_killed_worker_could_not_tell_is_read_from_its_files(daemon: Runn
     run_id = scribble(daemon, points=500, wait=True)
     run = daemon.wait_for(run_id, "EXEC")
     events = daemon.home.run_folder(run_id).tensorboard
-    assert wait_until(lambda: sum(file.stat().st_size for file in events.glob("*")) > 500 * 80, timeout_s=30)
+    assert wait_until(lambda: sum(file.stat().st_size for file in events.glob("*")) > 500 * 80)
     time.sleep(0.3)  # the writer's last flush
     os.kill(run.pid, signal.SIGKILL)
     assert daemon.wait_for(run_id).outcome == "failed"

@@ -134,4 +134,4 @@ def test_a_copy_made_while_runs_are_going_neither_speaks_for_them_nor_ends_them(
     ended = other.wait_for(going)
     assert ended.outcome == "failed"
     assert "left no exit.json" in ended.reason or "is gone" in ended.reason
-    assert wait_until(lambda: not other.unfinished(), timeout_s=20)
+    assert wait_until(lambda: not other.unfinished())

@@ -49,7 +49,7 @@ def submit(daemon: RunningDaemon) -> str:
     config = random_config(timesteps=20, extras={"install_missing": True})
     config["metadata"]["worker"]["type"] = "careful"
     run = daemon.client.submit(config).run
-    assert wait_until(lambda: "fetching the world" in daemon.client.get(run.run_id).queue_reason, timeout_s=30)
+    assert wait_until(lambda: "fetching the world" in daemon.client.get(run.run_id).queue_reason)
     assert daemon.client.get(run.run_id).status == "INIT"
     return run.run_id
 
@@ -83,7 +83,7 @@ def test_a_restarted_daemon_prepares_anew(daemon: RunningDaemon) -> None:
     run_id = submit(daemon)
     daemon.stop()
     daemon.start()
-    assert wait_until(lambda: "fetching" in daemon.client.get(run_id).queue_reason, timeout_s=30)
+    assert wait_until(lambda: "fetching" in daemon.client.get(run_id).queue_reason)
     allow(daemon)
     assert daemon.wait_for(run_id).outcome == "completed"
 

@@ -172,10 +172,10 @@ def test_output_is_cleaned_while_the_run_goes_on_and_a_cancelled_run_leaves_noth
     daemon.wait_for(run_id, "EXEC")
     stdout, stderr = (daemon.home.run_logs(run_id) / f"{name}.log" for name in ("stdout", "stderr"))
     # A client hears nothing of them at any moment, also of what was printed just now.
-    assert wait_until(lambda: told(daemon, run_id).count(b"my key is ****") >= 6, timeout_s=30, poll_s=0.01)
+    assert wait_until(lambda: told(daemon, run_id).count(b"my key is ****") >= 6, poll_s=0.01)
     assert leaks_in(told(daemon, run_id)) == []
     for log in (stdout, stderr):
-        assert wait_until(lambda log=log: not leaks_in(log.read_bytes()), timeout_s=30)
+        assert wait_until(lambda log=log: not leaks_in(log.read_bytes()))
     daemon.client.cancel(run_id)
     assert daemon.wait_for(run_id).outcome == "cancelled"
     assert received(daemon.home, run_id) == EXPECTED
@@ -206,7 +206,7 @@ def test_what_was_printed_while_no_daemon_lived_is_cleaned_by_the_next_one(daemo
     with (daemon.home.run_logs(run_id) / "stdout.log").open("ab") as log:
         log.write(f"a late word: {KEY}\n".encode())
     daemon.start()
-    assert wait_until(lambda: "a late word: ****" in daemon.output(run_id), timeout_s=30)
+    assert wait_until(lambda: "a late word: ****" in daemon.output(run_id))
     assert daemon.client.get(run_id).pid == run.pid
     daemon.client.cancel(run_id)
     daemon.wait_for(run_id)

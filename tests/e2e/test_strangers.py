@@ -261,7 +261,7 @@ def asking(daemon: RunningDaemon, channels) -> Iterator[Asking]:
     yield Asking(stub, askers, plain, *(session_of(run) for run in (*askers, plain)))
     for run in daemon.unfinished():
         daemon.client.cancel(run.run_id)
-    assert wait_until(lambda: not daemon.unfinished(), timeout_s=30)
+    assert wait_until(lambda: not daemon.unfinished())
 
 
 def test_only_a_worker_that_may_ask_for_runs_submits_one_and_only_as_its_own(

@@ -397,7 +397,7 @@ def test_trials_of_a_sweep_that_is_over_are_ended_by_the_next_daemon(mortal: Run
     kill_controller(run)
     mortal.start()
     assert mortal.wait_for(run.run_id).outcome == "failed"
-    assert wait_until(lambda: all(child.status == "TERM" for child in children_of(mortal, run).values()), timeout_s=30)
+    assert wait_until(lambda: all(child.status == "TERM" for child in children_of(mortal, run).values()))
     assert {child.outcome for child in children_of(mortal, run).values()} == {"cancelled"}
     assert all(run.run_id in child.reason for child in children_of(mortal, run).values())
 

@@ -53,7 +53,7 @@ def test_a_first_hour_with_the_window(home: Home, tmp_path: Path, display: str) 
         )
     finally:
         with suppress(AttributeError):
-            stop_process(running_record(home), timeout_s=20)  # when the journey broke off
+            stop_process(running_record(home), timeout_s=60)  # when the journey broke off
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-4000:]}"
     steps = [line.removeprefix("ok: ") for line in done.stdout.splitlines()]
     for step in (

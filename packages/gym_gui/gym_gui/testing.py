@@ -8,9 +8,13 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
+import threading
+import traceback
 import venv
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -266,6 +270,55 @@ class WindowProcess:
     def words(self) -> str:
         """What it wrote to stderr, all windows of this folder together."""
         return (self.folder / "stderr.log").read_text(errors="replace")
+
+
+_BLOCKING = {"open", "os.listdir", "os.scandir", "subprocess.Popen", "os.posix_spawn", "sqlite3.connect", "import"}
+
+
+@cache
+def _audits() -> list[Callable[[str, Any], None]]:
+    """Who is told of Python's audit events; one hook for all, because Python keeps a hook for good."""
+    audits: list[Callable[[str, Any], None]] = []
+
+    def tell(event: str, arguments: tuple[Any, ...]) -> None:
+        for audit in audits:
+            audit(event, arguments[:1])
+
+    sys.addaudithook(tell)
+    return audits
+
+
+@contextmanager
+def blocking_calls() -> Iterator[list[str]]:
+    """Record what this thread waits for meanwhile: files, folders, processes, imports, the daemon; each with its place.
+
+    None of these belongs in a slot of the window. What is recorded does not depend on the speed of the machine.
+    """
+    calls: list[str] = []
+    thread = threading.get_ident()
+
+    def note(event: str, what: Any) -> None:
+        if event in _BLOCKING and threading.get_ident() == thread:
+            callers = traceback.walk_stack(sys._getframe(2))
+            places = [f"{Path(frame.f_code.co_filename).name}:{line}" for frame, line in islice(callers, 12)]
+            if not any(place.startswith("feature.py:") for place in places):  # PySide's own, once per module
+                calls.append(f"{event} {what}: {' < '.join(places)}")
+
+    def noted(ask: Callable[..., Any]) -> Callable[..., Any]:
+        def call(client: TrainerClient, method: Any, *arguments: Any, **options: Any) -> Any:
+            note("open", "a call to the daemon")
+            return ask(client, method, *arguments, **options)
+
+        return call
+
+    _audits().append(note)
+    kept = TrainerClient._call, TrainerClient._stream
+    TrainerClient._call, TrainerClient._stream = map(noted, kept)  # type: ignore[method-assign]
+    try:
+        yield calls
+    finally:
+        _audits().remove(note)
+        TrainerClient._call, TrainerClient._stream = kept  # type: ignore[method-assign]
 
 
 def processes_of(run_id: str) -> list[int]:

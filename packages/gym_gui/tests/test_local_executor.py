@@ -189,7 +189,7 @@ def test_what_cannot_be_started_says_why(
         before = descriptors()
         with pytest.raises(SpawnFailed, match=told):
             await executor.submit(replace(launch(SLEEP), **change))  # type: ignore[arg-type]
-        assert descriptors() == before
+        assert not descriptors() - before
 
     asyncio.run(scenario())
 
@@ -225,7 +225,7 @@ def test_a_cancelled_submit_leaves_nothing_running(executor: LocalExecutor, laun
         worker = await executor.submit(launch("pass"))
         await worker.wait()
         worker.close()
-        while descriptors() != before or zombies():
+        while descriptors() - before or zombies():
             await asyncio.sleep(0.01)
 
     asyncio.run(scenario())
@@ -307,7 +307,7 @@ def test_the_whole_tree_goes_when_a_worker(executor: LocalExecutor, launch: Call
         await worker.wait()
         worker.close()
         assert zombies() == []
-        assert descriptors() == before
+        assert not descriptors() - before
 
     asyncio.run(scenario())
 

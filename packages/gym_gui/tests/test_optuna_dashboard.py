@@ -45,7 +45,7 @@ def test_it_listens_on_loopback_and_ends_with_its_owner(tmp_path: Path, program:
     finally:
         dashboard.stop()
     assert not dashboard.is_running
-    assert wait_until(lambda: not Path(f"/proc/{pid}").exists(), timeout_s=30)
+    assert wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 def test_its_last_words_are_told_when_it_does_not_start(tmp_path: Path, program: str) -> None:

@@ -195,7 +195,7 @@ def test_a_worker_that_goes_away_while_it_waits_does_not_take_others_with_it(tmp
         await asyncio.sleep(0.05)
         leaving.cancel()
         store.go.set()
-        assert (await asyncio.wait_for(staying, 10)).stored_seq == 5
+        assert (await asyncio.wait_for(staying, 60)).stored_seq == 5
         assert stored(store, two) == [1, 2, 3, 4, 5]
         hub.close()
 

@@ -66,7 +66,7 @@ async def test_a_watcher_of_one_run_hears_of_no_other_and_one_that_waits_is_woke
     await asyncio.sleep(0)
     assert not waiting.done()
     watcher.offer(records[0], event(records[0], 1))
-    assert (await asyncio.wait_for(waiting, 10))[0].run_id == records[0].run_id
+    assert (await asyncio.wait_for(waiting, 60))[0].run_id == records[0].run_id
 
 
 async def test_a_worker_hears_of_the_runs_it_asked_for_alone(records: list[RunRecord]) -> None:

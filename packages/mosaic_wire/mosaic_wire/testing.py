@@ -35,7 +35,7 @@ GENEROUS_S = 60.0
 """How long a test waits for something that takes a moment on an idle machine."""
 
 
-def wait_until(predicate: Callable[[], object], *, timeout_s: float = 10, poll_s: float = 0.02) -> bool:
+def wait_until(predicate: Callable[[], object], *, timeout_s: float = GENEROUS_S, poll_s: float = 0.02) -> bool:
     """Poll until the predicate holds; False when it did not within the time (assert on it)."""
     deadline = time.monotonic() + timeout_s
     while not predicate():

@@ -108,7 +108,7 @@ def children(daemon: PlayedDaemon, stop: threading.Event) -> Iterator[ChildRuns]
 
 def heard(children: ChildRuns) -> list[ChildRun]:
     found: list[ChildRun] = []
-    wait_until(lambda: found.extend(children.poll(0.02)) or any(run.is_over for run in found), timeout_s=10)
+    wait_until(lambda: found.extend(children.poll(0.02)) or any(run.is_over for run in found))
     return found
 
 
@@ -153,7 +153,7 @@ def test_cancelling_what_is_over_or_gone_is_no_error(children: ChildRuns, daemon
 
 def test_changes_are_heard_and_old_ones_are_not_heard_again(children: ChildRuns, daemon: PlayedDaemon) -> None:
     run = children.submit({}, key="k")
-    assert wait_until(lambda: "WatchRuns" in daemon.asked, timeout_s=10)
+    assert wait_until(lambda: "WatchRuns" in daemon.asked)
     ended = pb.Run(run_id=run.run_id, status="TERM", outcome="completed", event_seq=20)
     older = pb.Run(run_id=run.run_id, status="RDY", event_seq=run.event_seq - 1)
     daemon.updates += [pb.RunUpdate(run=older), pb.RunUpdate(run=ended), pb.RunUpdate(run=ended)]
@@ -163,7 +163,7 @@ def test_changes_are_heard_and_old_ones_are_not_heard_again(children: ChildRuns,
 
 def test_after_a_gap_every_awaited_run_is_told_as_it_is_now(children: ChildRuns, daemon: PlayedDaemon) -> None:
     gone, ended = children.submit({}, key="gone"), children.submit({}, key="ended")
-    assert wait_until(lambda: "WatchRuns" in daemon.asked, timeout_s=10)
+    assert wait_until(lambda: "WatchRuns" in daemon.asked)
     del daemon.runs[gone.run_id]
     daemon.end(ended.run_id, "failed", 30)
     daemon.cut.set()  # the daemon was killed; the next one knows more
@@ -172,7 +172,6 @@ def test_after_a_gap_every_awaited_run_is_told_as_it_is_now(children: ChildRuns,
         lambda: (
             found.update({run.run_id: run.outcome for run in children.poll(0.02) if run.is_over}) or len(found) == 2
         ),
-        timeout_s=10,
     )
     assert found == {gone.run_id: "deleted", ended.run_id: "failed"}
 
@@ -182,7 +181,7 @@ def test_a_run_that_ended_between_its_answer_and_the_stream_is_not_missed(
 ) -> None:
     """A controller that was started again asks for runs that are known already, while its stream is being opened."""
     children.submit({}, key="first")
-    assert wait_until(lambda: "WatchRuns" in daemon.asked, timeout_s=10)
+    assert wait_until(lambda: "WatchRuns" in daemon.asked)
     run_id = daemon.keys["second"] = new_run_id()
     daemon.runs[run_id] = pb.Run(run_id=run_id, status="EXEC", event_seq=3)  # as it was when the answer was written
     real = daemon.SubmitRun

@@ -106,7 +106,7 @@ def test_drawing_takes_a_small_share_of_the_time_whatever_a_viewer_wants(path: P
     reader.read()
     assert reader.drawing_s == 10.0
     writer.drawn(0.0)
-    assert wait_until(writer.is_due, timeout_s=1)
+    assert wait_until(writer.is_due)
     slow = FrameReader(path, interval_s=30)
     slow.read()
     writer.drawn(0.0)
@@ -208,10 +208,10 @@ def test_the_writer_stops_drawing_when_its_last_viewer_was_killed(lane: FrameWri
     monkeypatch.setattr(frames, "VIEWER_GONE_S", 0.3)
     lane.publish(picture(1), 4, 3)
     process = subprocess.Popen([sys.executable, "-c", READER, str(path)], stdout=subprocess.PIPE)
-    assert wait_until(lambda: lane.is_watched, timeout_s=30)
+    assert wait_until(lambda: lane.is_watched)
     process.kill()
     process.communicate()
-    assert wait_until(lambda: not lane.is_watched, timeout_s=10)
+    assert wait_until(lambda: not lane.is_watched)
 
 
 @pytest.fixture
@@ -342,5 +342,5 @@ def test_a_killed_writer_that_nobody_has_asked_for_yet_counts_as_gone() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
         assert frames._lives(process.pid)
         process.kill()
-        assert wait_until(lambda: not frames._lives(process.pid), timeout_s=30)
+        assert wait_until(lambda: not frames._lives(process.pid))
         os.kill(process.pid, 0)  # it is still in the table

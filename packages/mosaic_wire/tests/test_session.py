@@ -53,7 +53,7 @@ def _names(session: WorkerSession) -> list[str]:
 
 
 def _heard(daemon: PlayDaemon, predicate: Callable[[Any], bool]) -> bool:
-    return wait_until(lambda: any(predicate(beat) for beat in list(daemon.heartbeats)), timeout_s=30)
+    return wait_until(lambda: any(predicate(beat) for beat in list(daemon.heartbeats)))
 
 
 # -- with a daemon
@@ -123,7 +123,7 @@ def test_a_session_outlives_its_daemon(make: MakeSession, daemon: PlayDaemon) ->
         session.progress(round_, 10)
         daemon.start()
         assert _heard(daemon, lambda beat, seq=seq: beat.lifecycle_seq == seq)
-        assert wait_until(daemon.is_listened_to, timeout_s=30)
+        assert wait_until(daemon.is_listened_to)
         daemon.send(CommandKind.PAUSE)
         assert session.next_command(timeout_s=30) is CommandKind.PAUSE
         daemon.send(CommandKind.RESUME)

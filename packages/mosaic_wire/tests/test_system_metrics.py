@@ -43,7 +43,7 @@ def test_children_and_grandchildren_count(tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"x" * (3 << 20))
         assert sampler.sample() == {}
         before = measure_tree(os.getpid()).cpu_s
-        assert wait_until(lambda: measure_tree(os.getpid()).cpu_s - before > 0.2, timeout_s=30)
+        assert wait_until(lambda: measure_tree(os.getpid()).cpu_s - before > 0.2)
         figures = sampler.sample()
         assert figures["processes"] >= 3
         assert figures["memory_mb"] > 64
@@ -66,7 +66,7 @@ def test_the_sampler_writes_until_it_is_stopped(tmp_path: Path) -> None:
             seen.extend(batch.columns["cpu_percent"].steps)
         return len(seen) >= 3
 
-    assert wait_until(look, timeout_s=20)
+    assert wait_until(look)
     sampler.stop()
     look()
     assert set(seen) == {42}
@@ -83,9 +83,9 @@ def test_a_sampler_that_cannot_write_goes_on_when_it_can(tmp_path: Path) -> None
     sampler = SystemSampler(tmp_path, tmp_path / "events", lambda: 42, interval_s=0.02)
     sampler.start()
     try:
-        assert wait_until(lambda: sampler._count > 3, timeout_s=20)
+        assert wait_until(lambda: sampler._count > 3)
         obstacle.unlink()
-        assert wait_until(lambda: any(obstacle.glob("*")), timeout_s=20)
+        assert wait_until(lambda: any(obstacle.glob("*")))
     finally:
         sampler.stop()
     (batch,) = EventFolderReader(tmp_path / "events").read()

@@ -310,7 +310,7 @@ def test_processes_end_with_the_one_that_started_them():
     child = int(done.stdout)
     from mosaic_wire.testing import wait_until
 
-    assert wait_until(lambda: not _is_running(child), timeout_s=20)
+    assert wait_until(lambda: not _is_running(child))
 
 
 def _is_running(pid: int) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -120,19 +119,15 @@ def test_a_bad_config_is_told_as_json_too():
     assert (problem["path"], problem["suggestion"]) == ("env_id", "CartPole-v1")
 
 
-def test_it_costs_less_than_a_second_and_120_mb_and_no_torch(home):
+def test_it_loads_neither_torch_nor_the_environment(home):
+    """What it costs benchmarks/dry_run.py measures."""
     code = (
-        "import resource, sys; from cleanrl_worker.cli import main; code = main(sys.argv[1:])\n"
+        "import sys; from cleanrl_worker.cli import main; code = main(sys.argv[1:])\n"
         "heavy = {'torch', 'gymnasium', 'numpy', 'tensorboard'} & set(sys.modules); assert not heavy, heavy\n"
         "sys.exit(code)"
     )
     argv = ["--dry-run", "--algo", "ppo", "--env-id", "Acrobot-v1", "--total-timesteps", "9999"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", code, *argv], check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert (
-        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
-    )  # the benchmark knows the true figure
     assert list((home.cache / "environments").glob("*.json"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from collections.abc import Callable, Iterator
@@ -17,10 +18,29 @@ from gym_gui.ui import theme
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
 from mosaic_wire.paths import Home
+from mosaic_wire.testing import GENEROUS_S
 from PySide6.QtCore import QSettings
 from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
 
 QUICK = {"heartbeat_s": 0.2, "grace_s": 2, "silence_s": 20, "handshake_s": 60, "min_free_disk_mb": 0}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _waits_are_generous() -> Iterator[None]:
+    """pytest-qt gives up after one to five seconds; on a busy machine things take longer and are right all the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("waitUntil", "waitSignal", "waitSignals", "waitCallback", "waitExposed", "waitActive"):
+            patch.setattr(QtBot, name, _with_generous_timeout(getattr(QtBot, name)))
+        yield
+
+
+def _with_generous_timeout(wait: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(wait)
+    def patient(*arguments: object, timeout: float = 0, **options: object) -> object:
+        return wait(*arguments, timeout=max(timeout, 1000 * GENEROUS_S), **options)
+
+    return patient
 
 
 @pytest.fixture(autouse=True)

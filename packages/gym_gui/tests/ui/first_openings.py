@@ -1,9 +1,9 @@
-"""Opens everything a window has for the first time, as a person would, and measures each: `test_first_openings.py`.
+"""Opens everything a window has for the first time, as a person would: `test_first_openings.py`.
 
     python first_openings.py HOME RUN_ID
 
-A process of its own, because an opening is a first one only once. Prints a JSON object: what was opened → the longest
-turn of the window's loop (milliseconds of its thread's CPU), and where that was when it was too long.
+A process of its own, because an opening is a first one only once. Prints a JSON object: what was opened → what the
+window's thread waited for meanwhile. benchmarks/gui_turns.py opens the same and measures how long it takes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gym_gui import app
+from gym_gui.testing import blocking_calls
 from gym_gui.ui.garbage import GarbageCollection
-from gym_gui.ui.slot_watch import SlotWatch
 from gym_gui.ui.theme import ThemeChoice
 from gym_gui.ui.workspaces import MANAGEMENT, RUNS, WORKSPACES
 from mosaic_wire.paths import Home
@@ -35,7 +35,7 @@ class Openings:
         self.window = self.parts.window
         self.garbage = GarbageCollection(self.application)
         self.garbage.start()
-        self.told: dict[str, tuple[float, str]] = {}
+        self.told: dict[str, list[str]] = {}
 
     def turn(self, milliseconds: int) -> None:
         loop = QEventLoop()
@@ -49,12 +49,14 @@ class Openings:
             self.turn(10)
 
     def measure(self, name: str, open_it: Callable[[], object], is_there: Callable[[], object] = lambda: True) -> None:
-        with SlotWatch() as watch:
-            QTimer.singleShot(0, lambda: open_it())  # in a slot, as a click comes
-            self.turn(10)
-            self.wait(is_there, name)
-            self.turn(SETTLE_MS)
-        self.told[name] = (round(watch.longest_ms, 1), watch.report() if watch.long_turns else "")
+        with blocking_calls() as self.told[name]:
+            self.open(name, open_it, is_there)
+
+    def open(self, name: str, open_it: Callable[[], object], is_there: Callable[[], object]) -> None:
+        QTimer.singleShot(0, lambda: open_it())  # in a slot, as a click comes
+        self.turn(10)
+        self.wait(is_there, name)
+        self.turn(SETTLE_MS)
 
     def begin(self) -> None:
         self.window.show()
@@ -116,17 +118,15 @@ class Openings:
         pages = dialog.pages  # type: ignore[attr-defined]
         self.measure("settings of the daemon", lambda: pages.setCurrentIndex(1), lambda: dialog.is_read)  # type: ignore[attr-defined]
 
-
-def main() -> None:
-    openings, run_id = Openings(Home(Path(sys.argv[1]))), sys.argv[2]
-    openings.begin()
-    openings.open_run(run_id)
-    openings.open_workspaces()
-    openings.open_dialogs(run_id)
-    openings.garbage.stop()
-    openings.parts.close()
-    sys.stdout.write(json.dumps(openings.told) + "\n")
+    def open_everything(self, run_id: str) -> None:
+        self.begin()
+        self.open_run(run_id)
+        self.open_workspaces()
+        self.open_dialogs(run_id)
+        self.garbage.stop()
+        self.parts.close()
+        sys.stdout.write(json.dumps(self.told) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    Openings(Home(Path(sys.argv[1]))).open_everything(sys.argv[2])

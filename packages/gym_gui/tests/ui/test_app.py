@@ -24,7 +24,7 @@ def opened(home: Home, tmp_path: Path) -> Iterator[WindowProcess]:
     yield window
     window.end(signal.SIGKILL)
     if (record := running_record(home)) is not None:
-        assert stop_process(record, timeout_s=20)
+        assert stop_process(record, timeout_s=60)
 
 
 def client_of(window: WindowProcess, home: Home) -> TrainerClient:

@@ -18,7 +18,7 @@ from mosaic_wire.paths import Home
 def connector(home: Home) -> Iterator[LocalConnector]:
     yield LocalConnector(home)
     if (record := running_record(home)) is not None:
-        assert stop_process(record, timeout_s=20)
+        assert stop_process(record, timeout_s=60)
 
 
 def test_the_first_look_starts_a_daemon(connector, home) -> None:

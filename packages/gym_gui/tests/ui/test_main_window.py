@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 from gym_gui.services.trainer.local_daemon import read_token, running_record, stop_process
-from gym_gui.testing import RunningDaemon, random_config
+from gym_gui.testing import RunningDaemon, blocking_calls, random_config
 from gym_gui.ui import window_state
 from gym_gui.ui.appearance import Appearance
 from gym_gui.ui.background import Background
@@ -18,7 +18,6 @@ from gym_gui.ui.daemon_link import DaemonLink, LinkPhase
 from gym_gui.ui.main_window import MainWindow
 from gym_gui.ui.panels.policy_panel import PolicyPanel
 from gym_gui.ui.runs.possibilities import Deed
-from gym_gui.ui.slot_watch import SlotWatch
 from gym_gui.ui.widgets.crash_dialog import ReportDialog
 from gym_gui.ui.widgets.shortcuts_dialog import ShortcutsDialog
 from gym_gui.ui.workspaces import MANAGEMENT, PLAY, POLICY, RUNS, WORKSPACES
@@ -56,7 +55,7 @@ def served(opened: Opened, home: Home, tmp_path) -> Iterator[RunningDaemon]:
         yield daemon
         opened.link.stop()  # before the daemon: nobody is to start another one
         if (other := running_record(home)) is not None and other.pid != daemon.pid:
-            assert stop_process(other, timeout_s=20), "the daemon that the window started does not end"
+            assert stop_process(other, timeout_s=60), "the daemon that the window started does not end"
 
 
 def start(qtbot, opened: Opened) -> None:
@@ -118,7 +117,7 @@ def test_a_daemon_that_cannot_be_started_is_told_with_the_reason(qtbot, opened: 
     opened.connector.start_again()
     qtbot.waitUntil(lambda: opened.link.is_connected and window.connection_banner.isHidden(), timeout=60_000)
     opened.link.stop()
-    assert stop_process(running_record(home), timeout_s=20)
+    assert stop_process(running_record(home), timeout_s=60)
 
 
 def test_a_frozen_daemon_is_told_and_the_window_stays_responsive(qtbot, opened, served) -> None:
@@ -127,13 +126,13 @@ def test_a_frozen_daemon_is_told_and_the_window_stays_responsive(qtbot, opened, 
     start(qtbot, opened)
     served.freeze()
     try:
-        with SlotWatch() as watch:
+        with blocking_calls() as calls:
             qtbot.waitUntil(lambda: "cannot answer" in window.connection_banner.text, timeout=60_000)
             window.show_workspace(MANAGEMENT)
             window.show_workspace(RUNS)
     finally:
         served.thaw()
-    assert watch.turns > 20
+    assert not [call for call in calls if "a call to the daemon" in call]
     qtbot.waitUntil(lambda: window.connection_banner.isHidden(), timeout=60_000)
 
 
@@ -273,8 +272,8 @@ def made_up_run(number: int, step: int) -> pb.Run:
 RUN_IDS = [new_run_id() for _ in range(50)]
 
 
-def test_no_slot_takes_long_while_fifty_runs_publish(qtbot, opened, served) -> None:
-    """News of fifty runs, five times a second each, through the link's own way in; one real run is open and live."""
+def test_no_slot_waits_for_anything_while_fifty_runs_publish(qtbot, opened, served) -> None:
+    """News of fifty runs, ten times a second each, through the link's own way in; one real run is open and live."""
     window = opened.window
     own = served.client.submit(random_config(timesteps=2000, steps_per_second=100)).run.run_id
     start(qtbot, opened)
@@ -284,23 +283,25 @@ def test_no_slot_takes_long_while_fifty_runs_publish(qtbot, opened, served) -> N
 
     def publish() -> None:
         step = 0
-        while not over.wait(0.2):
+        while not over.wait(0.1):
             step += 400
             for number in range(50):
                 opened.link._note(pb.RunUpdate(run=made_up_run(number, step)))
 
     publisher = threading.Thread(target=publish)
     publisher.start()
+    batches: list[tuple[pb.Run, ...]] = []
+    opened.link.runs_changed.connect(batches.append)
     try:
-        qtbot.wait(1000)  # they appear in the list once; from then on it is about news
-        with SlotWatch() as watch:
-            qtbot.wait(5000)
+        with blocking_calls() as calls:
+            qtbot.waitUntil(lambda: len(batches) > 10, timeout=60_000)
     finally:
         over.set()
         publisher.join()
     served.client.cancel(own)
-    assert watch.turns > 20
-    assert watch.longest_ms < 50, watch.report()
+    assert not calls
+    for batch in batches:  # what came of a run meanwhile is one change of its row
+        assert len({run.run_id for run in batch}) == len(batch)
 
 
 def test_a_daemon_far_away_is_shown_without_its_files(qtbot, dressed, served: RunningDaemon, background) -> None:

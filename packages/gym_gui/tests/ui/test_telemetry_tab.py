@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from gym_gui.testing import RunningDaemon, install_scripted_worker, random_config, scripted_config
+from gym_gui.testing import RunningDaemon, blocking_calls, install_scripted_worker, random_config, scripted_config
 from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.panels.telemetry_tab import KEEP, TelemetryTab
 from gym_gui.ui.panels.telemetry_words import Flow, flow_of, flow_words, no_live_telemetry
@@ -105,7 +104,7 @@ def newest(tab: TelemetryTab) -> int:
 
 def test_the_last_steps_and_episodes_are_shown_newest_first(qtbot, tab, window_daemon: RunningDaemon) -> None:
     run = play(window_daemon, steps=2_000, stay=True)
-    assert wait_until(lambda: stored(window_daemon, run) == 2_000, timeout_s=30)
+    assert wait_until(lambda: stored(window_daemon, run) == 2_000)
     tab.show_run(run)
     tab.set_active(True)
     qtbot.waitUntil(lambda: newest(tab) == 2_000, timeout=20_000)
@@ -141,24 +140,23 @@ def test_at_full_speed_it_keeps_up_and_says_how_much_it_skipped(qtbot, tab, wind
     assert words(tab, "flow") == "over"
 
 
-def test_an_update_at_full_speed_takes_less_than_a_slot_may(qtbot, tab: TelemetryTab, link: DaemonLink) -> None:
-    """50 ms of this thread's CPU, painting included."""
+def test_an_update_at_full_speed_shows_the_newest_steps_alone(qtbot, tab: TelemetryTab, link: DaemonLink) -> None:
+    """What one costs benchmarks/gui_turns.py says."""
     tab.show_run(pb.Run(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", status="EXEC", worker_type="human"))
-    seen, costs = encode(np.zeros((84, 84, 3), np.uint8)), []
-    for update in range(8):
+    seen = encode(np.zeros((84, 84, 3), np.uint8))
+    for update in range(3):
         first = 1 + 2_000 * update
         fresh = [
             pb.RunStep(seq=first + number, observation=seen, action=encode([0.1, 0.2]), info_json='{"n": 1}')
             for number in range(2_000)
         ]
         tab.recent_steps.take_in(fresh, 0, "")
-        began = time.thread_time()
-        tab._show_steps()
-        tab.grab()
-        costs.append(time.thread_time() - began)
-        qtbot.wait(20)
-    assert sorted(costs)[len(costs) // 2] < 0.05, [round(1000 * cost) for cost in costs]
-    assert newest(tab) == 16_000
+        with blocking_calls() as calls:
+            tab._show_steps()
+            tab.grab()
+        assert not calls
+        assert tab.steps.rowCount() == KEEP
+        assert newest(tab) == first + 1_999
 
 
 def test_a_paused_view_stands_still_while_the_run_goes_on(qtbot, tab, window_daemon: RunningDaemon) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from PySide6.QtCore import QObject, Qt, Signal, qVersion
+from PySide6.QtCore import QObject, QSysInfo, Qt, Signal, qVersion
 from PySide6.QtWidgets import (
     QApplication,
     QDialog,
@@ -124,7 +124,9 @@ def about_this_program() -> str:
     size = f"{screen.size().width()}×{screen.size().height()}" if screen else "none"
     return (
         f"MOSAIC {__version__}\nPython {platform.python_version()}, Qt {qVersion()} ({QApplication.platformName()})\n"
-        f"{platform.platform()}\nScreen {size}, process {os.getpid()}"
+        # Not platform.platform(): it starts a process, and this is called in a slot.
+        f"{QSysInfo.prettyProductName()}, {QSysInfo.kernelType()} {QSysInfo.kernelVersion()}, "
+        f"{QSysInfo.currentCpuArchitecture()}\nScreen {size}, process {os.getpid()}"
     )
 
 

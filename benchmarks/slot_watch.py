@@ -2,7 +2,7 @@
 
     with SlotWatch() as watch:
         …
-    assert watch.longest_ms < 50, watch.report()
+    print(watch.longest_ms, watch.report())
 
 A turn is everything between two times the loop looks for events, so it is an upper bound for each slot in it. CPU of
 the thread, not time of the clock: a busy machine does not make a slot long. While a turn is longer than `limit_ms`
