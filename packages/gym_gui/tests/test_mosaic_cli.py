@@ -48,9 +48,21 @@ def test_help_lists_every_command(mosaic):
     assert mosaic().out == out
 
 
-def test_without_a_daemon_a_listing_says_how_to_start_one(mosaic):
-    ended = mosaic("runs")
-    assert ended.code == 1
+def test_a_daemon_that_was_stopped_is_not_started_by_a_listing(mosaic, home):
+    home.create()
+    home.database.write_bytes(b"")  # one ran, and left no record: it ended in good order
+    for words in (["runs"], ["show", "last"], ["plot", "last"]):
+        ended = mosaic(*words)
+        assert ended.code == 1
+        assert (
+            ended.err
+            == f"mosaic: the trainer daemon of {home.root} was stopped; `mosaic daemon start` starts it again\n"
+        )
+
+
+def test_a_mistyped_home_is_not_made_into_one(mosaic, tmp_path):
+    ended = mosaic("--home", str(tmp_path / "typo"), "runs")
+    assert (ended.code, (tmp_path / "typo").exists()) == (1, False)
     assert ended.err.startswith("mosaic: no trainer daemon runs for ")
     assert "mosaic daemon start" in ended.err
 
@@ -139,7 +151,7 @@ def test_filters_are_saved_used_listed_and_misspelt(mosaic, fake_trainer):
 def test_shared_options_may_stand_anywhere(mosaic, fake_trainer, home, monkeypatch, tmp_path):
     monkeypatch.setenv("MOSAIC_HOME", str(tmp_path / "elsewhere"))
     fake_trainer.add()
-    assert mosaic("runs").code == 1
+    assert mosaic("--home", str(tmp_path / "elsewhere"), "runs").code == 1
     for words in (["runs", "--home", str(home.root), "--json"], [f"--home={home.root}", "runs", "--json"]):
         assert len(mosaic(*words).json) == 1
 

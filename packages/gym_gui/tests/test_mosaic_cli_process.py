@@ -203,6 +203,22 @@ def test_train_starts_a_daemon_and_follows_a_real_run_to_its_end(home, daemon):
     assert "dispatched" in mosaic("story", runs[0]["run_id"][-6:]).stdout
 
 
+def test_a_listing_starts_a_daemon_where_none_ever_ran_or_one_died_but_not_one_that_was_stopped(home, daemon):
+    for _ in ("the first time", "after it was killed"):
+        ended = mosaic("runs")
+        assert (ended.returncode, ended.stderr.count("started the trainer daemon (pid ")) == (0, 1), ended.stderr
+        assert (record := running_record(home)) is not None
+        assert mosaic("runs").stderr.count("started") == 0
+        os.kill(record.pid, signal.SIGKILL)
+        assert wait_until(lambda r=record: not r.is_alive())
+    daemon()
+    assert mosaic("daemon", "stop").returncode == 0
+    ended = mosaic("runs")
+    assert (ended.returncode, "was stopped; `mosaic daemon start` starts it again" in ended.stderr) == (1, True)
+    assert mosaic("--connect", "127.0.0.1:1", "runs").returncode == 1
+    assert running_record(home) is None
+
+
 def test_a_real_run_that_fails_shows_its_traceback(home, daemon):
     ended = mosaic("train", "random", "none", "--total-timesteps", "50", "--fail-at-step", "5")
     assert ended.returncode == 1

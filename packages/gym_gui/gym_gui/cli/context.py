@@ -34,8 +34,11 @@ class Cli:
 
         return find_home() if self.home_option is None else Home(person_path(self.home_option))
 
-    def client(self, *, start: bool = False, timeout_s: float = 10) -> TrainerClient:
-        """A client of the daemon; with `start`, one is started when none runs, and that is said."""
+    def client(self, *, start: bool | None = None, timeout_s: float = 10) -> TrainerClient:
+        """A client of the daemon. When none runs one is started, and that is said; not after a user stopped it.
+
+        `start`: True starts one also then, False never.
+        """
         from gym_gui.services.trainer.client import TrainerClient, start_daemon
         from gym_gui.services.trainer.local_daemon import running_record
 
@@ -43,11 +46,17 @@ class Cli:
             return TrainerClient(self.connect, self.remote_token(), tls_ca=self.tls_ca, timeout_s=timeout_s)
         if self.token_file or self.tls_ca:
             raise click.UsageError("--token-file and --tls-ca belong to --connect HOST:PORT")
-        if start and running_record(self.home) is None:
+        if start is not False and running_record(self.home) is None and (start or self._may_start()):
             started = start_daemon(self.home)
             if not started.already_running:
                 say(f"started the trainer daemon (pid {started.pid}, home {self.home.root})")
         return TrainerClient.connect(self.home, timeout_s=timeout_s)
+
+    def _may_start(self) -> bool:
+        """Whether a command that only reads starts a daemon; a mistyped --home is not made into one."""
+        from gym_gui.services.trainer.local_daemon import was_stopped
+
+        return not was_stopped(self.home) and (self.home_option is None or self.home.root.is_dir())
 
     def is_daemon_there(self) -> bool:
         """Whether a daemon can be asked without starting one."""
@@ -102,7 +111,7 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
     cli = ctx.find_object(Cli) or Cli()
     try:
-        with cli.client(timeout_s=1) as client:
+        with cli.client(start=False, timeout_s=1) as client:
             runs = client.list(limit=50).runs
     except (TrainerError, click.UsageError):
         return []

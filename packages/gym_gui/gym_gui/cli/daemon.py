@@ -70,7 +70,7 @@ def stop(cli: Cli, /, force: bool, timeout: float) -> int:
     from gym_gui.services.trainer.local_daemon import running_record, silence_message, stop_process, wait_for_end
 
     if cli.connect:
-        with cli.client() as client:
+        with cli.client(start=False) as client:
             _say_stopped(client.shutdown())
         return 0
     record = running_record(cli.home)
@@ -81,7 +81,7 @@ def stop(cli: Cli, /, force: bool, timeout: float) -> int:
     try:
         if record.is_stopped():  # it could not answer, however long we waited
             raise DaemonUnreachable(silence_message(cli.home, timeout))
-        with cli.client() as client:
+        with cli.client(start=False) as client:
             running = client.shutdown()
     except DaemonUnreachable as error:
         if not force:
@@ -103,7 +103,7 @@ def status(cli: Cli, /, as_json: bool) -> int:
     from gym_gui.services.trainer.local_daemon import running_record
 
     try:
-        with cli.client() as client:
+        with cli.client(start=False) as client:
             health = client.health()
     except DaemonUnreachable as error:
         if not as_json:

@@ -109,7 +109,24 @@ def read_token(home: Home) -> str:
         raise NotAllowed(f"cannot read the daemon's token {home.token}: {error}; is it another user's home?") from error
 
 
+def was_stopped(home: Home) -> bool:
+    """Whether a user stopped the daemon of this home: one that was killed leaves its record (docs/adr, decision 5).
+
+    A daemon that ended before the machine booted is no such decision: a shutdown ends it in good order, too.
+    """
+    import psutil
+
+    if home.daemon_record.exists():
+        return False
+    try:
+        return home.database.stat().st_mtime > psutil.boot_time()
+    except FileNotFoundError:
+        return False  # none ever ran
+
+
 def no_daemon_message(home: Home) -> str:
+    if was_stopped(home):
+        return f"the trainer daemon of {home.root} was stopped; `mosaic daemon start` starts it again"
     return f"no trainer daemon runs for {home.root}; `mosaic daemon start` starts one"
 
 
