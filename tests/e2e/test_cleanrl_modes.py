@@ -244,11 +244,55 @@ def test_a_custom_script_runs_from_its_folder_and_nowhere_else(daemon, tmp_path)
     daemon.client.cancel(run_id)
     ends(daemon, run_id, "cancelled")
 
+    (folder / "endless.sh").write_text("echo no header\n")
+    assert ends(daemon, mosaic(daemon, "script", str(folder / "endless.sh"), "--detach").stdout.strip()).total == 0
+
     elsewhere = tmp_path / "elsewhere.sh"
     elsewhere.write_text("echo hello\n")
     refused = mosaic(daemon, "script", str(elsewhere))
     assert refused.returncode == 2
     assert "lies in none of the folders" in refused.stderr
+
+
+PHASES = """\
+# @env_family: classic
+# @total_timesteps: 3256
+python - "$1" <<'END'
+import sqlite3, sys
+from pathlib import Path
+from mosaic_wire.event_writer import ScalarEventWriter
+for folder, steps in (("runs/warm-up", 1000), (sys.argv[1], 2000)):
+    writer = ScalarEventWriter(Path(folder))
+    for step in range(100, steps + 1, 100):
+        writer.add_scalars({"charts/episodic_return": step / 10}, step)
+    writer.close()
+with sqlite3.connect("search.db") as database:
+    database.executescript("CREATE TABLE studies (study_id INTEGER); CREATE TABLE trials (trial_id INTEGER);")
+END
+cleanrl-worker --algo ppo --env-id CartPole-v1 --total-timesteps 256 --num-steps 32 --eval-episodes 0
+exit $2
+"""
+
+
+@pytest.mark.parametrize("writer", ["worker", "daemon"])
+def test_a_shell_scripts_curves_progress_and_files_are_the_runs(daemon, writer):
+    script = daemon.config_home.parent / "scripts" / "main.sh"
+    script.write_text(PHASES if writer == "worker" else PHASES.replace("exit $2", "kill -9 $PPID; sleep 60"))
+    extras = {"mode": "custom_script", "script_path": str(script), "script_arguments": ["out/main", "0"]}
+    run_id = daemon.client.submit(config(3256, algo="custom_script", **extras)).run.run_id
+    run = ends(daemon, run_id, "completed" if writer == "worker" else "failed")
+    shown = mosaic(daemon, "metrics", run_id, "--json")
+    tags = {curve["tag"] for curve in json.loads(shown.stdout)}
+    assert {"charts/episodic_return", "runs/warm-up/charts/episodic_return"} <= tags
+    assert "none of" not in (plotted := mosaic(daemon, "plot", run_id)).stdout + plotted.stderr
+    manifest = daemon.manifest(run_id)
+    assert manifest.finalised_by == writer
+    assert manifest.optuna_db_path == "search.db"
+    (entry,) = manifest.checkpoints
+    assert (entry.step, entry.path.split("/")[0]) == (256, "phases")
+    assert manifest.tensorboard_dir == "."
+    if writer == "worker":
+        assert (run.step, run.total) == (3256, 3256)
 
 
 @pytest.mark.parametrize(

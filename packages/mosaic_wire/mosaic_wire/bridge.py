@@ -46,10 +46,12 @@ class MetricBridge:
         events: Path,
         publisher: Publisher,
         *,
+        beside: bool = False,
         interval_s: float = INTERVAL_S,
         on_taken: Callable[[Sequence[EventBatch]], None] | None = None,
     ) -> None:
-        """`on_taken` is told what the daemon has taken: everything once."""
+        """`beside`: see `EventFolderReader`; `on_taken` is told what the daemon has taken: everything once."""
+        self._beside = beside
         self._run_id, self._events, self._publisher, self._interval_s = run_id, events, publisher, interval_s
         self._on_taken, self._batches = on_taken, list[EventBatch]()
         self._reader = self._reader_at(None)
@@ -62,7 +64,7 @@ class MetricBridge:
 
     def _reader_at(self, position: Any) -> EventFolderReader:
         # Of a flood (more than a megabyte at a time) the reader takes numpy, which a worker otherwise never loads.
-        return EventFolderReader(self._events, position=position)
+        return EventFolderReader(self._events, beside=self._beside, position=position)
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._follow, name="mosaic-metrics", daemon=True)

@@ -53,6 +53,9 @@ PREFIX = "events.out.tfevents."
 READ_BYTES = 8 * 2**20
 """How much one read takes unless told otherwise"""
 
+_WITHOUT_EVENTS = frozenset({"checkpoints", "metrics", "wandb"})
+"""Folders of a run that may hold many files and never event files to be read"""
+_MOST_ENTRIES = 20_000
 _WORTH_LOADING_NUMPY = 2**20
 _WORTH_USING_NUMPY = 2**15
 _TAIL_BYTES = 32
@@ -204,9 +207,14 @@ class EventFileReader:
 class EventFolderReader:
     """Reads all event files below a folder, also those that appear later; each folder's files in their order."""
 
-    def __init__(self, folder: Path, *, texts: bool = False, bulk: bool = True, position: Any = None) -> None:
-        """The arguments are those of `EventFileReader`."""
-        self._folder = folder
+    def __init__(
+        self, folder: Path, *, beside: bool = False, texts: bool = False, bulk: bool = True, position: Any = None
+    ) -> None:
+        """`beside` reads those in other folders of the same run, too (`../runs/…`): a script writes where it likes.
+
+        The other arguments are those of `EventFileReader`.
+        """
+        self._folder, self._beside = folder, beside
         self._options = {"texts": texts, "bulk": bulk}
         self._readers: dict[str, dict[str, EventFileReader]] = {}
         self.has_more = False
@@ -275,22 +283,31 @@ class EventFolderReader:
 
     def _look_for_files(self) -> None:
         pending = [("", os.fspath(self._folder))]
-        while pending:
+        if self._beside:
+            pending.append(("..", os.fspath(self._folder.parent)))
+        left = _MOST_ENTRIES
+        while pending and left > 0:
             folder, path = pending.pop()
             try:
                 entries = list(os.scandir(path))
             except FileNotFoundError:
                 continue
+            left -= len(entries)
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    pending.append((f"{folder}/{entry.name}".lstrip("/"), entry.path))
+                    if not (folder.startswith("..") and self._is_passed_over(folder, entry.name)):
+                        pending.append((f"{folder}/{entry.name}".lstrip("/"), entry.path))
                 elif entry.name.startswith(PREFIX) and entry.is_file():
                     self._reader(folder, entry.name)
+
+    def _is_passed_over(self, folder: str, name: str) -> bool:
+        return name in _WITHOUT_EVENTS or (folder == ".." and name == self._folder.name)
 
     def _reader(self, folder: str, name: str, position: Any = None) -> None:
         readers = self._readers.setdefault(folder, {})
         if name not in readers:
-            readers[name] = EventFileReader(self._folder / folder / name, position=position, **self._options)
+            path = Path(os.path.normpath(self._folder / folder / name))  # the folder itself may not be there
+            readers[name] = EventFileReader(path, position=position, **self._options)
 
 
 def _order_of(name: str) -> list[tuple[int, str]]:

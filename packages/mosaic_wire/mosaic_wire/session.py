@@ -205,6 +205,8 @@ class WorkerSession:
     def follow_metrics(self, events: Path) -> None:
         """Tell the daemon every scalar that appears in the event files of this folder, until the session ends.
 
+        With the run's own folder `tensorboard`, those that lie elsewhere in the run folder are read, too.
+
         What the run takes of its machine is written there, too (`system/`). With `extras.minimal_telemetry` the
         episodes among them are sent as rows of the telemetry lane as well.
         """
@@ -214,7 +216,8 @@ class WorkerSession:
 
             self._sampler = SystemSampler(self.run_folder.root, events, lambda: self._progress.step)
             self._sampler.start()
-            self._bridge = MetricBridge(self.run_id, events, self._link, on_taken=self._episode_rows())
+            beside = events == self.run_folder.tensorboard
+            self._bridge = MetricBridge(self.run_id, events, self._link, beside=beside, on_taken=self._episode_rows())
             self._bridge.start()
 
     def _episode_rows(self) -> Callable[[Sequence[EventBatch]], None] | None:

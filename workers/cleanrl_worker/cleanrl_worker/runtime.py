@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import time
 from dataclasses import replace
 from functools import cached_property
@@ -46,6 +45,7 @@ from cleanrl_worker.worker_run import (
     WorkerRun,
     drawing_variables,
     grace_s,
+    print_tail,
 )
 
 __all__ = [
@@ -296,8 +296,7 @@ class CleanRLWorkerRuntime(WorkerRun):
         }
         if emitter.manifest.checkpoints:
             payload["checkpoint"] = emitter.manifest.checkpoints[-1].path  # what a resume would go on from
-        for line in tail:  # the daemon quotes the worker's own stderr when it tells people what happened
-            sys.stderr.write(f"{line}\n")
+        print_tail(tail)
         exit_code = EXIT_BAD_INPUT if known.get("error_type") == "BadInput" else EXIT_FAILED
         return Ending(ExitOutcome.FAILED, exit_code, error, payload)
 

@@ -6,10 +6,12 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from mosaic_wire.lifecycle import LifecycleKind
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
+from mosaic_wire.run_artefacts import artefacts_of
 from mosaic_wire.session import WorkerSession
 
 logger = logging.getLogger(__name__)
@@ -69,6 +71,10 @@ class LifecycleEmitter:
             self.manifest.write(self._session.run_folder.manifest)
         except OSError as error:
             logger.error("the manifest could not be written: %s", error)
+
+    def list_artefacts(self, tensorboard: Path) -> None:
+        """Note what a script left in the run folder; it tells nobody of it."""
+        self.manifest = replace(self.manifest, **vars(artefacts_of(self._session.run_folder, tensorboard)))
 
     def result(self) -> dict[str, Any]:
         """The payload of `run_completed`."""

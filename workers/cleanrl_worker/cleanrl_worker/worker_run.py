@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,6 +118,12 @@ class WorkerRun(ABC):
             )
             return EXIT_FAILED
         return ending.exit_code
+
+
+def print_tail(lines: Sequence[str]) -> None:
+    """Repeat the last lines of the process below: the daemon quotes the worker's own stderr in its reason."""
+    for line in lines:
+        sys.stderr.write(f"{line}\n")
 
 
 def drawing_variables() -> dict[str, str]:

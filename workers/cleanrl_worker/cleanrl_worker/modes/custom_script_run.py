@@ -25,7 +25,6 @@ from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.description import MODULE
 from cleanrl_worker.modes.custom_script import CustomScript
 from cleanrl_worker.scripts.headline import Headline, HeadlineFollower
-from cleanrl_worker.scripts.outcome import artefacts_of
 from cleanrl_worker.telemetry import LifecycleEmitter
 from cleanrl_worker.training_process import signal_name
 from cleanrl_worker.worker_run import (
@@ -37,6 +36,7 @@ from cleanrl_worker.worker_run import (
     Ending,
     WorkerRun,
     grace_s,
+    print_tail,
 )
 
 logger = logging.getLogger(__name__)
@@ -52,6 +52,7 @@ class CustomScriptRun(WorkerRun):
     ) -> None:
         super().__init__(config, folder, target=target)
         self._script = script
+        self._argv = [*script.argv(), *(config.extras.get("script_arguments") or ())]
         self._headline = Headline()
 
     def capabilities(self) -> WorkerCapabilities:
@@ -76,13 +77,13 @@ class CustomScriptRun(WorkerRun):
     def summary(self) -> dict[str, Any]:
         return {
             "run_id": self._config.run_id, "mode": self._config.mode, "script": str(self._script.path),
-            "sha256": self._script.sha256, **self._script.facts, "argv": self._script.argv(),
+            "sha256": self._script.sha256, **self._script.facts, "argv": self._argv,
             "environment": self.variables, "run_dir": str(self._folder.root),
         }  # fmt: skip
 
     def first_manifest(self, session: WorkerSession) -> AnalyticsManifest:
         manifest = build_manifest(
-            self._config, self._folder, argv=self._script.argv(), attempt=session.attempt,
+            self._config, self._folder, argv=self._argv, attempt=session.attempt,
             threads=int(os.environ.get(env.THREAD_COUNTS[0]) or os.cpu_count() or 1),
         )  # fmt: skip
         copy = self._folder.root / "scripts" / self._script.path.name
@@ -94,9 +95,15 @@ class CustomScriptRun(WorkerRun):
         }  # fmt: skip
         return replace(manifest, extra={**manifest.extra, "script": facts})
 
+    @property
+    def _total(self) -> int:
+        """The steps the script is to take; 0: neither the config nor the script says so."""
+        given = self._config.total_timesteps  # a config cannot leave it out: 1 is as good as nothing
+        return given if given > 1 else int(self._script.facts.get("total_timesteps") or 0)
+
     def started_facts(self) -> dict[str, Any]:
         return {
-            "seed": self._config.seed, "total_timesteps": self._config.total_timesteps, "module": MODULE,
+            "seed": self._config.seed, "total_timesteps": self._total, "module": MODULE,
             "mode": self._config.mode, "script": str(self._script.path), "sha256": self._script.sha256,
             **{name: value for name, value in self._script.facts.items() if name != "total_timesteps"},
         }  # fmt: skip
@@ -105,12 +112,12 @@ class CustomScriptRun(WorkerRun):
         for folder in (self._folder.logs, self._folder.checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
         stdout, stderr = self._folder.logs / "stdout.log", self._folder.logs / "stderr.log"
-        follower = HeadlineFollower([self._folder.root / name for name in ("tensorboard", "runs", "phases")])
+        follower = HeadlineFollower(self._folder, in_phases=True)
         start = stderr.stat().st_size if stderr.exists() else 0
         try:
             with stdout.open("ab") as out, stderr.open("ab") as err:
                 process = subprocess.Popen(
-                    self._script.argv(), cwd=self._folder.root, env={**os.environ, **self.variables},
+                    self._argv, cwd=self._folder.root, env={**os.environ, **self.variables},
                     stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
                 )  # fmt: skip
         except OSError as error:
@@ -121,7 +128,7 @@ class CustomScriptRun(WorkerRun):
         finally:
             _end_group(process)  # whatever it left running in the background ends with it
         self._look(session, follower, now=True)
-        self._list_artefacts(emitter)
+        emitter.list_artefacts(self._folder.tensorboard)
         return self._ending(session, emitter, process.returncode, _tail(stderr, start))
 
     def _wait(self, process: subprocess.Popen[bytes], session: WorkerSession, follower: HeadlineFollower) -> None:
@@ -143,14 +150,7 @@ class CustomScriptRun(WorkerRun):
     def _look(self, session: WorkerSession, follower: HeadlineFollower, *, now: bool = False) -> None:
         if follower.has_news(now=now):
             self._headline = newest = follower.newest
-            session.progress(newest.step, self._config.total_timesteps, newest.episodic_return, newest.sps)
-
-    def _list_artefacts(self, emitter: LifecycleEmitter) -> None:
-        left = artefacts_of(self._folder, self._folder.tensorboard)
-        # Workers that the script started have event files of their own.
-        places = (left.tensorboard_dir, "phases")
-        events = next((place for place in places if (self._folder.root / place).is_dir()), None)
-        emitter.manifest = replace(emitter.manifest, policy=left.policy, videos=left.videos, tensorboard_dir=events)
+            session.progress(newest.step, self._total, newest.episodic_return, newest.sps)
 
     def _ending(self, session: WorkerSession, emitter: LifecycleEmitter, code: int, tail: list[str]) -> Ending:
         facts: dict[str, Any] = {
@@ -164,11 +164,10 @@ class CustomScriptRun(WorkerRun):
         if session.stop_requested.wait(1.0 if ended_by_signal else 0):
             return Ending(ExitOutcome.CANCELLED, EXIT_CANCELLED, "cancelled", facts)
         told = [session.redact(line) for line in tail]
-        for line in told:  # the daemon quotes the worker's own stderr when it tells people what happened
-            sys.stderr.write(f"{line}\n")
+        print_tail(told)
         error = f"{self._script.path.name} ended with {signal_name(code)}"
         payload = {
-            **facts, "error": error, "error_type": "ScriptFailed", "command": self._script.argv(),
+            **facts, "error": error, "error_type": "ScriptFailed", "command": self._argv,
             "stderr_log": "logs/stderr.log", "stderr_tail": told,
         }  # fmt: skip
         return Ending(ExitOutcome.FAILED, code if 0 < code < 126 else EXIT_FAILED, error, payload)

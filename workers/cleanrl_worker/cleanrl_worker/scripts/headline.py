@@ -7,9 +7,10 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from mosaic_wire.event_files import EventFolderReader
+from mosaic_wire.paths import RunFolder
+from mosaic_wire.system_metrics import FOLDER as SYSTEM_FOLDER
 
 LOOK_EVERY_S = 2.0
 """How often the event files are looked at"""
@@ -30,19 +31,23 @@ class Headline:
 
 
 class HeadlineFollower:
-    """Reads what was added to the event files below some folders; those of an earlier attempt do not count."""
+    """Reads what was added to the event files of a run; those of an earlier attempt do not count."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(self, folder: RunFolder, *, in_phases: bool = False) -> None:
+        """`in_phases`: trainings follow one another, each with a folder of its own, and their steps are added up."""
         self.newest = Headline()
         self._looked_at = time.monotonic()
-        self._readers = [EventFolderReader(folder, bulk=False) for folder in folders]
+        self._reader = EventFolderReader(folder.tensorboard, beside=True, bulk=False)
+        self._in_phases = in_phases
         self._returns: deque[float] = deque(maxlen=_EPISODES)
-        self._step = 0
+        self._steps: dict[str, int] = {}
+        """Folder → its largest step"""
+        self._trainings: set[str] = set()
+        """Folders with returns or a speed"""
         self._sps: float | None = None
-        for reader in self._readers:
-            reader.read()
-            while reader.has_more:
-                reader.read()
+        self._reader.read()
+        while self._reader.has_more:
+            self._reader.read()
 
     def has_news(self, *, now: bool = False) -> bool:
         """Look when it is time to (or `now`); tell whether `newest` has changed."""
@@ -53,21 +58,24 @@ class HeadlineFollower:
         return self.newest != earlier
 
     def _read(self) -> Headline:
-        for reader in self._readers:
-            while True:
-                for batch in reader.read():
-                    for tag, column in batch.columns.items():
-                        self._take(tag, column.steps, column.values)
-                if not reader.has_more:
-                    break
+        while True:
+            for batch in self._reader.read():
+                for tag, column in batch.columns.items():
+                    self._take(batch.folder, tag, column.steps, column.values)
+            if not self._reader.has_more:
+                break
         mean = sum(self._returns) / len(self._returns) if self._returns else None
-        return Headline(self._step, mean, self._sps)
+        largest = max(self._steps.values(), default=0)
+        added = sum(self._steps[folder] for folder in self._trainings) if self._in_phases else 0
+        return Headline(max(largest, added), mean, self._sps)
 
-    def _take(self, tag: str, steps: Sequence[int], values: Sequence[float]) -> None:
-        if tag.startswith("eval/"):  # evaluations count episodes, not steps
+    def _take(self, folder: str, tag: str, steps: Sequence[int], values: Sequence[float]) -> None:
+        if tag.startswith("eval/") or folder == SYSTEM_FOLDER:  # evaluations count episodes, not steps
             return
-        self._step = max(self._step, *steps)
+        self._steps[folder] = max(self._steps.get(folder, 0), *steps)
         finite = [value for value in values if math.isfinite(value)]
+        if tag in RETURN_TAGS or tag in SPS_TAGS:
+            self._trainings.add(folder)
         if tag in RETURN_TAGS:
             self._returns.extend(finite)
         elif tag in SPS_TAGS and finite:

@@ -27,7 +27,6 @@ from cleanrl_worker.no_progress import ProgressWatch
 from cleanrl_worker.preflight import Preflight
 from cleanrl_worker.requirement_sets import hold
 from cleanrl_worker.requirement_sets.errors import RequirementSetError
-from cleanrl_worker.scripts import outcome
 from cleanrl_worker.scripts.checking import values_for
 from cleanrl_worker.scripts.choice import ScriptChoice
 from cleanrl_worker.scripts.headline import Headline, HeadlineFollower
@@ -48,6 +47,7 @@ from cleanrl_worker.worker_run import (
     WorkerRun,
     drawing_variables,
     grace_s,
+    print_tail,
 )
 
 logger = logging.getLogger(__name__)
@@ -194,8 +194,7 @@ class ScriptRuntime(WorkerRun):
             held = hold(Path(self._found.python))
         except RequirementSetError as error:
             return Ending(ExitOutcome.FAILED, EXIT_BAD_INPUT, str(error))
-        tensorboard = self._config.tensorboard_folder(self._folder)
-        follower = HeadlineFollower([tensorboard, self._folder.root / "runs"])
+        follower = HeadlineFollower(self._folder)
         training = TrainingProcess(
             self.command, self._environment(), cwd=self._folder.root, logs=self._folder.logs, keep_open=held
         )
@@ -203,10 +202,7 @@ class ScriptRuntime(WorkerRun):
             stuck = self._follow(session, emitter, training, follower)
             if follower.has_news(now=True):
                 emitter.receive(self._progress(follower.newest))
-            left = outcome.artefacts_of(self._folder, tensorboard)
-            emitter.manifest = replace(
-                emitter.manifest, policy=left.policy, videos=left.videos, tensorboard_dir=left.tensorboard_dir
-            )
+            emitter.list_artefacts(self._config.tensorboard_folder(self._folder))
             return self._ending(session, emitter, training, follower.newest, stuck)
         finally:
             training.close()
@@ -279,6 +275,6 @@ class ScriptRuntime(WorkerRun):
             "stderr_tail": tail,
             "step": headline.step,
         }
-        outcome.print_tail(tail)
+        print_tail(tail)
         code = returncode if 0 < returncode < 126 and not stuck else EXIT_FAILED
         return Ending(ExitOutcome.FAILED, code, error, payload)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
-from mosaic_wire.checkpoints import good_checkpoints
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
+from mosaic_wire.run_artefacts import artefacts_of
 
 from gym_gui.services.trainer.records import RunRecord
 
@@ -18,7 +16,6 @@ logger = logging.getLogger(__name__)
 
 _TRY_AGAIN = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 """Errors of the disk, which may be over in a moment"""
-_VIDEO_SUFFIXES = (".mp4", ".gif", ".webm")
 
 
 def finalise_manifest(folder: RunFolder, record: RunRecord, outcome: str, reason: str) -> bool:
@@ -35,6 +32,8 @@ def finalise_manifest(folder: RunFolder, record: RunRecord, outcome: str, reason
         manifest = AnalyticsManifest(record.run_id)
     if manifest.finalised_by is not None and manifest.outcome == outcome:
         return False
+    told = manifest.tensorboard_dir
+    left = artefacts_of(folder, folder.root / told if told else None)
     found = replace(
         manifest,
         run_id=record.run_id,
@@ -44,10 +43,11 @@ def finalise_manifest(folder: RunFolder, record: RunRecord, outcome: str, reason
         seed=manifest.seed if manifest.seed is not None else record.seed,
         outcome=outcome,
         reason=reason,
-        tensorboard_dir=manifest.tensorboard_dir or _tensorboard_dir(folder.root),
-        checkpoints=tuple(good_checkpoints(folder)),
-        videos=_relative(folder.root, (path for path in folder.root.rglob("*") if path.suffix in _VIDEO_SUFFIXES)),
-        policy=manifest.policy or next(iter(_relative(folder.root, folder.root.rglob("*.cleanrl_model"))), None),
+        tensorboard_dir=left.tensorboard_dir or told,
+        checkpoints=left.checkpoints,
+        videos=left.videos,
+        policy=manifest.policy or left.policy,
+        optuna_db_path=manifest.optuna_db_path or left.optuna_db_path,
         finalised_by="daemon",
     )
     try:
@@ -58,12 +58,3 @@ def finalise_manifest(folder: RunFolder, record: RunRecord, outcome: str, reason
         logger.error("run %s: its manifest cannot be written: %s", record.run_id, error)
         return False
     return True
-
-
-def _relative(root: Path, paths: Iterable[Path]) -> tuple[str, ...]:
-    return tuple(sorted(str(path.relative_to(root)) for path in paths if path.is_file()))
-
-
-def _tensorboard_dir(root: Path) -> str | None:
-    events = sorted(root.rglob("events.out.tfevents.*"))
-    return str(events[0].parent.relative_to(root)) if events else None

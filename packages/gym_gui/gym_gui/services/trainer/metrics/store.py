@@ -131,14 +131,15 @@ class RunMetrics:
 
     def _key(self, folder: str, tag: str) -> str:
         """`system/cpu` for tag `cpu` of folder `system`; where the main folder has a tag of that name, `system:cpu`."""
-        key = tag if folder in ("", self._main) else f"{folder}/{tag}"
-        return key if self._homes.get(key, folder) == folder else f"{folder}:{tag}"
+        shown = folder.removeprefix("../")
+        key = tag if folder in ("", self._main) else f"{shown}/{tag}"
+        return key if self._homes.get(key, folder) == folder else f"{shown}:{tag}"
 
     def _find_newest(self) -> None:
         """After a restart, or when points were taken back; the main folder has the last word."""
         self._newest = {}
         for key in sorted(self.latest, key=lambda key: self._homes[key] == self._main):
-            home = self._homes[key]
+            home = self._homes[key].removeprefix("../")
             tag = key[len(home) + 1 :] if home and key.startswith((f"{home}/", f"{home}:")) else key
             if tag.startswith(_SHOWN_PREFIXES):
                 self._newest[tag] = self.latest[key]
@@ -175,10 +176,10 @@ class RunMetrics:
     def catch_up(self, events: Path) -> None:
         """Read what the event files have beyond `position`: after a worker's end, or when nothing was kept at all."""
         try:
-            reader = EventFolderReader(events, position=self.position)
+            reader = EventFolderReader(events, beside=True, position=self.position)
         except ValueError:
             self._forget_everything()
-            reader = EventFolderReader(events)
+            reader = EventFolderReader(events, beside=True)
         while True:
             batches = reader.read(_CATCH_UP_BYTES)
             folders = [

@@ -106,14 +106,17 @@ def expand(config: TrainRunConfig, run_id: str, home: Home) -> TrainRunConfig:
 def identity_of(config: TrainRunConfig) -> RunIdentity:
     """What the registry stores of a validated config."""
     worker = config.metadata.worker
+    extras, total = worker.config.get("extras", {}), worker.config["total_timesteps"]
+    if extras.get("mode") == "custom_script" and total == 1:
+        total = 0  # a config cannot leave it out: nobody knows how far the script goes
     return RunIdentity(
         algo=worker.config["algo"],
         env_id=worker.config["env_id"],
         seed=worker.config.get("seed"),
-        total_timesteps=worker.config["total_timesteps"],
+        total_timesteps=total,
         name=config.run_name or "",
         worker_id=worker.worker_id or worker.config.get("worker_id") or "",
-        extras=worker.config.get("extras", {}),
+        extras=extras,
     )
 
 
