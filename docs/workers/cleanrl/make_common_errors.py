@@ -151,10 +151,6 @@ SPECIFIC = {
         "minibatches would have different sizes",
         "choose --num-minibatches as a divisor of num_envs × num_steps",
     ),
-    "is less than one batch": (
-        "the run would end before its first update",
-        "raise --total-timesteps, or lower --num-envs or --num-steps",
-    ),
     "are not finite": (
         "the loss became NaN or infinite: too large steps, or an environment that gives such numbers",
         "lower --learning-rate, or look at the rewards; resume from the checkpoint before",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -248,6 +248,20 @@ def add_worker_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--grpc-target", metavar="ADDRESS", help="where the daemon listens, e.g. unix:/path or host:port"
     )
+
+
+def canonical_flags(words: Sequence[str]) -> list[str]:
+    """Return flags in the spelling that parsers here know: `--env_id=X` → `--env-id=X`, `--ids 0 1` → `--ids 0,1`."""
+    flags: list[str] = []
+    for word in words:
+        if word.startswith("--"):
+            name, has_value, value = word.partition("=")
+            flags.append(name.replace("_", "-") + has_value + value)
+        elif word.isdigit() and len(flags) > 1 and flags[-2].startswith("--") and flags[-1].replace(",", "").isdigit():
+            flags[-1] += f",{word}"
+        else:
+            flags.append(word)
+    return flags
 
 
 def overrides_from(arguments: Namespace) -> dict[str, Any]:

@@ -20,7 +20,13 @@ from mosaic_wire.errors import ConfigProblems, Problem, WireError
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import RunFolder, find_home
 from mosaic_wire.redaction import redact_document, secret_values
-from mosaic_wire.worker_config import add_worker_arguments, daemon_target, overrides_from, run_folder_of
+from mosaic_wire.worker_config import (
+    add_worker_arguments,
+    canonical_flags,
+    daemon_target,
+    overrides_from,
+    run_folder_of,
+)
 from mosaic_wire.worker_spec import AlgorithmSpec
 
 from cleanrl_worker.config import CleanRLWorkerConfig, read_flags
@@ -41,7 +47,7 @@ EXIT_BAD_INPUT = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Describe the worker, check a config, or run it."""
-    arguments, rest = _parser().parse_known_args(argv)
+    arguments, rest = _parser().parse_known_args(canonical_flags(sys.argv[1:] if argv is None else argv))
     logging.basicConfig(
         level=logging.DEBUG if arguments.verbose else logging.INFO, format="%(levelname)s %(name)s: %(message)s"
     )

@@ -35,7 +35,7 @@ from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, backend_of, pipeline_
 from cleanrl_worker.requirement_sets import interpreter_for, sets_needed
 from cleanrl_worker.requirement_sets import preflight as preflight_sets
 from cleanrl_worker.requirement_sets.errors import RequirementSetError
-from cleanrl_worker.rules import broken_rules
+from cleanrl_worker.rules import broken_rules, notes_on
 from cleanrl_worker.wrappers.schedule import parse_schedule
 
 NEEDED_PACKAGES = ("torch", "numpy", "gymnasium", "tensorboard", "safetensors", "tyro")
@@ -53,6 +53,8 @@ class Preflight:
     sets: tuple[str, ...] = ()
     python: Path = Path(sys.executable)
     versions: Mapping[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """What the user should know about values that a run can start with"""
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Environment id → its spaces"""
     needs: Needs | None = None
@@ -69,6 +71,8 @@ class Preflight:
             parts = {"the process itself": self.needs.process, **self.needs.memory}
             shown["memory"] = {purpose: gib(size) for purpose, size in parts.items()}
             shown["disk"] = {purpose: gib(size) for purpose, size in self.needs.disk.items()}
+        if self.notes:
+            shown["notes"] = self.notes
         return shown
 
 
@@ -88,7 +92,7 @@ def check_run(
     values = _all_values(config, algorithm)
     declared = _declarations(config) if config.mode in TRAINING else {}
     env_kwargs = _env_kwargs(values, found)
-    found.problems += _rule_problems(declared, values, found.problems)
+    _check_rules(declared, values, found)
     found.problems += [Problem(*said) for said in file_problems(declared, values, from_anywhere=True)]
     _check_sets(config, algorithm, home, found)
     if look_at_environments and env_kwargs is not None and not _blames(found, "extras.requirements"):
@@ -128,10 +132,12 @@ def _env_kwargs(values: Mapping[str, Any], found: Preflight) -> dict[str, Any] |
         return None
 
 
-def _rule_problems(declared: Mapping[str, Any], values: Mapping[str, Any], earlier: list[Problem]) -> Iterator[Problem]:
-    wrong = {problem.path.rpartition(".")[2] for problem in earlier}
-    for sentence in broken_rules(declared.get("RULES") or (), values, leaving_out=wrong):
-        yield Problem(_first_flag(sentence), sentence)
+def _check_rules(declared: Mapping[str, Any], values: Mapping[str, Any], found: Preflight) -> None:
+    wrong = {problem.path.rpartition(".")[2] for problem in found.problems}
+    sentences = broken_rules(declared.get("RULES") or (), values, leaving_out=wrong)
+    found.problems += [Problem(_first_flag(sentence), sentence) for sentence in sentences]
+    if "RULES" in declared:  # not for evaluations, nor for scripts of others
+        found.notes += notes_on(declared, values, leaving_out=wrong)
 
 
 def _first_flag(sentence: str) -> str:

@@ -304,6 +304,9 @@ class CleanRLWorkerRuntime(WorkerRun):
 def render_summary(summary: dict[str, Any]) -> str:
     """A dry run's result for people."""
     lines = [
-        f"{name:16} {value if isinstance(value, str | int) else json.dumps(value)}" for name, value in summary.items()
+        f"{name:16} {value if isinstance(value, str | int) else json.dumps(value)}"
+        for name, value in summary.items()
+        if name != "notes"
     ]
+    lines += [f"{'note':16} {note}" for note in summary.get("notes", ())]
     return "\n".join(lines)

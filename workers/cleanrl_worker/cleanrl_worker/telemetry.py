@@ -56,7 +56,7 @@ class LifecycleEmitter:
                 self.ending = facts
                 if facts.get("evaluation"):
                     self._change_manifest(evaluation=facts["evaluation"])
-            case "policy" | "video" | "versions" | "wandb" as kind:
+            case "policy" | "video" | "versions" | "wandb" | "note" as kind:
                 self._note_in_manifest(kind, facts)
             case "failed":
                 self.failure = facts
@@ -117,6 +117,11 @@ class LifecycleEmitter:
                 self._change_manifest(versions={**self.manifest.versions, **facts["versions"]})
             case "wandb":
                 self._learn_of_wandb(facts)
+            case "note":
+                logger.info("note: %s", facts["note"])
+                notes = [*self.manifest.extra.get("training_notes", ()), facts["note"]]
+                notes = list(dict.fromkeys(notes))  # an earlier attempt may have told of it
+                self._change_manifest(extra={**self.manifest.extra, "training_notes": notes})
 
     def _learn_of_wandb(self, facts: Mapping[str, Any]) -> None:
         told = {f"wandb_{name}": facts[name] for name in ("url", "problem") if name in facts}

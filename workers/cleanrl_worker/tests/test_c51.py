@@ -405,7 +405,6 @@ def test_weights_without_atoms_are_refused(tmp_path):
         ({"v_min": 200.0}, "--v-min 200.0 must be less than --v-max 100"),
         ({"n_atoms": 1}, "--n-atoms must be at least 2, got 1"),
         ({"buffer_size": 100}, "--buffer-size 100 is smaller than a batch of 128: raise it, or lower --batch-size"),
-        ({"total_timesteps": 5000}, "--learning-starts 10000 leaves none of the 5000 steps to learn in"),
         ({"gamma": 1.5}, "--gamma must be at most 1, got 1.5"),
         ({"env_id": "Pendulum-v1"}, "c51 needs discrete actions; Pendulum-v1 has Box actions"),
         ({"env_id": "tiny_worlds:CorridorShort-v0"}, "needs vectors or stacked frames of 84 x 84"),

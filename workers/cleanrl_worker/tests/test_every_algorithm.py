@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from pathlib import Path
 
 import pytest
 from cleanrl_worker.config import CleanRLWorkerConfig
@@ -42,7 +43,7 @@ def numbers_in(values: dict) -> dict:
 def test_its_rules_hold_for_its_defaults_and_are_about_its_flags(entry: AlgorithmEntry) -> None:
     values, rules = defaults_of(entry), entry.declarations()["RULES"]
     assert broken_rules(rules, values) == []
-    for expression, sentence in rules:
+    for expression, sentence in (*rules, *entry.declarations().get("NOTES", ())):
         assert names_in(expression) <= values.keys()
         assert "--" in sentence, f"{sentence!r} names no flag that a person could change"
 
@@ -106,3 +107,21 @@ def test_a_dry_run_of_its_defaults_finds_nothing_wrong(entry: AlgorithmEntry, le
     assert found.needs is not None
     assert found.needs.memory
     assert found.needs.checkpoint > 0
+
+
+@of_every_algorithm
+def test_the_smoke_command_is_accepted(entry: AlgorithmEntry, lending_home: Home, tmp_path: Path) -> None:
+    """`--total-timesteps 2048` and nothing else: less than many defaults need to learn anything, which is a note."""
+    values = defaults_of(entry)
+    parameters = {name: value for name, value in SMALL.items() if name in values}
+    for name in NEEDED_FLAGS.get(entry.name, ()):
+        parameters[name] = str(tmp_path / "teacher.cleanrl_model")
+        Path(parameters[name]).touch()
+    run = CleanRLWorkerConfig(new_run_id(), entry.name, values["env_id"], 2048, 1, {"algo_params": parameters})
+    folder = lending_home.run_folder(run.run_id)
+    found = check_run(run, spec_without_environments(), folder, lending_home, look_at_environments=False)
+    wrong = [problem for problem in found.problems if problem.path != "extras.requirements"]  # a set may not be there
+    assert wrong == []
+    learns = values.get("learning_starts", 0) < 2048 + values.get("offline_steps", 0)
+    batch = values.get("num_steps", 0) * values.get("local_num_envs", values["num_envs"]) * values.get("n_iteration", 1)
+    assert bool(found.notes) == (not learns or batch > 2048)

@@ -268,7 +268,6 @@ def test_a_model_of_another_algorithm_is_refused(trained):
         ),
         ({"buffer_size": 8}, "--buffer-size 8 is smaller than a batch of 32"),
         ({"num_envs": 2000}, "does not hold one step of 2000 environments"),
-        ({"learning_starts": 400}, "--learning-starts 400 leaves none of the 400 steps to learn in"),
         ({"env_id": "CartPole-v1"}, "needs continuous actions; CartPole-v1 has Discrete actions"),
         ({"env_id": "continuous_worlds:Unbounded-v0"}, "needs actions with bounds.*between 0 and inf.*RescaleAction"),
         ({"env_id": "continuous_worlds:Grid-v0"}, r"needs actions that are vectors.*\(2, 2\)"),

@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+import tyro
 from cleanrl_worker.algorithms.ppo_atari_multigpu import (
     Args,
     Batch,
@@ -20,12 +21,16 @@ from cleanrl_worker.algorithms.ppo_atari_multigpu import (
     make_policy,
     ppo_losses,
 )
+from cleanrl_worker.config import parse_flags
 from cleanrl_worker.errors import BadInput
+from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 from cleanrl_worker.testing import interpreter_with
 from cleanrl_worker.training.envs import make_envs
 from cleanrl_worker.training.evaluation import evaluate
 from cleanrl_worker.training.team import Team, pack, unpack
 from mosaic_wire.event_files import EventFolderReader
+from mosaic_wire.worker_config import canonical_flags
+from mosaic_wire.worker_spec import FieldSpec
 from safetensors.numpy import load_file
 
 RANK = Path(__file__).with_name("scripts") / "multigpu_rank.py"
@@ -236,7 +241,6 @@ def test_state_travels_between_processes_unchanged() -> None:
     ("flags", "message"),
     [
         ({"num_minibatches": 3}, "does not divide the batch of 1024 steps"),
-        ({"total_timesteps": 1500, "world_size": 2}, "less than one batch of 2048 steps"),
         ({"local_num_envs": 1, "num_steps": 4}, "too small"),
     ],
 )
@@ -249,6 +253,16 @@ def test_values_no_run_can_be_made_of_are_refused(flags: dict, message: str) -> 
 def test_gpus_must_be_one_for_each_process(ids: str) -> None:
     with pytest.raises(BadInput, match="one number for each of the 1 processes"):
         device_of(Args(device_ids=ids), Team())
+
+
+def test_gpus_are_named_as_cleanrl_names_them() -> None:
+    """`--device-ids 0 1`, on both command lines and through tyro."""
+    spec = DEFAULT_ALGO_REGISTRY["ppo_atari_multigpu"].spec()
+    typed = ["--device_ids", "0", "1", "--seed", "3"]
+    assert canonical_flags(typed) == ["--device-ids", "0,1", "--seed", "3"]
+    assert parse_flags(canonical_flags(typed), spec)["device_ids"] == "0,1"
+    assert tyro.cli(Args, args=canonical_flags(typed)).device_ids == "0,1"
+    assert FieldSpec("device_ids", "json").parse("0,1") == [0, 1]  # how CleanRL's own script declares it
 
 
 def test_more_processes_than_gpus_learn_on_the_cpu() -> None:

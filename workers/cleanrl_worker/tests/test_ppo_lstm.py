@@ -330,7 +330,6 @@ def test_parameters_have_upstream_s_names_and_shapes(make_network, names):
             {"num_envs": 6, "num_minibatches": 4},
             "--num-minibatches 4 does not divide --num-envs 6: a recurrent network",
         ),
-        ({"total_timesteps": 100}, "less than one batch"),
         ({"env_id": "CartPole-v1", "env_backend": "sync"}, "needs pictures of 84 x 84 as observations"),
         ({"env_id": "Pendulum-v1", "env_backend": "sync"}, "needs discrete actions; Pendulum-v1 has Box actions"),
     ],

@@ -197,7 +197,6 @@ def test_weights_that_are_not_finite_end_the_run():
     [
         ({"num_envs": 3}, "--num-envs 3: each game has two players"),
         ({"num_minibatches": 3}, "does not divide the batch of 2048 steps"),
-        ({"total_timesteps": 100}, "less than one batch"),
         ({"num_envs": 2, "num_steps": 2}, "too small"),
     ],
 )

@@ -220,7 +220,6 @@ def test_a_model_plays_as_the_learner_does():
         ({"num_envs": 0}, "--num-envs must be at least 1"),
         ({"update_proportion": 2.0}, "--update-proportion must be at most 1"),
         ({"num_minibatches": 3}, "--num-minibatches 3 does not divide the batch"),
-        ({"total_timesteps": 100}, "less than one batch"),
         ({"env_id": "CartPole-v1", "env_backend": "sync"}, "needs stacked frames of 84 x 84 as observations"),
     ],
 )

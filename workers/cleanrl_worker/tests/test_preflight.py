@@ -82,6 +82,14 @@ def problems(home, run: CleanRLWorkerConfig) -> list[str]:
     return [str(problem) for problem in found.problems]
 
 
+def test_flags_may_be_spelled_with_underscores():
+    argv = [sys.executable, "-m", "cleanrl_worker.cli", "--dry_run", "--algo=ppo", "--env_id=CartPole-v1"]
+    done = subprocess.run(
+        [*argv, "--total_timesteps", "512", "--num_envs", "2"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_everything_wrong_is_said_at_once():
     done = dry_run(
         "--gamma", "2", "--lerning-rate", "1", "--num-minibatches", "3", "--extras", '{"no_progress": "wait"}',
@@ -90,8 +98,7 @@ def test_everything_wrong_is_said_at_once():
     assert done.returncode == 2
     for words in (
         "--gamma: must be at most 1, got 2.0", "Did you mean '--learning-rate'", "3 does not divide the batch of 512",
-        "--total-timesteps 100 is less than one batch", "extras.no_progress: expected leave or kill",
-        "ppo needs discrete actions",
+        "extras.no_progress: expected leave or kill", "ppo needs discrete actions",
     ):  # fmt: skip
         assert words in done.stderr
     assert "Traceback" not in done.stderr
@@ -388,6 +395,24 @@ def test_free_memory_is_what_the_control_group_leaves(tmp_path):
 
 
 def test_a_run_is_refused_for_the_same_reasons_before_it_registers(capsys):
-    flags = ["--algo", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "100"]
+    flags = ["--algo", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "4096", "--num-minibatches", "3"]
     assert cli.main(flags) == 2
-    assert "less than one batch" in capsys.readouterr().err
+    assert "3 does not divide the batch" in capsys.readouterr().err
+
+
+def test_a_run_that_never_learns_is_started_with_a_note(home):
+    """CleanRL runs `dqn --total-timesteps 10000`, although learning starts at step 10,000."""
+    done = dry_run("--algo", "dqn", steps=10_000)
+    assert done.returncode == 0, done.stderr
+    note = "--learning-starts 10000 is not reached in 10000 steps: nothing will be learned"
+    assert [line.split(None, 1) for line in done.stdout.splitlines()][-1] == ["note", note]
+    flags = ["--algo", "sac_continuous_action", "--env-id", "Pendulum-v1", "--total-timesteps", "135"]
+    flags += ["--run-id", run_id := new_run_id()]
+    argv = [sys.executable, "-m", "cleanrl_worker.cli", *flags]
+    started = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert started.returncode == 0, started.stderr
+    note = "--learning-starts 5000 is not reached in 135 steps: nothing will be learned"
+    assert note in started.stderr
+    manifest = AnalyticsManifest.read(home.run_folder(run_id).manifest)
+    assert manifest.extra["training_notes"] == [note]
+    assert manifest.outcome == "completed"

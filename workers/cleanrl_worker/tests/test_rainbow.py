@@ -266,6 +266,14 @@ def test_the_predicted_returns_of_a_probe_are_charted(tmp_path):
 # -- policies
 
 
+def test_the_target_moves_at_its_own_pace_however_rare_updates_are(tmp_path, monkeypatch):
+    """Every 40 steps once learning has started, also in blocks of steps without an update."""
+    moved = []
+    monkeypatch.setattr(RainbowLearner, "_move_target", lambda learner, _: moved.append(getattr(learner, "step", 0)))
+    run_rainbow(tmp_path, **{**SHORT, "train_frequency": 210})
+    assert moved == [0, 80, 120, 160, 200, 240]  # at the start it is made a copy
+
+
 SHAPES = {
     "support": (51,),
     "network.0.weight": (32, 4, 8, 8), "network.0.bias": (32,),
@@ -311,7 +319,6 @@ def test_a_saved_policy_plays_with_mean_weights_and_sampled_with_noise(tmp_path)
     [
         ({"v_min": 3.0, "v_max": 3.0}, "--v-min 3.0 must be less than --v-max 3.0"),
         ({"buffer_size": 6, "num_envs": 2}, "--buffer-size 6 is too small"),
-        ({"learning_starts": 20_000_000}, "--learning-starts 20000000 leaves none"),
         ({"n_atoms": 1}, "--n-atoms must be at least 2"),
     ],
 )

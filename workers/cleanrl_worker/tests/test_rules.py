@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cleanrl_worker.expressions import evaluate, fill, names_in
-from cleanrl_worker.rules import broken_rules
+from cleanrl_worker.rules import broken_rules, notes_on
 
 VALUES = {"a": 12, "b": 5, "ratio": 0.5}
 
@@ -36,3 +36,15 @@ def test_rules_about_wrong_or_unknown_values_say_nothing():
     assert broken_rules(rules, VALUES) == ["5 does not divide 12"]
     assert broken_rules(rules, {**VALUES, "b": 0}, leaving_out={"b"}) == []
     assert broken_rules(rules, {**VALUES, "b": "five"}) == []
+
+
+def test_what_cleanrl_runs_is_a_note_and_no_refusal():
+    short = {"learning_starts": 100, "total_timesteps": 100, "num_envs": 4, "num_steps": 50}
+    assert broken_rules((), short) == []
+    assert notes_on({}, short) == [
+        "--learning-starts 100 is not reached in 100 steps: nothing will be learned",
+        "--total-timesteps 100 is less than one batch of 200 steps (--num-envs 4 × --num-steps 50): nothing will be "
+        "trained",
+    ]
+    assert notes_on({}, {**short, "total_timesteps": 200}) == []
+    assert notes_on({"NOTES": ()}, short) == []  # a file's own count instead

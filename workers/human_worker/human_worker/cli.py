@@ -24,7 +24,14 @@ from mosaic_wire.ids import new_run_id
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import find_home
 from mosaic_wire.session import CommandKind, WorkerSession
-from mosaic_wire.worker_config import WorkerConfig, add_worker_arguments, daemon_target, overrides_from, run_folder_of
+from mosaic_wire.worker_config import (
+    WorkerConfig,
+    add_worker_arguments,
+    canonical_flags,
+    daemon_target,
+    overrides_from,
+    run_folder_of,
+)
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_algorithm_choice
 
 from human_worker import __version__, get_worker_metadata
@@ -206,7 +213,7 @@ def run(config: WorkerConfig, env: Any, target: str | None) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = canonical_flags(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="python -m human_worker.cli", description="MOSAIC's human worker")
     add_worker_arguments(parser)
     parser.add_argument("--list-environments", action="store_true", help="print what can be played here, as JSON")

@@ -25,7 +25,14 @@ from mosaic_wire.ids import new_run_id
 from mosaic_wire.lifecycle import LifecycleKind
 from mosaic_wire.manifest import AnalyticsManifest, earlier_checkpoints
 from mosaic_wire.session import CommandKind, WorkerSession
-from mosaic_wire.worker_config import WorkerConfig, add_worker_arguments, daemon_target, overrides_from, run_folder_of
+from mosaic_wire.worker_config import (
+    WorkerConfig,
+    add_worker_arguments,
+    canonical_flags,
+    daemon_target,
+    overrides_from,
+    run_folder_of,
+)
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_algorithm_choice
 
 from random_worker import __version__, get_worker_metadata, misbehaviour
@@ -172,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m random_worker.cli", description="MOSAIC's reference worker")
     add_worker_arguments(parser)
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args(canonical_flags(sys.argv[1:] if argv is None else argv))
     if arguments.describe:
         print(json.dumps(describe().to_json()))
         return 0

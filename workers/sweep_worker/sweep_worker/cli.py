@@ -25,7 +25,14 @@ from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.secret_refs import with_secrets
 from mosaic_wire.session import WorkerSession
 from mosaic_wire.sweep_settings import SweepSettings, read_settings
-from mosaic_wire.worker_config import WorkerConfig, add_worker_arguments, daemon_target, overrides_from, run_folder_of
+from mosaic_wire.worker_config import (
+    WorkerConfig,
+    add_worker_arguments,
+    canonical_flags,
+    daemon_target,
+    overrides_from,
+    run_folder_of,
+)
 from mosaic_wire.worker_spec import check_algorithm_choice
 
 from sweep_worker import __version__, get_worker_metadata
@@ -204,7 +211,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
-    arguments = parser().parse_args(argv)
+    arguments = parser().parse_args(canonical_flags(sys.argv[1:] if argv is None else argv))
     if arguments.describe:
         print(json.dumps(describe().to_json()))
         return 0

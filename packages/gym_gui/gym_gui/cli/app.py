@@ -121,7 +121,11 @@ def _shared_options_first(args: list[str]) -> list[str]:
 
 @click.group(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "token_normalize_func": lambda name: name.replace("_", "-"),  # --env_id, as CleanRL's users type it
+    },
     no_args_is_help=False,
     invoke_without_command=True,
     epilog="RUN is an id, its beginning, its last four or more characters, a run's name, or `last`: "

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mosaic_wire.worker_config import canonical_flags
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, nearest
 
 OWN_FIELDS = ("env_id", "seed", "total_timesteps")
@@ -26,7 +27,7 @@ class ParsedFlags:
 
 def parse_flags(tokens: Sequence[str], algorithm: AlgorithmSpec, own_options: Iterable[str] = ()) -> ParsedFlags:
     """Read `--learning-rate 3e-4 --learning_rate=3e-4 --anneal-lr --no-anneal-lr --anneal-lr False` and plain words."""
-    return _Reader(list(tokens), algorithm, tuple(own_options)).read()
+    return _Reader(canonical_flags(tokens), algorithm, tuple(own_options)).read()
 
 
 class _Reader:

@@ -66,7 +66,6 @@ def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: s
 @click.command(
     context_settings={
         "ignore_unknown_options": True,
-        "token_normalize_func": lambda name: name.replace("_", "-"),
         "help_option_names": [],
     },
     options_metavar=None,

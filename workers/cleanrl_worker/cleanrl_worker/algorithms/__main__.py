@@ -19,13 +19,11 @@ def main() -> None:
         sys.exit(f"usage: python -m cleanrl_worker.algorithms NAME [flags]; names: {', '.join(available)}")
     entry = DEFAULT_ALGO_REGISTRY[name]
     module = importlib.import_module(entry.module)
+    from cleanrl_worker.training.standalone import parse_args, run_alone
+
     if hasattr(module, "follow") and int(os.environ.get("RANK", "0")) > 0:  # one of several, and not the first
-        import tyro
-
-        module.follow(tyro.cli(getattr(module, entry.preset), args=sys.argv[2:]))
+        module.follow(parse_args(name, getattr(module, entry.preset), sys.argv[2:]))
         return
-    from cleanrl_worker.training.standalone import run_alone
-
     run_alone(name, getattr(module, entry.preset), module.train, sys.argv[2:])
 
 

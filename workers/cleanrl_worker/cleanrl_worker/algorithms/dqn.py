@@ -101,11 +101,6 @@ RULES = (
         "num_envs <= buffer_size",
         "--buffer-size {buffer_size} does not hold one step of {num_envs} environments: raise it, or lower --num-envs",
     ),
-    (
-        "learning_starts < total_timesteps",
-        "--learning-starts {learning_starts} leaves none of the {total_timesteps} steps to learn in: lower it, or "
-        "raise --total-timesteps",
-    ),
 )
 """What must hold between the flags; text, because a dry run reads it without importing torch"""
 

@@ -70,7 +70,7 @@ class Args(CommonArgs):
     num_minibatches: Annotated[int, Range(1)] = 8
     """minibatches per epoch; must divide num_envs × num_steps"""
     adv_norm_fullbatch: bool = True
-    """normalise advantages over the whole batch (otherwise per minibatch)"""
+    """normalise advantages over the whole batch (otherwise they are not normalised)"""
     clip_coef: Annotated[float, Range(0)] = 0.2
     """how far the policy may move before its objective is clipped"""
     clip_vloss: bool = True
@@ -121,18 +121,23 @@ RULES = (
         "num_envs * num_steps // num_minibatches >= 2",
         "a minibatch of {num_envs * num_steps // num_minibatches} step is too small: lower --num-minibatches",
     ),
+)
+"""What must hold between the flags; text, because a dry run reads it without importing torch"""
+
+NOTES = (
     (
         "total_timesteps >= num_envs * num_steps * n_iteration",
         "--total-timesteps {total_timesteps} is less than one phase of {num_envs * num_steps * n_iteration} steps "
-        "(--num-envs {num_envs} × --num-steps {num_steps} × --n-iteration {n_iteration})",
+        "(--num-envs {num_envs} × --num-steps {num_steps} × --n-iteration {n_iteration}): nothing will be trained",
     ),
     (
         "num_envs * n_iteration % (num_aux_rollouts * n_aux_grad_accum) == 0",
-        "the {num_envs * n_iteration} sequences of a phase (--num-envs × --n-iteration) cannot be parted into steps of "
-        "{num_aux_rollouts * n_aux_grad_accum} (--num-aux-rollouts × --n-aux-grad-accum)",
+        "the {num_envs * n_iteration} sequences of a phase (--num-envs × --n-iteration) are not a multiple of "
+        "{num_aux_rollouts * n_aux_grad_accum} (--num-aux-rollouts × --n-aux-grad-accum): the last minibatch of a pass "
+        "is smaller, and gradients that no step follows count in the next pass",
     ),
 )
-"""What must hold between the flags; text, because a dry run reads it without importing torch"""
+"""What a run is told about its flags and can be run with"""
 
 MEMORY = {
     "rollouts of a phase": "(n_iteration + 1) * num_envs * num_steps * (obs_bytes + 4 * actions + 32)",
@@ -244,8 +249,7 @@ def policy_phase_losses(agent: Agent, batch: Batch, args: Args) -> Losses:
     """PPO's objective; the critic learns from features as they are."""
     logits, values = agent(batch.obs)
     log_probs, entropies = categorical_log_probs(logits, batch.actions)
-    advantages = batch.advantages if args.adv_norm_fullbatch else normalised(batch.advantages)
-    policy = policy_loss(log_probs - batch.log_probs, advantages, args.clip_coef)
+    policy = policy_loss(log_probs - batch.log_probs, batch.advantages, args.clip_coef)
     value = value_loss(values.squeeze(1), batch.returns, batch.values, args.clip_coef if args.clip_vloss else None)
     entropy = entropies.mean()
     total = policy.loss - args.ent_coef * entropy + args.vf_coef * value
@@ -430,18 +434,20 @@ class PpgLearner:
                 return None
             old_logits.append(np.stack([self.acting.policy(obs) for obs in rollout.obs]))
         sequences = len(self.kept) * args.num_envs
+        self.parameters.zero_gradients()
         charts: dict[str, float] = {}
         for _ in range(args.e_auxiliary):
-            order = self.rng.permutation(sequences).reshape(-1, args.n_aux_grad_accum, args.num_aux_rollouts)
-            for parts in order:
+            order = self.rng.permutation(sequences)
+            for number, start in enumerate(range(0, sequences, args.num_aux_rollouts), start=1):
                 if self._must_stop(run, before):
                     return None
-                self.parameters.zero_gradients()
-                for part in parts:
-                    obs, returns, logits = self._sequences(part, old_logits)
-                    losses = self.auxiliary_losses(self.agent, obs, returns, logits, args.beta_clone)
-                    (losses.total / args.n_aux_grad_accum).backward()  # type: ignore[no-untyped-call]
-                self._descend(learning_rate)
+                part = order[start : start + args.num_aux_rollouts]
+                obs, returns, logits = self._sequences(part, old_logits)
+                losses = self.auxiliary_losses(self.agent, obs, returns, logits, args.beta_clone)
+                (losses.total / args.n_aux_grad_accum).backward()  # type: ignore[no-untyped-call]
+                if number % args.n_aux_grad_accum == 0:
+                    self._descend(learning_rate)
+                    self.parameters.zero_gradients()
             charts = {
                 "losses/aux/aux_value_loss": losses.auxiliary_value.item(),
                 "losses/aux/kl_loss": losses.clone.item(),

@@ -85,7 +85,7 @@ class Args(CommonArgs):
     target_kl: Annotated[float | None, Range(0)] = None
     """stop the epochs of an update early beyond this KL divergence, the mean of all processes"""
     device_ids: str = ""
-    """GPU of each process, separated by commas; empty: one after the other if there are enough, otherwise the CPU"""
+    """GPU of each process (0 1, or 0,1); empty: one after the other if there are enough, otherwise the CPU"""
     backend: Literal["gloo", "nccl", "mpi"] = "gloo"
     """how the processes exchange gradients: gloo for CPUs, nccl for GPUs"""
     world_size: Annotated[int, Range(0, 1024)] = 0
@@ -115,14 +115,18 @@ RULES = (
         "local_num_envs * num_steps // num_minibatches >= 2",
         "a minibatch of {local_num_envs * num_steps // num_minibatches} step is too small: lower --num-minibatches",
     ),
+)
+"""What must hold between the flags; text, because a dry run reads it without importing torch"""
+
+NOTES = (
     (
         "total_timesteps >= local_num_envs * num_steps * max(world_size, 1)",
         "--total-timesteps {total_timesteps} is less than one batch of "
         "{local_num_envs * num_steps * max(world_size, 1)} steps (--local-num-envs {local_num_envs} × --num-steps "
-        "{num_steps} × {max(world_size, 1)} processes)",
+        "{num_steps} × {max(world_size, 1)} processes): nothing will be trained",
     ),
 )
-"""What must hold between the flags; text, because a dry run reads it without importing torch"""
+"""What a run is told about its flags and can be run with"""
 
 MEMORY = {
     "rollout and its shuffled copy":
@@ -459,7 +463,7 @@ def device_of(args: Args, team: Team) -> torch.device:
     torch.backends.cudnn.deterministic = args.torch_deterministic
     ids = [word.strip() for word in args.device_ids.split(",") if word.strip()]
     if ids and (len(ids) != team.size or not all(word.isdigit() for word in ids)):
-        raise BadInput(f"--device-ids {args.device_ids!r}: one number for each of the {team.size} processes, like 0,1")
+        raise BadInput(f"--device-ids {args.device_ids!r}: one number for each of the {team.size} processes, like 0 1")
     if not args.cuda or torch.cuda.device_count() < max([team.size, *(int(word) + 1 for word in ids)]):
         return torch.device("cpu")
     return torch.device("cuda", int(ids[team.rank]) if ids else team.rank)
@@ -473,8 +477,6 @@ def train(args: Args, run: RunContext) -> Evaluation | None:
         device = device_of(args, team)
         envs = run.make_envs(replace(args, num_envs=args.local_num_envs))
         learner = MultiGpuLearner(args, envs, device, team)
-        if not learner.total:
-            raise BadInput(f"--total-timesteps {args.total_timesteps} is less than one batch of {team.size} processes")
         return train_to_the_end(learner, run, total=learner.total)
     finally:
         team.close()

@@ -113,11 +113,6 @@ RULES = (
         "num_envs * num_steps // num_minibatches >= 2",
         "a minibatch of {num_envs * num_steps // num_minibatches} step is too small: lower --num-minibatches",
     ),
-    (
-        "total_timesteps >= num_envs * num_steps",
-        "--total-timesteps {total_timesteps} is less than one batch of {num_envs * num_steps} steps "
-        "(--num-envs {num_envs} × --num-steps {num_steps})",
-    ),
 )
 """What must hold between the flags; text, because a dry run reads it without importing torch"""
 

@@ -104,11 +104,6 @@ RULES = (
         "--num-minibatches {num_minibatches} does not divide the batch of {num_envs * num_steps} steps "
         "(--num-envs {num_envs} × --num-steps {num_steps})",
     ),
-    (
-        "total_timesteps >= num_envs * num_steps",
-        "--total-timesteps {total_timesteps} is less than one batch of {num_envs * num_steps} steps "
-        "(--num-envs {num_envs} × --num-steps {num_steps})",
-    ),
 )
 """What must hold between the flags; text, because a dry run reads it without importing torch"""
 

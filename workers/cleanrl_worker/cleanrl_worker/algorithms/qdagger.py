@@ -114,13 +114,17 @@ RULES = (
         "num_envs <= buffer_size",
         "--buffer-size {buffer_size} does not hold one step of {num_envs} environments: raise it, or lower --num-envs",
     ),
-    (
-        "learning_starts < total_timesteps",
-        "--learning-starts {learning_starts} leaves none of the {total_timesteps} steps to learn in: lower it, or "
-        "raise --total-timesteps",
-    ),
 )
 """What must hold between the flags; text, because a dry run reads it without importing torch"""
+
+NOTES = (
+    (
+        "learning_starts < offline_steps + total_timesteps",
+        "--learning-starts {learning_starts} is not reached in {offline_steps + total_timesteps} steps "
+        "(--offline-steps + --total-timesteps): the student learns nothing from its own play",
+    ),
+)
+"""What a run is told about its flags and can be run with"""
 
 NEEDS_FILES = (
     (

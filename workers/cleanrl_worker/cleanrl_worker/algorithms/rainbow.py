@@ -96,11 +96,6 @@ RULES = (
         "--buffer-size {buffer_size} is too small: it must hold more than --n-step {n_step} steps of each of "
         "--num-envs {num_envs} environments",
     ),
-    (
-        "learning_starts < total_timesteps",
-        "--learning-starts {learning_starts} leaves none of the {total_timesteps} steps to learn in: lower it, or "
-        "raise --total-timesteps",
-    ),
 )
 """What must hold between the flags; text, because a dry run reads it without importing torch"""
 
@@ -358,10 +353,8 @@ class RainbowLearner:
                 self.noise = draw_noise(self.rng, self.agent.noise_size)
                 if self._has_enough():
                     losses = self.update()
-            if (
-                losses is not None
-                and self.step // args.target_network_frequency > before // args.target_network_frequency
-            ):
+            is_due = self.step // args.target_network_frequency > before // args.target_network_frequency
+            if is_due and self._has_enough():
                 self._move_target(args.tau)
         charts = {
             "charts/beta": self.beta(self.step),

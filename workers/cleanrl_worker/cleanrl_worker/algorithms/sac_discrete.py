@@ -85,11 +85,6 @@ RULES = (
         "num_envs <= buffer_size",
         "--buffer-size {buffer_size} does not hold one step of {num_envs} environments: raise it, or lower --num-envs",
     ),
-    (
-        "learning_starts < total_timesteps",
-        "--learning-starts {learning_starts} leaves none of the {total_timesteps} steps to learn in: lower it, or "
-        "raise --total-timesteps",
-    ),
 )
 """What must hold between the flags; text, because a dry run reads it without importing torch"""
 
@@ -237,7 +232,8 @@ class CriticLosses(NamedTuple):
 class ActorLosses(NamedTuple):
     actor: torch.Tensor
     excess: torch.Tensor
-    """Expected log-probability plus the target entropy: positive where the policy is surer than it should be"""
+    """Expected log-probability plus the target entropy, by the number of actions: positive where the policy is surer
+    than it should be"""
 
 
 def critic_losses(
@@ -260,14 +256,18 @@ def critic_losses(
 def actor_losses(
     actor: Actor, critics: Critics, obs: torch.Tensor, alpha: torch.Tensor, target_entropy: float
 ) -> ActorLosses:
-    """What the policy loses in soft value, and by how much it misses the target entropy."""
+    """What the policy loses in soft value, and by how much it misses the target entropy.
+
+    Both are means over actions, too, as CleanRL has them; sums would make the gradients `actions` times larger, which
+    Adam's epsilon of 1e-4 lets through.
+    """
     log_probs = functional.log_softmax(actor(obs), dim=1)
     probs = log_probs.exp()
     with torch.no_grad():
         smaller = torch.minimum(*critics(obs))
-    loss = (probs * (alpha * log_probs - smaller)).sum(dim=1).mean()
+    loss = (probs * (alpha * log_probs - smaller)).mean()
     with torch.no_grad():
-        excess = (probs * (log_probs + target_entropy)).sum(dim=1).mean()
+        excess = (probs * (log_probs + target_entropy)).mean()
     return ActorLosses(loss, excess)
 
 

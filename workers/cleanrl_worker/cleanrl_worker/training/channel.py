@@ -2,7 +2,7 @@
 
 worker → training   {"command": "pause" | "resume" | "release" | "stop"}
 training → worker   {"kind": "progress" | "checkpoint_saved" | "checkpoint_removed" | "checkpoint_loaded" | "best"
-                             | "paused" | "resumed" | "policy" | "alive" | "stage_changed" | "video" | "wandb"
+                             | "paused" | "resumed" | "policy" | "alive" | "stage_changed" | "video" | "wandb" | "note"
                              | "ended" | "failed", …}
 """
 

@@ -19,7 +19,8 @@ from mosaic_wire.paths import RunFolder
 
 from cleanrl_worker.env_kwargs import read_env_kwargs
 from cleanrl_worker.errors import BadInput
-from cleanrl_worker.registry import backend_of, pipeline_of
+from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, backend_of, pipeline_of
+from cleanrl_worker.rules import notes_on
 from cleanrl_worker.training.channel import Channel, Command
 from cleanrl_worker.training.checkpoint import ReplayPart, load_state
 from cleanrl_worker.training.envs import EpisodeTracker, VectorEnvs, make_envs
@@ -149,16 +150,23 @@ class RunContext:
         self._first_step, self._step, self._total, self._started_at = step, step, total, time.monotonic()
         self._keeps_replay = getattr(args, "checkpoint_replay", "none") == "full"
         self._checkpoints.keep = getattr(args, "keep_checkpoints", self._checkpoints.keep)
+        flags = asdict(args)
         if not self.writer.goes_on:
-            flags = asdict(args)
             rows = "\n".join(f"|{name}|{value}|" for name, value in flags.items())
             self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
             evaluated = flags.get("eval_freq") and flags.get("eval_episodes")
             metrics = ["charts/episodic_return", *(["eval/episodic_return"] if evaluated else [])]
             self.writer.begin_session(flags, metrics)
+        entry = DEFAULT_ALGO_REGISTRY.get(self.algo)
+        for note in notes_on(entry.declarations(), flags) if entry is not None else ():
+            self.note(note)
         if self._tracker is not None:
             self._tracker.start(args)
         self._tell_progress()
+
+    def note(self, text: str) -> None:
+        """Tell the user something about this run that is no error; it is logged and stays in the manifest."""
+        self._channel.tell("note", {"note": text})
 
     def loaded(self, environments: str) -> None:
         """Say that the checkpoint was taken over, and how exactly the environments go on."""

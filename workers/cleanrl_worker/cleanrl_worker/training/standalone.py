@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import tyro
 from mosaic_wire import env
+from mosaic_wire.worker_config import canonical_flags
 
 from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.threads import set_numpy_threads
@@ -32,9 +33,10 @@ Train = Callable[[Any, RunContext], Evaluation | None]
 
 def run_alone(algo: str, args_type: type[Any], train: Train, argv: list[str] | None = None) -> None:
     """Parse the flags, train, and leave everything under `runs/<env>__<name>__<seed>__<time>/`."""
-    if "--cuda" in (sys.argv if argv is None else argv):
+    argv = sys.argv[1:] if argv is None else argv
+    if "--cuda" in argv:
         os.environ[env.MOSAIC_GPUS_MANDATORY] = "1"
-    args = tyro.cli(args_type, args=argv, prog=f"python -m cleanrl_worker.algorithms {algo}")
+    args = parse_args(algo, args_type, argv)
     name = args.env_id.replace("/", "_").replace(":", "_")
     folder = Path("runs") / f"{name}__{args.exp_name}__{args.seed}__{int(time.time())}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,6 +49,11 @@ def run_alone(algo: str, args_type: type[Any], train: Train, argv: list[str] | N
         leave(2 if isinstance(error, BadInput) else 1)
     sys.stdout.write(f"everything is in {folder}\n")
     leave(130 if stopped else 0)
+
+
+def parse_args(algo: str, args_type: type[Any], argv: list[str]) -> Any:
+    """Read the flags, spelled as here or as CleanRL's scripts take them (`--env_id`, `--device-ids 0 1`)."""
+    return tyro.cli(args_type, args=canonical_flags(argv), prog=f"python -m cleanrl_worker.algorithms {algo}")
 
 
 def _prepare_tracking(folder: Path) -> None:
