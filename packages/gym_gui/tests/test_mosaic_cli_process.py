@@ -207,7 +207,8 @@ def test_a_listing_starts_a_daemon_where_none_ever_ran_or_one_died_but_not_one_t
     for _ in ("the first time", "after it was killed"):
         ended = mosaic("runs")
         assert (ended.returncode, ended.stderr.count("started the trainer daemon (pid ")) == (0, 1), ended.stderr
-        assert (record := running_record(home)) is not None
+        record = running_record(home)
+        assert record is not None
         assert mosaic("runs").stderr.count("started") == 0
         os.kill(record.pid, signal.SIGKILL)
         assert wait_until(lambda r=record: not r.is_alive())
