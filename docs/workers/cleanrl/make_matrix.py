@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from cleanrl_worker.description import NON_LEARNING
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 from cleanrl_worker.tools.learning_results import EPISODES
 from gym_gui.services.analytics.published import published_return
@@ -61,8 +62,8 @@ def _group(result: Result) -> tuple[Any, ...]:
     return result["algo"], result["env_id"], result["total_timesteps"], json.dumps(flags, sort_keys=True)
 
 
-MEASURING_ONLY = frozenset({"eval_episodes", "eval_freq", "checkpoint_freq", "exp_name", "cuda", "cudagraphs"})
-"""Flags that do not change what is learned"""
+MEASURING_ONLY = frozenset({*NON_LEARNING, "cuda", "cudagraphs"})
+"""Flags that do not change what is learned; on a GPU at most the rounding"""
 
 
 # ---------------------------------------------------------------- what is to be reached

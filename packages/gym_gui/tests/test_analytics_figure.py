@@ -9,8 +9,9 @@ import xml.etree.ElementTree as xml
 
 import numpy as np
 import pytest
+from gym_gui.services.analytics import drawing, palette
 from gym_gui.services.analytics.aggregate import Band
-from gym_gui.services.analytics.configurations import configuration_of, environment_kwargs_of
+from gym_gui.services.analytics.configurations import configuration_of, environment_kwargs_of, parameters_of
 from gym_gui.services.analytics.curves import Axis, Curve
 from gym_gui.services.analytics.drawing import UnknownFormat, figure_svg, save_figure
 from gym_gui.services.analytics.exporting import MissingPackage, write_csv, write_parquet
@@ -77,10 +78,24 @@ def test_what_would_be_called_alike_has_what_it_differs_in():
     found = configuration_labels([configuration_of(run) for run in runs])
     assert found[:2] == ["ppo · CartPole-v1 · lr 2.5e-4", "ppo · CartPole-v1 · lr 1e-3"]
     assert found[2:] == [
-        "ppo · CartPole-v1 · lr default · 1,000 steps",
-        "ppo · CartPole-v1 · lr default · 50.0k steps",
+        "ppo · CartPole-v1 · 1,000 steps",
+        "ppo · CartPole-v1 · 50.0k steps",
         "dqn · CartPole-v1",
     ]
+
+
+def test_what_the_daemon_says_may_change_learning_makes_the_groups():
+    runs = [
+        make_run(1, parameters={"learning_rate": 2.5e-4, "track": True}, learning_json="{}"),
+        make_run(2, parameters={"eval_episodes": 5, "exp_name": "x"}, learning_json="{}"),
+        make_run(3, parameters={"learning_rate": 1e-3, "capture_video": True}, learning_json='{"learning_rate": 1e-3}'),
+    ]
+    curves = {run.run_id: line_of(run, [0, 1], [0, 1]) for run in runs}
+    assert labels(build_figure(runs, curves, FigureOptions())) == [
+        "ppo · CartPole-v1 (2 seeds)",
+        "ppo · CartPole-v1 · lr 1e-3 · seed 3",
+    ]
+    assert parameters_of(runs[0]) == {"learning_rate": 2.5e-4, "track": True}
 
 
 def test_single_runs_are_called_by_seed_and_by_id_when_that_is_not_enough():
@@ -244,6 +259,25 @@ def test_a_pdf_is_a_pdf_and_another_ending_is_refused(figure, tmp_path):
     with pytest.raises(FileNotFoundError):
         save_figure(figure, tmp_path / "nowhere" / "a.png")
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(("size", "most"), [((960, 540), 24), ((400, 300), 6)])
+def test_the_legend_of_many_lines_is_counted_and_leaves_room_for_the_axes(monkeypatch, tmp_path, size, most):
+    """Warnings are errors here: matplotlib gives up its layout where a legend takes all the room."""
+    drawn = []
+    monkeypatch.setattr(drawing, "write_canvas", lambda draw, *_, **__: drawn.append(draw(palette.LIGHT)))
+    names = ("gamma", "learning_rate", "num_steps", "ent_coef", "update_epochs")
+    runs = [make_run(number, parameters=dict.fromkeys(names, number / 7)) for number in range(1, 41)]
+    curves = {run.run_id: line_of(run, [0, 1000], [run.number, 2 * run.number]) for run in runs}
+    save_figure(build_figure(runs, curves, FigureOptions()), tmp_path / "many.png", size=size)
+    (canvas,) = drawn
+    canvas.draw_without_rendering()
+    (legend,), (axes,) = canvas.legends, canvas.axes
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert len(texts) <= most
+    assert texts[-1] == f"… and {40 - len(texts) + 1} more"
+    assert legend.get_window_extent().y1 <= axes.get_tightbbox().y0
+    assert axes.get_window_extent().height > size[1] / 4
 
 
 def test_a_file_of_many_long_lines_stays_small(tmp_path):

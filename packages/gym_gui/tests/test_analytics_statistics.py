@@ -185,6 +185,10 @@ def test_one_run_each_has_a_value_and_no_interval():
     assert (found.value, found.interval) == (1.0, None)
 
 
+def test_a_single_run_on_one_side_has_no_interval():
+    assert probability_of_improvement([3.0], [1.0, 2.0]).interval is None
+
+
 def test_a_side_without_runs_is_refused():
     with pytest.raises(ValueError, match="at least one run on each side"):
         probability_of_improvement([], [1.0])

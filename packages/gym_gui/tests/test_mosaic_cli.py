@@ -103,7 +103,7 @@ def test_runs_as_json_has_friendly_names(mosaic, fake_trainer):
                 "extras": None, "started_at": None, "created_at": 5.5, "parent": None}  # fmt: skip
     assert {key: document[key] for key in expected} == expected
     assert {field.name for field in pb.Run.DESCRIPTOR.fields} - set(document) == {
-        "episodic_return", "result_json", "capabilities_json", "extras_json",
+        "episodic_return", "result_json", "capabilities_json", "extras_json", "learning_json",
     }  # fmt: skip
 
 

@@ -9,9 +9,11 @@ import click
 import numpy as np
 import pytest
 from gym_gui.cli import compare, listing
+from gym_gui.cli.selecting import Selection, select_runs
 from gym_gui.services.analytics.baselines import Baseline
 from gym_gui.services.analytics.comparison import compare_curves
 from gym_gui.services.analytics.curves import Curve
+from gym_gui.services.trainer.client import TrainerClient
 from mosaic_wire.proto import trainer_pb2 as pb
 
 RETURN = "charts/episodic_return"
@@ -80,7 +82,7 @@ def test_of_many_groups_the_best_are_compared_and_the_rest_is_counted(capsys):
 def test_one_run_each_has_no_interval(capsys):
     runs, found = compared(2, seeds=1)
     compare._write(found, runs, show_runs=False)
-    assert "1.00 (one seed each: no interval)" in capsys.readouterr().out
+    assert "1.00 (a single seed: no interval)" in capsys.readouterr().out
 
 
 def test_progress_is_one_line_on_a_terminal_and_told_once_elsewhere(monkeypatch, capsys):
@@ -99,3 +101,29 @@ def test_progress_is_one_line_on_a_terminal_and_told_once_elsewhere(monkeypatch,
     err = capsys.readouterr().err
     assert err.count("\n") == 0
     assert err.endswith(f"\r{' ' * len('measuring: starting')}\r")
+
+
+def test_conditions_mean_trainings_and_the_others_are_counted(fake_trainer, home, capsys):
+    training, running = fake_trainer.add(), fake_trainer.add(status="EXEC", outcome="")
+    trial = fake_trainer.add(submitted_by=training.run_id, tags=["sweep:x"])
+    sweep = fake_trainer.add(capabilities_json='{"submits_runs": true}')
+    for mode in ("policy_eval", "policy_eval", "interactive"):
+        fake_trainer.add(extras_json=json.dumps({"mode": mode}))
+    failed, cancelled = fake_trainer.add(outcome="failed"), fake_trainer.add(outcome="cancelled")
+
+    def chosen(*, with_failed=False, **conditions):
+        usual = dict.fromkeys(("runs", "algos", "env_ids", "run_tags", "states", "outcomes"), ())
+        options = {**usual, "text": "", "filter_name": None, "archived": False, "limit": None, "with_trials": False}
+        with TrainerClient.connect(home) as client:
+            return select_runs(client, Selection(**{**options, **conditions}), with_failed=with_failed)
+
+    assert chosen(env_ids=("CartPole-v1",)) == [training, running]
+    assert capsys.readouterr().err == (
+        "left out: 1 cancelled run, 1 failed run, 1 watched run, 2 evaluations, 1 sweep, 1 trial "
+        "(name them, or --with-trials, --outcome failed …, to see them)\n"
+    )
+    assert chosen(env_ids=("CartPole-v1",), with_trials=True) == [training, running, trial]
+    assert trial in chosen(env_ids=("CartPole-v1",), run_tags=("sweep:x",))
+    assert chosen(env_ids=("CartPole-v1",), with_failed=True) == [training, running, failed, cancelled]
+    assert chosen(outcomes=("failed",))[-2:] == [failed, cancelled]
+    assert chosen(runs=(sweep.run_id,)) == [sweep]

@@ -134,6 +134,9 @@ class WorkerSpec:
     """Runs a file by its path (`extras.script_path`), and tells about one with `--describe-script PATH`"""
     prepares: bool = False
     """Takes `--prepare`: installs what the config's run lacks and tells how far it is, a JSON object a line"""
+    non_learning: tuple[str, ...] = ()
+    """Parameters that leave training as it is to the bit (logging, evaluation, checkpoints): runs that differ only in
+    them are seeds of one group. A parameter that is not named here may change what is learned"""
 
     def algorithm(self, name: str) -> AlgorithmSpec | None:
         return next((algorithm for algorithm in self.algorithms if algorithm.name == name), None)
@@ -169,6 +172,7 @@ class WorkerSpec:
                 runs_scripts=document.get("runs_scripts", False) is True,
                 environment_patterns=_texts(document.get("environment_patterns", ())),
                 prepares=document.get("prepares", False) is True,
+                non_learning=_texts(document.get("non_learning", ())),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise SpecError(f"the worker description is malformed: {error!r}") from error

@@ -13,6 +13,12 @@ from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 from cleanrl_worker.requirement_sets.selection import environment_patterns
 
 MODULE = "cleanrl_worker.cli"
+NON_LEARNING = (
+    "exp_name", "track", "wandb_project_name", "wandb_entity", "capture_video", "eval_episodes", "eval_freq",
+    "eval_deterministic", "checkpoint_freq", "keep_checkpoints", "replay_storage", "save_model", "upload_model",
+    "hf_entity",
+)  # fmt: skip
+"""Flags that leave training as it is to the bit; scripts have some of them, too"""
 
 
 def worker_spec() -> WorkerSpec:
@@ -33,6 +39,7 @@ def spec_without_environments() -> WorkerSpec:
         environment_patterns=environment_patterns(),
         runs_scripts=True,
         prepares=True,
+        non_learning=NON_LEARNING,
     )
 
 

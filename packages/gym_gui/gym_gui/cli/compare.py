@@ -11,7 +11,7 @@ import click
 
 from gym_gui.cli.context import Cli, json_option, pass_cli, say
 from gym_gui.cli.listing import Column, terminal_width, write_json_object, write_table
-from gym_gui.cli.selecting import Selection, run_selection, select_runs
+from gym_gui.cli.selecting import Selection, run_selection, say_left_out, select_runs
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import short_id
 
@@ -50,11 +50,17 @@ def compare_command(cli: Cli, /, **options: Any) -> int:
     """
     selection = Selection.take(options)
     from gym_gui.services.analytics.comparison import compare
+    from gym_gui.services.analytics.lineage import members
 
     with cli.client() as client:
         runs = select_runs(client, selection)
         baselines = {} if options["tag"] else find_baselines(client, runs, measure=not options["no_baseline"])
-        found = compare(client, runs, tag=options["tag"], baselines=baselines)
+        by_conditions = not selection.runs
+        found = compare(client, runs, tag=options["tag"], baselines=baselines, only_with_data=by_conditions)
+    if by_conditions:
+        by_id = {run.run_id: run for run in runs}
+        shown = {part for run_id in found.runs for part in members(by_id[run_id], by_id)}
+        say_left_out([run for run in runs if run.run_id not in shown], "episodes")
     if options["as_json"]:
         from gym_gui.services.analytics.comparison_document import comparison_document
 
@@ -274,7 +280,7 @@ def _with_interval(figure: RunFigures) -> str:
 
 def _probability(estimate: Estimate) -> str:
     if estimate.interval is None:
-        return f"{estimate.value:.2f} (one seed each: no interval)"
+        return f"{estimate.value:.2f} (a single seed: no interval)"
     return f"{estimate.value:.2f} [{estimate.interval.low:.2f}, {estimate.interval.high:.2f}]"
 
 

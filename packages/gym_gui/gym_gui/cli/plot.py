@@ -28,6 +28,7 @@ _PICTURES = (".png", ".svg", ".pdf")
 _TABLES = (".csv", ".parquet")
 _SMOOTH = 0.9
 _MOST_TAGS = 30
+_MOST_LISTED = 20
 
 
 class Size(click.ParamType[tuple[int, int]]):
@@ -212,8 +213,11 @@ def _print_sketch(figure: Figure) -> None:
     for row in sketch(figure, width=width):
         stretches = groupby(row, key=lambda cell: cell[1])
         click.echo("".join(coloured("".join(text for text, _ in cells), owner) for owner, cells in stretches).rstrip())
-    for index, line in enumerate(visible(figure)):
+    lines = visible(figure)
+    for index, line in enumerate(lines[:_MOST_LISTED]):
         end = formats.quantity(float(line.y[-1]))
         click.echo(f"  {coloured(mark_of(index), index)}  {line.label}, ends at {end}")
+    if len(lines) > _MOST_LISTED:
+        click.echo(f"     … and {len(lines) - _MOST_LISTED} more")
     if sys.stdout.isatty():
         say("--out plot.png draws it properly")

@@ -39,7 +39,7 @@ def report_command(cli: Cli, /, out: Path | None, title: str, no_baseline: bool,
     """
     selection = Selection.take(options)
     with cli.client() as client:
-        runs = select_runs(client, selection)
+        runs = select_runs(client, selection, with_failed=True)
         if len(runs) > MOST_RUNS:
             raise click.UsageError(f"a report has at most {MOST_RUNS} runs; these are {len(runs):,}")
         target = out or Path(f"mosaic-report-{_name(runs, selection)}.html")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
@@ -37,6 +38,7 @@ class Selection:
     filter_name: str | None
     archived: bool
     limit: int | None
+    with_trials: bool
 
     @classmethod
     def take(cls, options: dict[str, Any]) -> Selection:
@@ -82,7 +84,8 @@ def run_conditions(*tag_names: str, short: bool = True) -> Callable[[Command], C
 
 def run_selection(command: Command) -> Command:
     """RUN... and the conditions, as options of a click command."""
-    return _optional_runs(run_conditions()(command))
+    with_trials = click.option("--with-trials", is_flag=True, help="Trials of sweeps too.")
+    return _optional_runs(run_conditions()(with_trials(command)))
 
 
 def runs_to_change(command: Command) -> Command:
@@ -94,20 +97,32 @@ _optional_runs = click.argument("runs", metavar="[RUN]...", nargs=-1, shell_comp
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
-def select_runs(client: TrainerClient, selection: Selection) -> list[pb.Run]:
+def select_runs(client: TrainerClient, selection: Selection, *, with_failed: bool = False) -> list[pb.Run]:
     """The runs a person means, in the order they named them or, chosen by conditions, the oldest first.
 
-    Raise UsageError when they said nothing, or nothing fits.
+    Conditions mean trainings: what else fits (trials, sweeps, evaluations; failed and cancelled runs, unless
+    `with_failed`) is left out and counted. Raise UsageError when they said nothing, or nothing fits.
     """
     if (named := _named(client, selection, selection.has_conditions)) is not None:
         return named
-    from gym_gui.services.analytics.configurations import configuration_of
-    from gym_gui.services.trainer.client import WITHOUT_TRAINING
+    from gym_gui.services.analytics.configurations import kind_of
 
-    found, _ = list_runs(client, conditions_of(client, selection))
-    # The curves of the others count episodes: they are shown when somebody names them.
-    found = [run for run in found if configuration_of(run).mode not in WITHOUT_TRAINING]
-    return _found(found[: selection.limit][::-1])
+    conditions = conditions_of(client, selection)
+    with_trials = selection.with_trials or any(tag.startswith(("sweep:", "trial:")) for tag in conditions["tags"])
+    with_failed = with_failed or bool(conditions["outcomes"] or conditions["statuses"])
+    kept, others = [], Counter[str]()
+    for run in list_runs(client, conditions)[0]:
+        kind = kind_of(run)
+        if not kind and not with_failed and run.outcome in ("failed", "cancelled"):
+            kind = f"{run.outcome} run"
+        if kind and not (kind == "trial" and with_trials):
+            others[kind] += 1
+        else:
+            kept.append(run)
+    if others:
+        counted = ", ".join(formats.plural(number, kind) for kind, number in others.items())
+        say(f"left out: {counted} (name them, or --with-trials, --outcome failed …, to see them)")
+    return _found(kept[: selection.limit][::-1])
 
 
 def select_to_change(

@@ -32,7 +32,7 @@ def tensorboard_command(cli: Cli, /, in_browser: bool, **options: Any) -> int:
     if cli.connect:
         raise click.UsageError("event files lie on the daemon's machine: run `mosaic tensorboard` there")
     with cli.client() as client:
-        runs = select_runs(client, Selection.take(options))
+        runs = select_runs(client, Selection.take(options), with_failed=True)
         pythons = interpreters_of(client)
     written: list[Linked] = []
     missing: list[pb.Run] = []

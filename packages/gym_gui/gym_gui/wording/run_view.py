@@ -172,6 +172,7 @@ def run_document(run: pb.Run) -> dict[str, Any]:
         "protocol_version": run.protocol_version or None,
         "capabilities": parsed(run.capabilities_json),
         "extras": parsed(run.extras_json),
+        "learning": parsed(run.learning_json),
         "event_seq": run.event_seq,
     }
 

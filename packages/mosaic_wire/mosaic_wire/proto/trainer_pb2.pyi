@@ -319,6 +319,7 @@ class Run(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     CAPABILITIES_JSON_FIELD_NUMBER: _builtins.int
     EXTRAS_JSON_FIELD_NUMBER: _builtins.int
+    LEARNING_JSON_FIELD_NUMBER: _builtins.int
     EVENT_SEQ_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     number: _builtins.int
@@ -375,6 +376,8 @@ class Run(_message.Message):
     capabilities_json: _builtins.str
     extras_json: _builtins.str
     """redacted"""
+    learning_json: _builtins.str
+    """its parameters that are no defaults and may change what is learned; empty: unknown"""
     event_seq: _builtins.int
     """the newest story event of this run"""
     @_builtins.property
@@ -438,11 +441,12 @@ class Run(_message.Message):
         protocol_version: _builtins.int = ...,
         capabilities_json: _builtins.str = ...,
         extras_json: _builtins.str = ...,
+        learning_json: _builtins.str = ...,
         event_seq: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_episodic_return", b"_episodic_return", "_eta_s", b"_eta_s", "_seconds_since_step", b"_seconds_since_step", "_seed", b"_seed", "_sps", b"_sps", "episodic_return", b"episodic_return", "eta_s", b"eta_s", "parent", b"parent", "seconds_since_step", b"seconds_since_step", "seed", b"seed", "sps", b"sps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episodic_return", b"_episodic_return", "_eta_s", b"_eta_s", "_seconds_since_step", b"_seconds_since_step", "_seed", b"_seed", "_sps", b"_sps", "algo", b"algo", "archived", b"archived", "attempt", b"attempt", "capabilities_json", b"capabilities_json", "cpus", b"cpus", "created_at", b"created_at", "env_id", b"env_id", "episodic_return", b"episodic_return", "eta_s", b"eta_s", "event_seq", b"event_seq", "extras_json", b"extras_json", "finished_at", b"finished_at", "flags", b"flags", "gpu_ids", b"gpu_ids", "gpus", b"gpus", "logs_dir", b"logs_dir", "max_wallclock_minutes", b"max_wallclock_minutes", "memory_mb", b"memory_mb", "metrics", b"metrics", "name", b"name", "notes", b"notes", "number", b"number", "outcome", b"outcome", "parent", b"parent", "pid", b"pid", "priority", b"priority", "protocol_version", b"protocol_version", "queue_reason", b"queue_reason", "reason", b"reason", "result_json", b"result_json", "retries", b"retries", "run_dir", b"run_dir", "run_id", b"run_id", "seconds_since_step", b"seconds_since_step", "seed", b"seed", "size_bytes", b"size_bytes", "sps", b"sps", "started_at", b"started_at", "status", b"status", "step", b"step", "submitted_by", b"submitted_by", "tags", b"tags", "total", b"total", "worker_id", b"worker_id", "worker_type", b"worker_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episodic_return", b"_episodic_return", "_eta_s", b"_eta_s", "_seconds_since_step", b"_seconds_since_step", "_seed", b"_seed", "_sps", b"_sps", "algo", b"algo", "archived", b"archived", "attempt", b"attempt", "capabilities_json", b"capabilities_json", "cpus", b"cpus", "created_at", b"created_at", "env_id", b"env_id", "episodic_return", b"episodic_return", "eta_s", b"eta_s", "event_seq", b"event_seq", "extras_json", b"extras_json", "finished_at", b"finished_at", "flags", b"flags", "gpu_ids", b"gpu_ids", "gpus", b"gpus", "learning_json", b"learning_json", "logs_dir", b"logs_dir", "max_wallclock_minutes", b"max_wallclock_minutes", "memory_mb", b"memory_mb", "metrics", b"metrics", "name", b"name", "notes", b"notes", "number", b"number", "outcome", b"outcome", "parent", b"parent", "pid", b"pid", "priority", b"priority", "protocol_version", b"protocol_version", "queue_reason", b"queue_reason", "reason", b"reason", "result_json", b"result_json", "retries", b"retries", "run_dir", b"run_dir", "run_id", b"run_id", "seconds_since_step", b"seconds_since_step", "seed", b"seed", "size_bytes", b"size_bytes", "sps", b"sps", "started_at", b"started_at", "status", b"status", "step", b"step", "submitted_by", b"submitted_by", "tags", b"tags", "total", b"total", "worker_id", b"worker_id", "worker_type", b"worker_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__episodic_return: _TypeAlias = _typing.Literal["episodic_return"]  # noqa: Y015
     _WhichOneofArgType__episodic_return: _TypeAlias = _typing.Literal["_episodic_return", b"_episodic_return"]  # noqa: Y015

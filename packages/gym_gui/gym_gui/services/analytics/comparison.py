@@ -151,12 +151,16 @@ def compare(
     *,
     tag: str | None = None,
     baselines: Mapping[str, Baseline | None] | None = None,
+    only_with_data: bool = False,
 ) -> Comparison:
     """Measure runs against each other, by their return or another curve (`tag`; more is better, no baseline).
 
-    `baselines` by `environment_of`; `baselines.baselines_for` finds or measures them.
+    `baselines` by `environment_of`; `baselines.baselines_for` finds or measures them. With `only_with_data` runs
+    without the curve are left out where others have it.
     """
     curves = load_curves(client, runs, tag or RETURN_TAGS, max_points=None)
+    if only_with_data:
+        runs = [run for run in runs if any(len(curve) for curve in curves[run.run_id].values())] or runs
     return compare_curves(runs, curves, tag=tag, baselines=baselines)
 
 

@@ -39,7 +39,7 @@ class Configuration:
     total: int
     mode: str
     parameters: tuple[tuple[str, str], ...]
-    """name, value as JSON; sorted"""
+    """Those that may change what is learned and are not the defaults: name, value as JSON; sorted"""
 
     @cached_property
     def key(self) -> str:
@@ -78,14 +78,27 @@ def configuration_of(run: pb.Run) -> Configuration:
         run.env_id,
         run.total,
         "" if mode in _MODES_OF_TRAINING else mode,
-        _parameters(extras),
+        _parameters(run, extras),
     )
     return _known.setdefault(found, found)
 
 
+def kind_of(run: pb.Run) -> str:
+    """What a run is besides a training: a trial, a sweep, an evaluation, a watched policy; empty for a training."""
+    if run.submitted_by:
+        return "trial"
+    if (parsed(run.capabilities_json) or {}).get("submits_runs"):
+        return "sweep"
+    return {"policy_eval": "evaluation", "interactive": "watched run"}.get(configuration_of(run).mode, "")
+
+
 def parameters_of(run: pb.Run) -> dict[str, Any]:
-    """The parameters a run was given, for comparing."""
-    return {name: parsed(value) for name, value in configuration_of(run).parameters}
+    """The parameters a run was given, defaults and bookkeeping among them."""
+    extras = parsed(run.extras_json)
+    given = extras.get("algo_params") if isinstance(extras, dict) else None
+    return (
+        {name: given[name] for name in sorted(set(given) - _NOT_THE_CONFIGURATION)} if isinstance(given, dict) else {}
+    )
 
 
 def environment_kwargs_of(run: pb.Run) -> dict[str, Any]:
@@ -118,8 +131,9 @@ def short_value(text: str) -> str:
     return value if isinstance(value, str) else text
 
 
-def _parameters(extras: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    given = extras.get("algo_params")
+def _parameters(run: pb.Run, extras: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """What may change learning, as the daemon tells; what was given, where it does not know the worker."""
+    given = parsed(run.learning_json) if run.learning_json else extras.get("algo_params")
     if not isinstance(given, dict):
         return ()
     names = sorted(set(given) - _NOT_THE_CONFIGURATION)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import textwrap
 import threading
 import warnings
 from collections.abc import Callable
@@ -25,6 +26,8 @@ _DOTS_PER_INCH = 100
 _MOST_POINTS = 2_000
 """Of a line in a file; more are no more to be seen"""
 _MOST_LABELS = 24
+_LETTER, _HANDLE, _LABEL_HEIGHT = 6, 6, 19
+"""Of a legend: pixels of a letter, letters that the line before a name takes, pixels of a row"""
 _CROWD = 16
 """More lines than this are thin"""
 _MARKS = 8
@@ -122,7 +125,8 @@ def _dress(axes: Axes, figure: Figure, scheme: palette.Scheme) -> None:
     axes.title.set_parse_math(False)
     axes._left_title.set_parse_math(False)  # type: ignore[attr-defined]
     if figure.note:
-        axes.text(0, 1.015, figure.note, transform=axes.transAxes, color=scheme.muted, fontsize=9, va="bottom")
+        note = axes.text(0, 1.015, figure.note, transform=axes.transAxes, color=scheme.muted, fontsize=9, va="bottom")
+        note.set_in_layout(False)  # a long one must not squeeze the axes
 
 
 def _scale(axes: Axes, figure: Figure) -> None:
@@ -165,14 +169,18 @@ def _draw(axes: Axes, line: Line, scheme: palette.Scheme, *, is_crowded: bool) -
 def _legend(
     canvas: Canvas, handles: list[Line2D], labels: list[str], size: tuple[int, int], scheme: palette.Scheme
 ) -> None:
-    shown = [label.lstrip("_") or "run" for label in labels[:_MOST_LABELS]]  # matplotlib leaves out what begins with _
-    if len(labels) > _MOST_LABELS:
-        shown[-1] = f"… and {len(labels) - _MOST_LABELS + 1} more"
-    letters = max(map(len, shown)) + 6
-    columns = max(1, min(len(shown), size[0] // (letters * 6)))
+    """Below the axes, over a third of the height at most: what does not fit is counted, what is too long is cut."""
+    from matplotlib.lines import Line2D as Handle
+
+    letters = max(8, size[0] // _LETTER - _HANDLE)
+    names = [textwrap.shorten(label.lstrip("_") or "run", letters, placeholder=" …") for label in labels]
+    columns = max(1, min(len(names), size[0] // ((max(map(len, names)) + _HANDLE) * _LETTER)))
+    most = min(_MOST_LABELS, columns * max(1, size[1] // 3 // _LABEL_HEIGHT))
+    if len(names) > most:
+        names = [*names[: most - 1], f"… and {len(names) - most + 1} more"]
+        handles = [*handles[: most - 1], Handle([], [], linestyle="none")]
     legend = canvas.legend(
-        handles[: len(shown)], shown, loc="outside lower center", ncols=columns, frameon=False, fontsize=9,
-        labelcolor=scheme.text,
-    )  # fmt: skip
+        handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=9, labelcolor=scheme.text
+    )
     for text in legend.get_texts():
         text.set_parse_math(False)

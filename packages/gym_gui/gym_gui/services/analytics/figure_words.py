@@ -33,7 +33,7 @@ def probability_text(probability: Estimate) -> str:
 def decided(probability: Estimate, seeds: int) -> str:
     """What an interval allows to say; of a handful of seeds a bootstrap knows too little to be trusted."""
     if probability.interval is None:
-        return "no: one seed each"
+        return "no: a single seed"
     if 0.5 in probability.interval:
         return "no: 0.50 lies within"
     return "yes" if seeds >= ENOUGH_SEEDS else f"likely: only {formats.plural(seeds, 'seed')}"

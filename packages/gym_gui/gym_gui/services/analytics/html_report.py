@@ -68,10 +68,10 @@ def write_html_report(
     runs = [redacted_run(run) for run in runs]
     facts = facts_of(client, runs, commands)
     # Half a training would only blur what the whole ones reached.
-    measured = [run for run in runs if run.outcome != "failed"] or runs
+    measured = [run for run in runs if run.outcome not in ("failed", "cancelled")] or runs
     comparison = compare(client, measured, baselines=baselines)
-    curves = load_curves(client, runs, _PATTERNS, max_points=_POINTS)
-    text = render(facts, comparison, draw(runs, curves), path.absolute().parent, title=title, now=time.time())
+    curves = load_curves(client, measured, _PATTERNS, max_points=_POINTS)
+    text = render(facts, comparison, draw(measured, curves), path.absolute().parent, title=title, now=time.time())
     data = text.encode("utf-8", "replace")
     write_bytes_atomically(path, data)
     return len(data)

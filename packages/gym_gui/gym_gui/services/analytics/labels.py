@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
 
 NOT_GIVEN = "–"
-_DEFAULT = '"default"'
-"""As a parameter's JSON"""
 
 
 def configuration_labels(configurations: Sequence[Configuration]) -> list[str]:
@@ -27,7 +25,7 @@ def configuration_labels(configurations: Sequence[Configuration]) -> list[str]:
         differing = differing_parameters([configurations[index] for index in alike])
         for index in alike:
             given = dict(configurations[index].parameters)
-            texts = [parameter_text(key, given.get(key, _DEFAULT)) for key in differing]
+            texts = [parameter_text(key, given[key]) for key in differing if key in given]
             labels[index] = " · ".join((name, *texts))
     for name in _repeated(labels):
         for index in [index for index, label in enumerate(labels) if label == name]:

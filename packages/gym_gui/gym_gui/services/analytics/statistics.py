@@ -156,7 +156,7 @@ def probability_of_improvement(
         x_draws = _mean_draws(len(x), resamples, seed + 2 * task)
         y_draws = _mean_draws(len(y), resamples, seed + 2 * task + 1)
         drawn += np.einsum("bi,bi->b", x_draws @ better, y_draws) / len(tasks)
-    enough = any(len(x) > 1 or len(y) > 1 for x, y in tasks)
+    enough = all(len(x) > 1 and len(y) > 1 for x, y in tasks)  # a single run drawn again is a copy of itself
     return Estimate(value, _percentiles(drawn, level) if enough else None)
 
 

@@ -17,7 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from mosaic_wire.errors import SpecError
@@ -88,6 +88,11 @@ class WorkerCatalog:
         if entry.spec is None:
             raise SpecError(f"worker {name!r} ({entry.origin}): {entry.problem}")
         return entry.spec
+
+    def known(self, name: str) -> WorkerSpec | None:
+        """A worker's description if it was asked for before; asks nobody and reads no file."""
+        with self._lock:
+            return next((entry.spec for entry in self._known.values() if entry.name == name), None)
 
     def script(self, name: str, path: str) -> ScriptSpec:
         """What a worker makes of a script, asked again only when the file's content has changed; raise SpecError."""
@@ -190,6 +195,8 @@ class WorkerCatalog:
             document = read_json_object(self._cache_file(source))
             if document.get("fingerprint") != source.fingerprint:
                 return None
+            if not {part.name for part in fields(WorkerSpec)} <= set(document.get("spec") or ()):
+                return None  # kept by an older daemon, which did not read all of it
             return replace(checked_spec(document.get("spec")), argv=source.argv)
         except (OSError, ValueError, SpecError):
             return None  # not there or damaged: it is asked again

@@ -41,6 +41,7 @@ from gym_gui.services.trainer.errors import (
 )
 from gym_gui.services.trainer.frame_relay import stream_frames
 from gym_gui.services.trainer.fsm import RunStatus
+from gym_gui.services.trainer.learning_parameters import default_seed, learning_parameters
 from gym_gui.services.trainer.metrics.series import Points
 from gym_gui.services.trainer.metrics.store import Folder
 from gym_gui.services.trainer.records import DELETED, Headline, RunQuery, RunRecord, StoryEvent
@@ -165,7 +166,9 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
 
     @_translated
     async def GetRun(self, request: pb.RunRequest, context: Any) -> pb.Run:
-        return self._run(await self._trainer.get((await self._permitted(request.run_id, context))[0]))
+        record = await self._trainer.get((await self._permitted(request.run_id, context))[0])
+        await self._trainer.learn_of_workers([record.worker_type])
+        return self._run(record)
 
     @_translated
     async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
@@ -181,6 +184,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             submitted_by=submitter.run_id if submitter is not None else request.submitted_by,
         )
         page = await self._trainer.journal.read(self._trainer.journal.registry.list, query)
+        await self._trainer.learn_of_workers({record.worker_type for record in page.runs})
         return pb.ListRunsResponse(
             runs=[self._run(record) for record in page.runs], matching=page.matching, last_seq=page.last_seq
         )
@@ -588,10 +592,14 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             "starved": self._trainer.telemetry.is_starved(record.run_id),
         }
         flags = (*record.flags, *(flag for flag, holds in flow.items() if holds))
+        seed, learning = record.seed, ""
+        if (spec := self._trainer.catalog.known(record.worker_type)) is not None:
+            learning = json.dumps(learning_parameters(spec, record.algo, record.extras))
+            seed = default_seed(spec, record.algo, record.extras) if seed is None else seed
         run = pb.Run(
             run_id=record.run_id, number=record.number, status=record.status, outcome=record.outcome or "",
             reason=record.reason, name=record.name, worker_type=record.worker_type, worker_id=record.worker_id,
-            algo=record.algo, env_id=record.env_id, seed=record.seed, step=record.step, total=record.total,
+            algo=record.algo, env_id=record.env_id, seed=seed, step=record.step, total=record.total,
             episodic_return=record.episodic_return, sps=record.sps, seconds_since_step=record.seconds_since_step,
             result_json=json.dumps(record.result) if record.result is not None else "", priority=record.priority,
             tags=record.tags, notes=record.notes, archived=record.archived, flags=flags,
@@ -603,7 +611,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             size_bytes=record.size_bytes, protocol_version=record.protocol_version,
             capabilities_json=json.dumps(record.capabilities) if record.capabilities else "",
             extras_json=json.dumps(record.extras) if record.extras else "", event_seq=record.event_seq,
-            metrics=record.metrics, eta_s=_eta_s(record), submitted_by=record.submitted_by,
+            learning_json=learning, metrics=record.metrics, eta_s=_eta_s(record), submitted_by=record.submitted_by,
         )  # fmt: skip
         if record.parent is not None:
             parent = record.parent

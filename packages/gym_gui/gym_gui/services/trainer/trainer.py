@@ -7,7 +7,7 @@ import contextlib
 import hmac
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from mosaic_wire import PROTOCOL_VERSION
 from mosaic_wire.capabilities import Lane, WorkerCapabilities
 from mosaic_wire.checkpoints import last_good_checkpoint, verify_checkpoint
-from mosaic_wire.errors import Problem, WireError
+from mosaic_wire.errors import Problem, SpecError, WireError
 from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.ids import is_run_id, new_run_id
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
@@ -480,6 +480,13 @@ class Trainer:
                 f"worker {record.worker_type!r} is in the {Lane.ANALYTICS} lane: its {kind} are not taken{cure}"
             )
         return await self.telemetry.publish(run_id, kind, messages)
+
+    async def learn_of_workers(self, names: Iterable[str]) -> None:
+        """Ask these workers for their descriptions, once; one that cannot be used stays unknown."""
+        for name in names:
+            if self.catalog.known(name) is None:
+                with contextlib.suppress(UnknownWorker, SpecError):
+                    await asyncio.to_thread(self.catalog.get, name)
 
     async def worker_session(self, run_id: str, session_token: str) -> RunSupervisor:
         """The live run this token belongs to."""
