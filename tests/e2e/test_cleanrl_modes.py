@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -84,6 +85,16 @@ def trained(daemon: RunningDaemon) -> str:
     run = daemon.client.submit(config(algo_params={"eval_episodes": 4})).run
     ends(daemon, run.run_id)
     return run.run_id
+
+
+def test_the_logs_of_a_training_read_as_cleanrls_and_are_raw_only_when_asked(daemon, trained):
+    lines = mosaic(daemon, "logs", trained).stdout.splitlines()
+    episodes = [line for line in lines if re.fullmatch(r"global_step=\d+, episodic_return=\d+\.\d+", line)]
+    assert episodes
+    assert any(re.search(r"  run_started +worker_type=cleanrl  algo=ppo", line) for line in lines)
+    assert not any(line.startswith('{"event"') for line in lines)
+    raw = mosaic(daemon, "logs", trained, "--raw", "--stream", "stdout").stdout
+    assert json.loads(raw.splitlines()[0])["event"] == "run_started"
 
 
 def test_a_training_completes_with_everything_its_manifest_names(daemon, trained):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cleanrl_worker.training.envs import EpisodeLines
 from cleanrl_worker.training.events import EventWriter
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -14,6 +15,18 @@ from tensorboard.backend.event_processing.plugin_event_multiplexer import EventM
 from tensorboard.context import RequestContext
 from tensorboard.plugins import base_plugin
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
+
+
+def test_episodes_are_printed_as_cleanrl_does_the_first_at_once_then_a_few_a_second(capsys) -> None:
+    now = 0.0
+    lines = EpisodeLines(clock=lambda: now)
+    for step in range(100):
+        lines({"charts/episodic_return": 1 / 3, "charts/episodic_length": 9.0}, step)
+        lines({"losses/value_loss": 1.0}, step)
+        now += 0.0101
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "global_step=0, episodic_return=0.3333"
+    assert 2 <= len(printed) <= 5
 
 
 def written(folder: Path, *steps: Any) -> EventAccumulator:

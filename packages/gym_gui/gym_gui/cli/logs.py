@@ -12,6 +12,7 @@ import click
 
 from gym_gui.cli.context import Cli, one_run, pass_cli, say
 from gym_gui.services.trainer.errors import TrainerError
+from gym_gui.wording.log_lines import lifecycle_line
 
 if TYPE_CHECKING:
     from gym_gui.services.trainer.client import TrainerClient
@@ -26,13 +27,14 @@ _GROWTH = 1 << 20
 @one_run
 @click.option("-f", "--follow", is_flag=True, help="Print what is written until the run ends.")
 @click.option("--stream", type=click.Choice(STREAMS), help="Only this one.  [default: all that hold something]")
+@click.option("--raw", is_flag=True, help="Print lifecycle events as the JSON lines they are.")
 @click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
 @pass_cli
-def logs_command(cli: Cli, /, run: str, follow: bool, stream: str | None, tail: int | None) -> int:
+def logs_command(cli: Cli, /, run: str, follow: bool, stream: str | None, raw: bool, tail: int | None) -> int:
     """Print what the worker (stdout, stderr) and its training process (training_…) wrote."""
     with cli.client() as client:
         found = client.find(run)
-        printer = _Printer(with_headings=stream is None)
+        printer = _Printer(with_headings=stream is None, raw=raw)
         streams = (stream,) if stream else STREAMS
         if follow and found.status != "TERM":
             try:
@@ -43,21 +45,39 @@ def logs_command(cli: Cli, /, run: str, follow: bool, stream: str | None, tail: 
             for name in streams:
                 for data in _content(client, found.run_id, name, tail):
                     printer.write(name, data)
+                printer.end(name)
         if not printer.wrote:
             say(f"{run} wrote nothing yet" if found.status != "TERM" else f"{run} wrote nothing")
     return 0
 
 
 class _Printer:
-    """Writes bytes through, with a heading when another stream begins (as `tail` does for several files)."""
+    """Writes bytes through, with a heading when another stream begins (as `tail` does for several files).
 
-    def __init__(self, *, with_headings: bool) -> None:
+    Lifecycle events, which a worker prints to stdout as JSON lines, are rendered unless `raw`.
+    """
+
+    def __init__(self, *, with_headings: bool, raw: bool) -> None:
         self.wrote = False
+        self._raw, self._rest = raw, b""
         self._with_headings = with_headings
         self._last = ""
         self._at_line_start = True
 
     def write(self, stream: str, data: bytes) -> None:
+        """Print what was written to a stream; of the worker's stdout whole lines alone."""
+        if stream == "stdout" and not self._raw:
+            whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
+            data = b"".join(_rendered(line) + b"\n" for line in whole.split(b"\n")) if newline else b""
+        self._print(stream, data)
+
+    def end(self, stream: str) -> None:
+        """Print what is left of a last line."""
+        if stream == "stdout":
+            self._print(stream, self._rest)
+            self._rest = b""
+
+    def _print(self, stream: str, data: bytes) -> None:
         if not data:
             return
         if self._with_headings and stream != self._last:
@@ -66,6 +86,10 @@ class _Printer:
         self.wrote, self._last, self._at_line_start = True, stream, data.endswith(b"\n")
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
+
+
+def _rendered(line: bytes) -> bytes:
+    return lifecycle_line(line.decode()).encode() if line.startswith(b'{"event"') else line
 
 
 def _content(client: TrainerClient, run_id: str, stream: str, tail: int | None) -> Iterator[bytes]:
@@ -123,5 +147,6 @@ def _follow(client: TrainerClient, run_id: str, streams: Sequence[str], tail: in
             raise item
         if item is None:
             open_streams -= 1
+            printer.end(stream)
         else:
             printer.write(stream, item)

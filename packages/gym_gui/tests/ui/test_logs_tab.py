@@ -11,7 +11,7 @@ from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.panels.logs_tab import LogsTab
 from gym_gui.ui.presenters.log_index import LogLevel
 from gym_gui.ui.presenters.log_sources import FIRST_STRETCH_BYTES, open_log
-from mosaic_wire.lifecycle import LifecycleKind, LifecycleSpool
+from mosaic_wire.lifecycle import LifecycleKind, LifecycleSpool, RunLifecycleEvent
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
@@ -63,6 +63,13 @@ def test_a_log_is_shown_from_its_end_and_followed(qtbot, tab: LogsTab, tmp_path:
     assert not tab.toolbar.follow_box.isChecked()
     tab.toolbar.end_button.click()
     qtbot.waitUntil(lambda: shown(tab)[-1:] == ["the newest"], timeout=WAIT)
+
+
+def test_lifecycle_events_among_a_workers_output_are_rendered(qtbot, tab: LogsTab, tmp_path: Path) -> None:
+    event = RunLifecycleEvent(LifecycleKind.RUN_STARTED, "01ARZ3NDEKTSV4RRFFQ69G5FAV", 1e9, 1, {"algo": "ppo"}, 1)
+    tab.show_run(a_run(tmp_path, stdout=f"hello\n{event.to_line()}"))
+    qtbot.waitUntil(lambda: shown(tab)[:1] == ["hello"], timeout=WAIT)
+    assert shown(tab)[1].endswith("run_started        algo=ppo")
 
 
 def test_a_log_that_was_cut_begins_anew(qtbot, tab: LogsTab, tmp_path: Path) -> None:

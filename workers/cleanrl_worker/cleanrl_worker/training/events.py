@@ -24,12 +24,13 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from cleanrl_worker.errors import TrainingStopped
 
 FLUSH_S = 1
+Mirror = Callable[[Mapping[str, float], int], None]
 _DT_STRING = 7
 _BUCKETS = 64
 
 
 class EventWriter:
-    """Writes one event file; without a folder none. `mirror` is told every scalar as well.
+    """Writes one event file; without a folder none. `mirrors` are told every scalar as well.
 
     Where an earlier attempt left event files, readers drop what those say after step `resume_at` (-1: everything).
     """
@@ -39,9 +40,9 @@ class EventWriter:
         folder: Path | None,
         *,
         resume_at: int = -1,
-        mirror: Callable[[Mapping[str, float], int], None] | None = None,
+        mirrors: Sequence[Mirror] = (),
     ) -> None:
-        self._folder, self._mirror = folder, mirror
+        self._folder, self._mirrors = folder, mirrors
         self._writer: EventFileWriter | None = None
         self.goes_on = False
         """An earlier attempt has written here, and readers keep what it said up to `resume_at`"""
@@ -77,8 +78,8 @@ class EventWriter:
         """Write values of one step in one event: a record's checksum is computed in Python, byte by byte."""
         # NaN and infinities have no place on a chart; the algorithm reports them.
         finite = {tag: x for tag, x in values.items() if math.isfinite(x)}
-        if self._mirror is not None:
-            self._mirror(finite, step)
+        for mirror in self._mirrors:
+            mirror(finite, step)
         if self._writer is not None:
             summary = Summary(value=[Summary.Value(tag=tag, simple_value=x) for tag, x in finite.items()])
             self._add(Event(wall_time=time.time(), step=step, summary=summary))

@@ -23,7 +23,7 @@ from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, backend_of, pipeline_
 from cleanrl_worker.rules import notes_on
 from cleanrl_worker.training.channel import Channel, Command
 from cleanrl_worker.training.checkpoint import ReplayPart, load_state
-from cleanrl_worker.training.envs import EpisodeTracker, VectorEnvs, make_envs
+from cleanrl_worker.training.envs import EpisodeLines, EpisodeTracker, VectorEnvs, make_envs
 from cleanrl_worker.training.evaluation import Evaluation
 from cleanrl_worker.training.events import EventWriter
 from cleanrl_worker.training.foreign_model import ForeignModel, read_foreign_model
@@ -77,7 +77,7 @@ class RunContext:
         self.writer = EventWriter(
             (tensorboard or self.folder.tensorboard) if writes_events else None,
             resume_at=self.checkpoint.step if self.checkpoint is not None else -1,
-            mirror=self._tracker.log if self._tracker is not None else None,
+            mirrors=[EpisodeLines(), *([self._tracker.log] if self._tracker is not None else [])],
         )
         self._checkpoints = Checkpoints(self.folder, algo, channel.tell, before=self.writer.flush)
         self._keeps_replay = True

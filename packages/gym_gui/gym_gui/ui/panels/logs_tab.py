@@ -25,13 +25,13 @@ from gym_gui.ui.presenters.log_sources import (
     HitLines,
     LogSource,
     find_logs,
-    lifecycle_line,
     usual_log,
 )
 from gym_gui.ui.widgets.banner import Banner
 from gym_gui.ui.widgets.log_toolbar import LogToolbar
 from gym_gui.ui.widgets.log_view import LogView
 from gym_gui.wording import formats
+from gym_gui.wording.log_lines import lifecycle_line
 
 FOLLOW_MS = 500
 _MOST_COPIED = 20_000
@@ -234,7 +234,7 @@ class LogsTab(RunTab):
 
     @property
     def _decorate(self) -> Decorate:
-        return lifecycle_line if self.toolbar.stream.startswith(LIFECYCLE) else str
+        return lifecycle_line if self.toolbar.stream.startswith((LIFECYCLE, "stdout")) else str
 
     def _show_file(self) -> None:
         feed = self.file

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from mosaic_wire.lifecycle import RunLifecycleEvent
 from mosaic_wire.paths import RunFolder
 from mosaic_wire.proto import trainer_pb2 as pb
 
 from gym_gui.ui.presenters.log_index import Hits, LineIndex, LogLevel, LogLine, as_shown, level_of, read_tail
-from gym_gui.wording import formats
 
 LIFECYCLE = "lifecycle"
 STREAMS = ("stdout", "stderr", "training_stdout", "training_stderr")
@@ -207,21 +205,3 @@ def open_log(path: Path) -> FirstLook:
     if index.extend(FIRST_STRETCH_BYTES):
         return FirstLook(index, True)
     return FirstLook(index, False, tuple(read_tail(path)))
-
-
-# ------------------------------------------------------------------ lifecycle events as lines
-
-
-def lifecycle_line(text: str) -> str:
-    """One line of lifecycle.jsonl as people read it: time, event, and what it tells."""
-    try:
-        event = RunLifecycleEvent.from_line(text)
-    except ValueError:
-        return text
-    told = "  ".join(f"{key}={_short(value)}" for key, value in event.payload.items())
-    return f"{formats.moment(event.timestamp)}  {event.event:<18} {told}".rstrip()
-
-
-def _short(value: object) -> str:
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= 120 else f"{text[:117]}…"

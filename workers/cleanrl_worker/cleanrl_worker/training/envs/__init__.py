@@ -4,7 +4,7 @@
 """
 
 from cleanrl_worker.training.envs.convention import EnvState, Step, VectorEnvs
-from cleanrl_worker.training.envs.episodes import EpisodeTracker
+from cleanrl_worker.training.envs.episodes import EpisodeLines, EpisodeTracker
 from cleanrl_worker.training.envs.factory import make_envs
 from cleanrl_worker.training.envs.making import is_image, register_family, said_of
 from cleanrl_worker.training.envs.native import NativeCartPole
@@ -16,6 +16,7 @@ __all__ = [
     "PIPELINES",
     "AsyncEnvs",
     "EnvState",
+    "EpisodeLines",
     "EpisodeTracker",
     "NativeCartPole",
     "Step",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import sys
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,6 +15,24 @@ import numpy as np
 from cleanrl_worker.training.envs.convention import Step
 
 _WEIGHT = 0.1
+LINES_EVERY_S = 0.5
+
+
+class EpisodeLines:
+    """Prints ended episodes as CleanRL does, the first at once and then at most a few a second."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._due_at = -math.inf
+
+    def __call__(self, figures: Mapping[str, float], step: int) -> None:
+        episodic_return = figures.get("charts/episodic_return")
+        if episodic_return is None or (now := self._clock()) < self._due_at:
+            return
+        self._due_at = now + LINES_EVERY_S
+        with suppress(OSError):  # a full disk is for the event file to report
+            sys.stdout.write(f"global_step={step}, episodic_return={round(float(episodic_return), 4)}\n")
+            sys.stdout.flush()
 
 
 class EpisodeTracker:
