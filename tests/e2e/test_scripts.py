@@ -128,6 +128,34 @@ def test_the_daemon_checks_a_script_before_it_queues_it(daemon: RunningDaemon, t
         daemon.client.submit(config_of(changed, extras={"script_sha256": "0" * 64}))
 
 
+SAVES_A_MODEL = """
+import argparse, os, torch
+from torch import nn
+parser = argparse.ArgumentParser()
+for flag, default in (("--env-id", "CartPole-v1"), ("--seed", 1), ("--total-timesteps", 64)):
+    parser.add_argument(flag, type=type(default), default=default)
+args = parser.parse_args()
+def net(out):
+    return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, out))
+os.makedirs("runs/x")
+torch.save(nn.ModuleDict({"critic": net(1), "actor": net(2)}).state_dict(), "runs/x/ppo.cleanrl_model")
+"""
+
+
+def test_the_model_a_script_saved_is_what_an_evaluation_of_its_run_plays(daemon: RunningDaemon, tmp_path: Path) -> None:
+    script = tmp_path / "ppo.py"
+    script.write_text(SAVES_A_MODEL)
+    run_id = submit(daemon, script, timesteps=64).run_id
+    daemon.wait_for(run_id, "TERM", timeout_s=PATIENCE_S)
+    assert daemon.manifest(run_id).policy == "runs/x/ppo.cleanrl_model"
+    done = subprocess.run(
+        [sys.executable, "-m", "gym_gui", "eval", run_id, "--episodes", "2"], env=daemon.variables,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "completed" in done.stdout
+
+
 def test_mosaic_train_takes_a_file(daemon: RunningDaemon, tmp_path: Path) -> None:
     def mosaic(*words: str) -> subprocess.CompletedProcess[str]:
         program = Path(sys.executable).with_name("mosaic")

@@ -11,7 +11,7 @@ from typing import Any
 from mosaic_wire.checkpoints import STATE_FILE, last_good_checkpoint, read_checkpoint
 from mosaic_wire.errors import DamagedCheckpoint, Problem
 from mosaic_wire.ids import is_run_id
-from mosaic_wire.manifest import sha256_of_file
+from mosaic_wire.manifest import AnalyticsManifest, sha256_of_file
 from mosaic_wire.paths import Home, RunFolder, find_home
 
 from cleanrl_worker.errors import BadInput
@@ -72,9 +72,21 @@ def _newest_of(folder: RunFolder, what: str) -> CheckpointSource:
     if not folder.root.is_dir():
         raise BadInput(f"{what} is not in this home: there is no {folder.root}")
     entry = last_good_checkpoint(folder)
-    if entry is None:
-        raise BadInput(f"{what} left no usable checkpoint in {folder.checkpoints}")
-    return CheckpointSource(folder.root / entry.path)
+    if entry is not None:
+        return CheckpointSource(folder.root / entry.path)
+    if (policy := _policy_of(folder)) is not None:  # a script's `--save-model`
+        return CheckpointSource(policy, weights_only=True)
+    raise BadInput(f"{what} left no usable checkpoint in {folder.checkpoints} and no .cleanrl_model")
+
+
+def _policy_of(folder: RunFolder) -> Path | None:
+    """The saved model that the run's manifest names."""
+    try:
+        named = AnalyticsManifest.read(folder.manifest).policy
+    except (OSError, ValueError):
+        return None
+    policy = folder.root / named if named else folder.root
+    return policy if policy.is_file() and policy.resolve().is_relative_to(folder.root.resolve()) else None
 
 
 def checkpoint_problems(
