@@ -255,8 +255,10 @@ def test_a_custom_script_runs_from_its_folder_and_nowhere_else(daemon, tmp_path)
     daemon.client.cancel(run_id)
     ends(daemon, run_id, "cancelled")
 
-    (folder / "endless.sh").write_text("echo no header\n")
-    assert ends(daemon, mosaic(daemon, "script", str(folder / "endless.sh"), "--detach").stdout.strip()).total == 0
+    (folder / "endless.sh").write_text('echo "$@"\n')
+    done = mosaic(daemon, "script", str(folder / "endless.sh"), "--detach", "--", "one", "--two")
+    assert ends(daemon, done.stdout.strip()).total == 0  # nobody said how far it goes
+    assert (daemon.home.run_folder(done.stdout.strip()).logs / "stdout.log").read_text() == "one --two\n"
 
     elsewhere = tmp_path / "elsewhere.sh"
     elsewhere.write_text("echo hello\n")

@@ -17,6 +17,7 @@ from gym_gui.cli.values import Steps
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path())
+@click.argument("arguments", metavar="[-- ARGUMENT...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--total-timesteps", type=Steps(), help="What it is to reach, if the script does not say it.")
 @click.option("--cpus", type=click.FloatRange(min=0), metavar="N", help="CPUs to reserve.  [default: 1]")
 @click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="GPUs to reserve.  [default: 0]")
@@ -25,8 +26,8 @@ from gym_gui.cli.values import Steps
 @click.option("-d", "--detach", is_flag=True, help="Queue and return, do not follow.")
 @json_option
 @pass_cli
-def script_command(cli: Cli, /, file: str, **options: Any) -> int:
-    """Run FILE (*.sh or *.py) with MOSAIC's variables, its own folder and its logs.
+def script_command(cli: Cli, /, file: str, arguments: tuple[str, ...], **options: Any) -> int:
+    """Run FILE (*.sh or *.py) with these arguments, MOSAIC's variables, its own folder and its logs.
 
     It must lie in a folder that was configured for that: `custom_scripts` in settings.toml, or
     trainer/custom_scripts of the home, where a bare name is looked for.
@@ -44,7 +45,10 @@ def script_command(cli: Cli, /, file: str, **options: Any) -> int:
     worker_config = {
         "run_id": "${RUN_ID}", "algo": "custom_script", "env_id": str(facts.get("env_family") or "custom"),
         "total_timesteps": options["total_timesteps"] or facts.get("total_timesteps") or 1,
-        "extras": {"mode": "custom_script", "script_path": str(path.absolute())},
+        "extras": {
+            "mode": "custom_script", "script_path": str(path.absolute()),
+            **({"script_arguments": list(arguments)} if arguments else {}),
+        },
     }  # fmt: skip
     resources = {
         "cpus": None if options["cpus"] is None else {"requested": options["cpus"]}, "gpus": options["gpus"]
