@@ -156,6 +156,26 @@ def test_a_run_is_evaluated_from_the_command_line(daemon, trained):
         daemon.client.resume(run.run_id, additional_timesteps=100)
 
 
+def test_a_normalised_policy_has_the_same_returns_from_its_run_and_from_its_file(daemon):
+    flags = ("--num-steps", "128", "--num-minibatches", "4", "--total-timesteps", "512", "-d", "--json")
+    done = mosaic(daemon, "train", "ppo_continuous_action", "Pendulum-v1", *flags)
+    assert done.returncode == 0, done.stderr
+    run_id = json.loads(done.stdout)[0]["run_id"]
+    ends(daemon, run_id)
+    file = daemon.home.run_folder(run_id).root / "ppo_continuous_action.cleanrl_model"
+    returns = []
+    for source in (run_id, str(file)):
+        done = mosaic(daemon, "eval", source, "--episodes", "3", "--seed", "1", "-d", "--json")
+        assert done.returncode == 0, done.stderr
+        evaluation = json.loads(done.stdout)
+        ends(daemon, (evaluation[0] if isinstance(evaluation, list) else evaluation)["run_id"])
+        folder = daemon.home.evaluation_folder(
+            (evaluation[0] if isinstance(evaluation, list) else evaluation)["run_id"]
+        )
+        returns.append(json.loads((folder / "eval_summary.json").read_text())["returns"])
+    assert returns[0] == returns[1]
+
+
 def test_weights_alone_go_on_as_a_new_run_that_says_so(daemon, trained):
     model = daemon.home.run_folder(trained).root / "ppo.cleanrl_model"
     done = mosaic(daemon, "resume", "--checkpoint", str(model), "--timesteps", "512")

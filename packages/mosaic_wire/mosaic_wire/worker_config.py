@@ -38,7 +38,7 @@ EXTRAS_THAT_ARE_NOT_PARAMETERS = frozenset({
     "eval_capture_video", "eval_episodes", "eval_gamma", "eval_max_episode_steps", "eval_max_episode_seconds",
     "eval_batch_size", "eval_repeat", "eval_deterministic", "eval_policy", "requirements", "source", "script_path",
     "minimal_telemetry", "optuna_db", "agent", "env_kwargs", "script_sha256", "no_progress", "no_progress_s",
-    "install_missing", "script_arguments",
+    "install_missing", "script_arguments", "policy_statistics",
 })  # fmt: skip
 """Extras that tell the worker how to run; every other one is a parameter of the algorithm."""
 

@@ -27,6 +27,7 @@ from cleanrl_worker.env_kwargs import read_env_kwargs
 from cleanrl_worker.environment_facts import facts_about
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.expressions import evaluate, names_in
+from cleanrl_worker.modes.checkpoints import find_checkpoint, lacks_statistics
 from cleanrl_worker.modes.policy_eval import plays_at_random
 from cleanrl_worker.modes.table import CUSTOM_SCRIPT, TRAINING
 from cleanrl_worker.needed_files import file_problems
@@ -94,6 +95,7 @@ def check_run(
     env_kwargs = _env_kwargs(values, found)
     _check_rules(declared, values, found)
     found.problems += [Problem(*said) for said in file_problems(declared, values, from_anywhere=True)]
+    _check_statistics(config, found)
     _check_sets(config, algorithm, home, found)
     if look_at_environments and env_kwargs is not None and not _blames(found, "extras.requirements"):
         _look_at_environments(config, algorithm, env_kwargs, home, found)
@@ -281,6 +283,15 @@ def _check_checkpoint(
         if name in shapes and wanted is not None and shapes[name] != wanted:
             text = f"has {name} of shape {shapes[name]}; this run's network has {wanted}"
             found.problems.append(Problem("extras.checkpoint_path", text))
+
+
+def _check_statistics(config: CleanRLWorkerConfig, found: Preflight) -> None:
+    """Whatever the policy is for: training, evaluating, watching."""
+    entry = DEFAULT_ALGO_REGISTRY.get(config.algo)
+    with suppress(BadInput):  # `config.problems` has said what is wrong with the path
+        if entry is not None and config.extras.get("policy_statistics") is None:
+            lacking = lacks_statistics(find_checkpoint(config.extras), config.algo, entry.declarations())
+            found.problems += [Problem("extras.checkpoint_path", f"cannot be used: {lacking}")] if lacking else []
 
 
 def _shapes_of(arrays: Path) -> dict[str, list[int]]:

@@ -79,6 +79,41 @@ def test_a_termination_forgets_the_discounted_return_as_gymnasium_does_it():
         gym.registry.pop("Ends-v0")
 
 
+def test_procgen_s_terminal_reward_counts_once_and_not_into_the_next_episode():
+    """Episodes of three steps that pay 10 at their end, as in a game with one coin: returns by hand, gamma 0.5."""
+
+    class Coin(gym.Env):
+        observation_space = gym.spaces.Box(0, 255, (8, 8, 3), dtype=np.uint8)
+        action_space = gym.spaces.Discrete(2)
+        steps = 0
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return np.zeros((8, 8, 3), np.uint8), {}
+
+        def step(self, action):
+            self.steps += 1
+            over = self.steps % 3 == 0
+            return np.zeros((8, 8, 3), np.uint8), 10.0 if over else 1.0, over, False, {}
+
+    gym.register("Coin-v0", Coin)
+    try:
+        envs = NormalisedEnvs(SyncEnvs("Coin-v0", 1), 0.5, observations=False, zero_after_end=True)
+        envs.reset(0)
+        scaled = [float(envs.step(np.zeros(1, dtype=np.int64)).rewards[0]) for _ in range(6)]
+    finally:
+        gym.registry.pop("Coin-v0")
+    returns = np.array([1, 1.5, 10.75, 1, 1.5, 10.75])
+    paid = [1, 1, 10, 1, 1, 10]
+    for count, (reward, found) in enumerate(zip(paid, scaled, strict=True), start=1):
+        # The prior (mean 0, variance 1) weighs 1e-4, so the variance is that of the returns so far but at first.
+        seen = returns[:count]
+        rows = 1e-4 + count
+        mean = seen.sum() / rows
+        variance = (1e-4 * (1 + mean**2) + ((seen - mean) ** 2).sum()) / rows
+        assert found == pytest.approx(min(reward / np.sqrt(variance + 1e-8), 10), rel=1e-4)
+
+
 def test_several_environments_share_the_statistics_of_all_they_see():
     envs, plain = NormalisedEnvs(SyncEnvs(JOYSTICK, 4), 0.99), SyncEnvs(JOYSTICK, 4)
     envs.reset(0)

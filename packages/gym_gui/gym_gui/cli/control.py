@@ -58,11 +58,12 @@ def pause_command(cli: Cli, /, runs: tuple[str, ...], release: bool) -> int:
 @click.option("--timesteps", type=Steps(), help="Without RUN: train this many steps.")
 @click.option("--algo", metavar="ALGO", help="Without RUN: the algorithm, for a file that does not say it.")
 @click.option("--env-id", metavar="ENV", help="Without RUN: the environment, for a file that does not say it.")
+@click.option("--no-statistics", is_flag=True, help="Without RUN: a file without a normaliser's statistics, as it is.")
 @click.option("-f", "--follow", "wants_follow", is_flag=True, help="Follow them until they end.")
 @pass_cli
 def resume_command(
     cli: Cli, /, runs: tuple[str, ...], checkpoint: str, timesteps: int | None, algo: str | None, env_id: str | None,
-    wants_follow: bool,
+    no_statistics: bool, wants_follow: bool,
 ) -> int:  # fmt: skip
     """Let runs go on. A finished run is continued by a new one; so is a checkpoint of anybody's."""
     if not runs:
@@ -70,10 +71,14 @@ def resume_command(
 
         if not checkpoint:
             raise click.UsageError("which run? Or a checkpoint: mosaic resume --checkpoint PATH")
-        return resume_checkpoint(cli, checkpoint, timesteps=timesteps, algo=algo, env_id=env_id, follow=wants_follow)
-    if timesteps or algo or env_id:
+        return resume_checkpoint(
+            cli, checkpoint, timesteps=timesteps, algo=algo, env_id=env_id, no_statistics=no_statistics,
+            follow=wants_follow,
+        )  # fmt: skip
+    if timesteps or algo or env_id or no_statistics:
         raise click.UsageError(
-            "--timesteps, --algo and --env-id go with --checkpoint alone; `mosaic extend` trains longer"
+            "--timesteps, --algo, --env-id and --no-statistics go with --checkpoint alone; `mosaic extend` trains "
+            "longer"
         )
     with cli.client() as client:
         resumed, code = for_each(

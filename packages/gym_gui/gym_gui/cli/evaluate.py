@@ -27,6 +27,7 @@ DEFAULT_EPISODES = 20
 @click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Cut an episode after so many steps.")
 @click.option("--max-seconds", type=click.FloatRange(min=0), metavar="S", help="Cut an episode after so long.")
 @click.option("--stochastic", is_flag=True, help="Sample actions instead of taking the best.")
+@click.option("--no-statistics", is_flag=True, help="Of a file without a normaliser's statistics: play it without.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Another seed than the training's.")
 @click.option("--env-id", metavar="ENV", help="Another environment than it was trained in.")
 @click.option("--algo", metavar="ALGO", help="The algorithm, for a file that does not say it.")
@@ -70,6 +71,7 @@ def evaluation_config(cli: Cli, chosen: Chosen, options: dict[str, Any]) -> dict
         "eval_max_episode_steps": options["max_steps"], "eval_max_episode_seconds": options["max_seconds"],
         "eval_capture_video": True if options["video"] else None,
         "eval_deterministic": False if options["stochastic"] else None,
+        "policy_statistics": "none" if options["no_statistics"] else None,
     }  # fmt: skip
     return run_configs.evaluation_config(
         worker_type=spec.name, module=spec.module, algo=algo, env_id=env_id, checkpoint=chosen.path or None,

@@ -20,8 +20,9 @@ _SAID_ELSEWHERE = ("env_id", "seed", "total_timesteps", "track", "cuda")
 
 
 def resume_checkpoint(
-    cli: Cli, word: str, *, timesteps: int | None, algo: str | None, env_id: str | None, follow: bool
-) -> int:
+    cli: Cli, word: str, *, timesteps: int | None, algo: str | None, env_id: str | None, no_statistics: bool,
+    follow: bool,
+) -> int:  # fmt: skip
     """Queue a run that goes on from this folder or file."""
     path = person_path(word)
     if not path.exists():
@@ -38,6 +39,8 @@ def resume_checkpoint(
             except RunNotFound:
                 pass  # its folder was copied here without the run
         config = _config(cli, chosen, timesteps, algo or chosen.algo, env_id or chosen.env_id)
+        if no_statistics:
+            config["metadata"]["worker"]["config"]["extras"]["policy_statistics"] = "none"
         return follow_or_tell(client, submit(client, config), detach=not follow)
 
 

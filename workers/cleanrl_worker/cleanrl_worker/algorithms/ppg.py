@@ -503,7 +503,7 @@ def train(args: Args, run: RunContext) -> Evaluation | None:
     check_args(args, RULES)
     phase = args.num_envs * args.num_steps * args.n_iteration
     total = args.total_timesteps // phase * phase
-    envs = NormalisedEnvs(run.make_envs(args), args.gamma, observations=False)
+    envs = NormalisedEnvs(run.make_envs(args), args.gamma, observations=False, zero_after_end=True)
     learner = PpgLearner(args, envs, device_for(args), total=total)
     return train_to_the_end(learner, run, total=total)
 

@@ -250,6 +250,10 @@ PROCGEN_SHAPES = {"agent.actor.weight": ("actions", "256")}
 AGENTS = {"separate": "vector", "mlp": "vector", "minigrid": "image"}
 """The observations that each --agent plays; `auto` finds the right one"""
 
+CONTINUOUS_NORMALISES_OBSERVATIONS = True
+RPO_NORMALISES_OBSERVATIONS = True
+"""Their weights are worth nothing without the normaliser's statistics; a file that lacks them is refused"""
+
 LARGEST_IMAGE = 32
 """Cells of a grid world's side; larger images are pictures, for which `ppo` has no network of its own accord"""
 
@@ -521,7 +525,8 @@ def train(args: PpoArgs, run: RunContext) -> Evaluation | None:
     device = device_for(args)
     envs = run.make_envs(args)
     if args.normalised:
-        envs = NormalisedEnvs(envs, args.gamma, observations="observations" in args.normalised)
+        whole = "observations" in args.normalised
+        envs = NormalisedEnvs(envs, args.gamma, observations=whole, zero_after_end=not whole)
     weights = run.weights()
     kind = choose_agent(args.agent, envs.observation_space, in_curriculum=run.curriculum is not None)
     learner = PpoLearner(args, envs, device, agent=agent_of(weights) if weights and args.agent == "auto" else kind)

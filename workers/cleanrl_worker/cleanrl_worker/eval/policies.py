@@ -35,7 +35,9 @@ class TrainedPolicy:
         if path.is_file():
             model = read_foreign_model(path)
             facts = {"step": 0, "weights_only": True, "sha256": model.sha256, "shape": model.shape}
-            return cls(algo, path, model.weights_for(algo), facts, dict(model.facts.get("args") or {}))
+            facts["statistics"] = sorted(model.statistics)
+            normaliser = ObservationNormaliser.of(model.part("obs_norm"))
+            return cls(algo, path, model.weights_for(algo), facts, dict(model.facts.get("args") or {}), normaliser)
         state = load_state(path, algo)
         normaliser = ObservationNormaliser.of(state.part("obs_norm"))
         facts = {"step": state.step, "weights_only": False}

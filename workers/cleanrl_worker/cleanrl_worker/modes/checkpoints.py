@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +20,8 @@ from cleanrl_worker.errors import BadInput
 
 NAMES = ("checkpoint_path", "policy_path")
 PATH = "extras.checkpoint_path"
+STATISTICS_KEY = "mosaic_statistics"
+"""In the metadata of a `.cleanrl_model`: the statistics of the normaliser its policy was trained with"""
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,27 @@ def checkpoint_problems(
     if source is None:
         needs = "a checkpoint folder, a run id or a .cleanrl_model file"
         return [Problem(PATH, f"is missing; {required_by} needs {needs}")] if required_by else []
+    if extras.get("policy_statistics") not in (None, "none"):
+        return [Problem("extras.policy_statistics", f"expected 'none', got {extras['policy_statistics']!r:.80}")]
     return [] if source.weights_only else _state_problems(source.path, algo, env_id)
+
+
+def lacks_statistics(source: CheckpointSource | None, algo: str, declared: Mapping[str, Any]) -> str:
+    """Say why a policy cannot be used without the normaliser's statistics that its file lacks; empty: it can.
+
+    Looks for their name in the file, so that a dry run need not load torch.
+    """
+    if source is None or not source.weights_only or not declared.get("NORMALISES_OBSERVATIONS"):
+        return ""
+    with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(source.path) as archive:
+        pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+        if any(STATISTICS_KEY.encode() in archive.read(name) for name in pickles):
+            return ""
+    return (
+        f"{source.path} has no observation statistics, and policies of {algo} play normalised observations (CleanRL's "
+        f"script does not save them). Use the run or its checkpoint folder instead of the file, or say that there are "
+        f"none: --no-statistics (extras.policy_statistics: none)"
+    )
 
 
 def _state_problems(folder: Path, algo: str, env_id: str | None) -> list[Problem]:

@@ -16,7 +16,7 @@ import numpy as np
 from cleanrl_worker.env_kwargs import read_env_kwargs
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.eval.policies import TrainedPolicy
-from cleanrl_worker.modes.checkpoints import find_checkpoint
+from cleanrl_worker.modes.checkpoints import find_checkpoint, lacks_statistics
 from cleanrl_worker.registry import pipeline_of, resolve
 from cleanrl_worker.training.acting import Policy
 from cleanrl_worker.training.envs import VectorEnvs, make_envs
@@ -60,6 +60,8 @@ def main() -> int:
         entry = resolve(given.algo)
         source = find_checkpoint({"checkpoint_path": given.policy})
         assert source is not None
+        if lacking := lacks_statistics(source, entry.name, entry.declarations()):
+            raise BadInput(lacking)
         trained = TrainedPolicy.load(source.path, entry.name)
         envs = make_envs(given.env_id, 1, read_env_kwargs(given.env_kwargs), pipeline=pipeline_of(entry.name))
         policy = trained.for_env(importlib.import_module(entry.module), given.env_id, envs)  # type: ignore[arg-type]  # its spaces are looked at

@@ -17,7 +17,7 @@ from mosaic_wire.manifest import sha256_of_file
 from safetensors.numpy import load_file
 
 from cleanrl_worker.errors import BadInput
-from cleanrl_worker.training.weights_reader import EXIT_REFUSED
+from cleanrl_worker.training.weights_reader import EXIT_REFUSED, PREFIX
 
 SUFFIX = ".cleanrl_model"
 _MOST_BYTES = 8 << 30
@@ -42,6 +42,12 @@ class ForeignModel:
     """state_dict | model_weights | model_state_dict | tuple"""
     weights: Mapping[str, np.ndarray]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    statistics: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Of the normaliser it was trained with: `obs_norm.mean` …"""
+
+    def part(self, prefix: str) -> dict[str, np.ndarray]:
+        """The statistics `<prefix>.…`, without the prefix."""
+        return {k.removeprefix(f"{prefix}."): v for k, v in self.statistics.items() if k.startswith(f"{prefix}.")}
 
     def weights_for(self, algo: str) -> Mapping[str, np.ndarray]:
         """The weights under the names this algorithm has for them; BadInput when the file is of another."""
@@ -90,7 +96,9 @@ def read_foreign_model(path: Path) -> ForeignModel:
                 told = f"reading it ended with exit code {answer.returncode}: {told}"
             raise BadInput(f"the model {path} is refused: {told}")
         facts = json.loads(answer.stdout.strip().splitlines()[-1])
-        return ForeignModel(path, digest, facts.pop("shape"), load_file(destination), facts)
+        arrays = load_file(destination)
+        statistics = {name.removeprefix(PREFIX): arrays.pop(name) for name in [*arrays] if name.startswith(PREFIX)}
+        return ForeignModel(path, digest, facts.pop("shape"), arrays, facts, statistics)
 
 
 def _bare_environment() -> dict[str, str]:

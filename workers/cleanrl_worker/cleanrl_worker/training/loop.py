@@ -18,8 +18,9 @@ from cleanrl_worker.errors import BadInput
 from cleanrl_worker.training.envs import EpisodeTracker, VectorEnvs
 from cleanrl_worker.training.evaluating import Evaluator
 from cleanrl_worker.training.evaluation import Evaluation
+from cleanrl_worker.training.normalisation import NormalisedEnvs
 from cleanrl_worker.training.recording import Recorder
-from cleanrl_worker.training.run_context import RunContext
+from cleanrl_worker.training.run_context import RunContext, policy_bytes
 from cleanrl_worker.training.state import TrainingState
 
 
@@ -103,8 +104,8 @@ def train_to_the_end(learner: Learner, run: RunContext, *, total: int) -> Evalua
                 break
             learner.learn(run)
             run.report(learner.step, learner.episodes.mean_return)
-        run.save_last(learner.step, learner.snapshot, score=_training_score(learner), model=learner.model)
-        run.save_policy(learner.model(), f"{args.exp_name}.cleanrl_model")
+        run.save_last(learner.step, learner.snapshot, score=_training_score(learner), model=lambda: _policy_of(learner))
+        run.save_policy(_policy_of(learner), f"{args.exp_name}.cleanrl_model")
         if evaluator is None or run.stopped:
             return None
         return run.evaluation_at(learner.step) or evaluator.judge(learner, run.stop_requested)
@@ -120,20 +121,33 @@ def _begin(learner: Learner, run: RunContext, total: int) -> None:
     if run.checkpoint is not None:
         run.loaded(learner.restore(run.checkpoint))
     else:
+        if run.model is not None and isinstance(learner.envs, NormalisedEnvs):
+            learner.envs.take_norm(run.model.part("obs_norm"), run.model.part("return_norm"))
         learner.begin_episodes()
         if weights := run.weights():
             learner.take_weights(weights, "the model")
             run.loaded_weights()
+    run.note_flags(learner.args)
     run.follow_episodes(learner.episodes)
     run.begin(learner.step, total, learner.args)
 
 
 def _keep_what_is_due(learner: Learner, run: RunContext, evaluator: Evaluator | None, total: int) -> None:
     args, step, snapshot = learner.args, learner.step, learner.snapshot
+
+    def policy() -> bytes:
+        return _policy_of(learner)
+
     if evaluator is not None:
-        run.evaluate_if_due(step, args.eval_freq, lambda stop: evaluator.judge(learner, stop), snapshot, learner.model)
+        run.evaluate_if_due(step, args.eval_freq, lambda stop: evaluator.judge(learner, stop), snapshot, policy)
     if step < total:  # there the last one is saved
-        run.save_if_due(step, args.checkpoint_freq, snapshot, score=_training_score(learner), model=learner.model)
+        run.save_if_due(step, args.checkpoint_freq, snapshot, score=_training_score(learner), model=policy)
+
+
+def _policy_of(learner: Learner) -> bytes:
+    """Return what a `.cleanrl_model` of this learner holds: weights, and the statistics they were learned with."""
+    statistics = learner.envs.statistics() if isinstance(learner.envs, NormalisedEnvs) else {}
+    return policy_bytes(learner.model(), statistics)
 
 
 def _training_score(learner: Learner) -> float | None:

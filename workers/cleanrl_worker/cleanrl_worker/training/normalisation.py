@@ -94,7 +94,12 @@ class NormalisedEnvs:
         observations: bool = True,
         rewards: bool = True,
         clip_actions: bool = True,
+        zero_after_end: bool = False,
     ) -> None:
+        """`zero_after_end`: the discounted return of an episode counts whole and then becomes 0, as CleanRL's Procgen
+        scripts have it (gym 0.23). Otherwise as in gymnasium: a termination drops what came before its own reward, and
+        that reward and truncated episodes count on into the next episode.
+        """
         self.inner = envs
         self.num_envs = envs.num_envs
         self.action_space = envs.action_space
@@ -104,7 +109,7 @@ class NormalisedEnvs:
             self.observation_space = gym.spaces.Box(-CLIP, CLIP, shape, dtype=np.float32)
         self.obs_moments = RunningMoments(shape) if observations else None
         self.return_moments = RunningScale() if rewards else None
-        self._gamma = gamma
+        self._gamma, self._zero_after_end = gamma, zero_after_end
         self._returns = [0.0] * self.num_envs
         space = envs.action_space
         self._bounds = (space.low, space.high) if clip_actions and isinstance(space, gym.spaces.Box) else None
@@ -146,10 +151,12 @@ class NormalisedEnvs:
             return step.rewards
         rewards, terminated = step.rewards.tolist(), step.terminated.tolist()
         self._returns = [
-            (0.0 if over else earlier * self._gamma) + reward
+            (0.0 if over and not self._zero_after_end else earlier * self._gamma) + reward
             for earlier, reward, over in zip(self._returns, rewards, terminated, strict=True)
         ]
         moments.add(self._returns)
+        if self._zero_after_end:
+            self._returns = [0.0 if over else kept for kept, over in zip(self._returns, step.ended, strict=True)]
         scale = math.sqrt(moments.var + EPSILON)
         return np.array([max(min(reward / scale, CLIP), -CLIP) for reward in rewards], np.float32)
 
@@ -171,13 +178,17 @@ class NormalisedEnvs:
             arrays["return_norm.returns"] = np.array(self._returns)
         return arrays
 
+    def statistics(self) -> dict[str, np.ndarray]:
+        """For a file with weights: the same without the returns of episodes under way."""
+        return {name: array for name, array in self.norm_arrays().items() if name != "return_norm.returns"}
+
     def take_norm(self, observations: Mapping[str, np.ndarray], returns: Mapping[str, np.ndarray]) -> None:
-        """The parts `obs_norm` and `return_norm` of a checkpoint."""
+        """The parts `obs_norm` and `return_norm` of a checkpoint or of a file with weights."""
         if self.obs_moments is not None and observations:
             self.obs_moments.restore(observations)
         if self.return_moments is not None and returns:
             self.return_moments.restore(returns)
-            self._returns = returns["returns"].tolist()
+            self._returns = returns["returns"].tolist() if "returns" in returns else self._returns
 
     def snapshot(self) -> EnvState:
         """That of the environments; the statistics go beside it (`norm_arrays`)."""

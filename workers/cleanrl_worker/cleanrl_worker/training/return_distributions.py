@@ -85,12 +85,14 @@ class Atoms:
 def project(
     probabilities: torch.Tensor, rewards: torch.Tensor, discounts: torch.Tensor, atoms: torch.Tensor
 ) -> torch.Tensor:
-    """The same as `Atoms.project` for tensors."""
+    """The same as `Atoms.project` for tensors.
+
+    Every atom's share of every other, summed: adding up in place (`scatter_add_`) depends on the order in which a GPU's
+    threads come, and a run could not be repeated to the bit.
+    """
     count = len(atoms)
     moved = (rewards.unsqueeze(1) + discounts.unsqueeze(1) * atoms).clamp(atoms[0], atoms[-1])
     positions = (moved - atoms[0]) * ((count - 1) / (atoms[-1] - atoms[0]))
-    lower = positions.long().clamp(max=count - 2)
-    to_upper = (positions - lower) * probabilities
-    shared = torch.zeros_like(probabilities)
-    shared.scatter_add_(1, lower, probabilities - to_upper)
-    return shared.scatter_add_(1, lower + 1, to_upper)
+    places = torch.arange(count, device=atoms.device)
+    shares = (1 - (positions.unsqueeze(2) - places).abs()).clamp(min=0)  # [row, from atom, to atom]
+    return (probabilities.unsqueeze(2) * shares).sum(dim=1)

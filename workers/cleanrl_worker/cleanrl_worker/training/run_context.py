@@ -6,6 +6,7 @@ import copy
 import io
 import os
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from enum import StrEnum
@@ -19,6 +20,7 @@ from mosaic_wire.paths import RunFolder
 
 from cleanrl_worker.env_kwargs import read_env_kwargs
 from cleanrl_worker.errors import BadInput
+from cleanrl_worker.modes.checkpoints import STATISTICS_KEY
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, backend_of, pipeline_of
 from cleanrl_worker.rules import notes_on
 from cleanrl_worker.training.channel import Channel, Command
@@ -150,19 +152,22 @@ class RunContext:
         self._first_step, self._step, self._total, self._started_at = step, step, total, time.monotonic()
         self._keeps_replay = getattr(args, "checkpoint_replay", "none") == "full"
         self._checkpoints.keep = getattr(args, "keep_checkpoints", self._checkpoints.keep)
-        flags = asdict(args)
         if not self.writer.goes_on:
+            flags = asdict(args)
             rows = "\n".join(f"|{name}|{value}|" for name, value in flags.items())
             self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
             evaluated = flags.get("eval_freq") and flags.get("eval_episodes")
             metrics = ["charts/episodic_return", *(["eval/episodic_return"] if evaluated else [])]
             self.writer.begin_session(flags, metrics)
-        entry = DEFAULT_ALGO_REGISTRY.get(self.algo)
-        for note in notes_on(entry.declarations(), flags) if entry is not None else ():
-            self.note(note)
         if self._tracker is not None:
             self._tracker.start(args)
         self._tell_progress()
+
+    def note_flags(self, args: Any) -> None:
+        """Tell what is unusual about the flags of a training (`NOTES`)."""
+        entry = DEFAULT_ALGO_REGISTRY.get(self.algo)
+        for note in notes_on(entry.declarations(), asdict(args)) if entry is not None else ():
+            self.note(note)
 
     def note(self, text: str) -> None:
         """Tell the user something about this run that is no error; it is logged and stays in the manifest."""
@@ -186,7 +191,8 @@ class RunContext:
     def loaded_weights(self) -> None:
         """Say that training begins from the weights of a file, and with nothing else of theirs."""
         assert self.model is not None
-        note = "only the weights: optimiser, step count and environments begin anew"
+        carried = "the weights and the normaliser's statistics" if self.model.statistics else "only the weights"
+        note = f"{carried}: optimiser, step count and environments begin anew"
         facts = {"step": 0, "weights_only": True, "note": note, "sha256": self.model.sha256, "shape": self.model.shape}
         self._channel.tell("checkpoint_loaded", {"path": str(self.model.path), **facts})
 
@@ -273,12 +279,12 @@ class RunContext:
         snapshot: Snapshot,
         *,
         score: float | None = None,
-        model: Callable[[], Any] | None = None,
+        model: Callable[[], bytes] | None = None,
     ) -> None:
         """Save a checkpoint when a multiple of `every` steps was passed since the last.
 
         It is the best one when its `score` is (the mean training return, in a run without evaluations); `model` gives
-        the weights that `best.cleanrl_model` then holds. Returns before everything is on disk.
+        the content that `best.cleanrl_model` then has. Returns before everything is on disk.
         """
         if every and step // every > self._due_from // every:
             self._due_from = step
@@ -286,7 +292,7 @@ class RunContext:
             self._save(step, snapshot, "best" if best is not None else "periodic", best, model)
 
     def save_last(
-        self, step: int, snapshot: Snapshot, *, score: float | None = None, model: Callable[[], Any] | None = None
+        self, step: int, snapshot: Snapshot, *, score: float | None = None, model: Callable[[], bytes] | None = None
     ) -> None:
         """Save the checkpoint that a resumed or extended run goes on from, and wait for it."""
         best = None
@@ -296,9 +302,14 @@ class RunContext:
         self._checkpoints.wait()
 
     def _save(
-        self, step: int, snapshot: Snapshot, kind: str, best: Best | None = None, model: Callable[[], Any] | None = None
+        self,
+        step: int,
+        snapshot: Snapshot,
+        kind: str,
+        best: Best | None = None,
+        model: Callable[[], bytes] | None = None,
     ) -> None:
-        policy = policy_bytes(model()) if best is not None and model is not None else None
+        policy = model() if best is not None and model is not None else None
         if step == self._saved_at:
             if best is not None:
                 self._checkpoints.wait()
@@ -321,7 +332,7 @@ class RunContext:
         every: int,
         judge: Callable[[Callable[[], bool]], Evaluation | None],
         snapshot: Snapshot,
-        model: Callable[[], Any] | None = None,
+        model: Callable[[], bytes] | None = None,
     ) -> None:
         """Evaluate when a multiple of `every` steps was passed since the last time, and save the best so far."""
         if not every or step // every <= self._evaluated_at // every:
@@ -349,9 +360,9 @@ class RunContext:
         if video is not None:
             self._channel.tell("video", {"path": str(video.relative_to(self.folder.root)), "step": step})
 
-    def save_policy(self, model: Any, name: str) -> None:
-        """Write the bare weights for people who load them elsewhere, as CleanRL does: a state dict or several."""
-        write_policy(self.folder, name, policy_bytes(model))
+    def save_policy(self, content: bytes, name: str) -> None:
+        """Write the policy for people who load it elsewhere, as CleanRL does: a state dict or several."""
+        write_policy(self.folder, name, content)
         self._channel.tell("policy", {"path": name})
 
     def finish_saving(self) -> None:
@@ -381,10 +392,17 @@ def on_its_own(state: TrainingState, run: Mapping[str, Any]) -> TrainingState:
     return replace(state, arrays=arrays, values=copy.deepcopy(dict(state.values)), replay=None, run=run)
 
 
-def policy_bytes(model: Any) -> bytes:
-    """A state dict, or a tuple of them, as torch writes it."""
-    buffer = io.BytesIO()
-    torch.save(_on_the_cpu(model), buffer)
+def policy_bytes(model: Any, statistics: Mapping[str, np.ndarray]) -> bytes:
+    """Return a state dict, or a tuple of them, as torch writes it.
+
+    A normaliser's statistics go where torch keeps a state dict's metadata: CleanRL's code loads the file as before.
+    """
+    content, buffer = _on_the_cpu(model), io.BytesIO()
+    if statistics:
+        content = OrderedDict(content)
+        tensors = {name: torch.from_numpy(array) for name, array in statistics.items()}
+        vars(content)["_metadata"] = OrderedDict({STATISTICS_KEY: tensors})
+    torch.save(content, buffer)
     return buffer.getvalue()
 
 

@@ -14,7 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cleanrl_worker.modes.checkpoints import STATISTICS_KEY
+
 EXIT_REFUSED = 3
+PREFIX = f"{STATISTICS_KEY}/"
+"""Before the names of statistics in the safetensors file"""
 _CPU_S = 300
 _OLDEST_TORCH = (2, 10)
 """Before that release the restricted unpickler could be led out of its limits"""
@@ -62,7 +66,18 @@ def read(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             tensors[f"{prefix}{name}"] = (tensor.float() if floats else tensor).clone()
     if not tensors:
         raise Refused("it holds no weights")
-    return tensors, facts
+    return {**tensors, **_statistics(content)}, facts
+
+
+def _statistics(content: Any) -> dict[str, Any]:
+    """The normaliser's statistics that `run_context.policy_bytes` puts beside the weights, under names of their own."""
+    import torch
+
+    metadata = getattr(content, "_metadata", None)
+    found = metadata.get(STATISTICS_KEY) if isinstance(metadata, Mapping) else None
+    if not isinstance(found, Mapping):
+        return {}
+    return {f"{PREFIX}{name}": value for name, value in found.items() if isinstance(value, torch.Tensor)}
 
 
 def _networks(content: Any) -> tuple[dict[str, Mapping[Any, Any]], dict[str, Any]]:

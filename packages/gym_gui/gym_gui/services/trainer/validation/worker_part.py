@@ -74,7 +74,7 @@ RESERVED_EXTRAS: Mapping[str, Callable[[Any], str | None]] = {
     "eval_batch_size": _count, "eval_repeat": _anything, "eval_deterministic": _flag, "eval_policy": _text,
     "requirements": _names, "source": _text, "script_path": _text, "minimal_telemetry": _flag, "optuna_db": _text,
     "agent": _anything, "env_kwargs": _object, "script_sha256": _text, "no_progress": _text, "no_progress_s": _amount,
-    "install_missing": _flag, "script_arguments": _names,
+    "install_missing": _flag, "script_arguments": _names, "policy_statistics": _text,
 }  # fmt: skip
 """Extras that are not turned into flags, and what each must be; every other key is a parameter."""
 
