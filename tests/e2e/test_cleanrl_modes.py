@@ -106,6 +106,15 @@ def test_a_training_completes_with_everything_its_manifest_names(daemon, trained
     assert manifest.evaluation["episodes"] == 4
 
 
+def test_a_run_that_stopped_early_says_why(daemon):
+    words = ("--total-timesteps", "100000", "--num-steps", "32", "--stop-at-return", "1", "--cpus", "0")
+    done = mosaic(daemon, "train", "ppo", "CartPole-v1", *words)
+    assert done.returncode == 0, done.stderr
+    reason = "stopped early  100 episodes averaged a return of 1 (--stop-at-return)"
+    assert reason in done.stdout
+    assert reason in mosaic(daemon, "show", "last").stdout
+
+
 def test_a_training_is_paused_goes_on_and_is_cancelled(daemon):
     run_id = daemon.client.submit(config(ENDLESS)).run.run_id
     daemon.wait_for_run(run_id, lambda run: run.step > 0, timeout_s=PATIENCE_S)
@@ -152,6 +161,9 @@ def test_a_run_is_evaluated_from_the_command_line(daemon, trained):
     summary = json.loads((daemon.home.evaluation_folder(run.run_id) / "eval_summary.json").read_text())
     assert (summary["episodes"], summary["avg_return"]) == (4, manifest.evaluation["mean_return"])
     assert "mean return" in done.stdout
+    assert "4/4 (100%) episodes" in done.stdout
+    assert " steps" not in done.stdout
+    assert mosaic(daemon, "show", "last", "--json").stdout.count(trained) > 0  # an evaluation is not what was started
     with pytest.raises(NotPossibleNow, match="its mode was policy_eval"):
         daemon.client.resume(run.run_id, additional_timesteps=100)
 

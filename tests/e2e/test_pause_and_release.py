@@ -51,11 +51,15 @@ def test_a_paused_run_keeps_its_process_and_its_slot_and_goes_on(daemon: Running
     paused = daemon.wait_for(run_id, "PAUSE")
     assert processes_of(run_id) == [paused.pid]
     assert daemon.client.health().cpus_free == free
+    with pytest.raises(NotPossibleNow, match=f"is paused already; `mosaic resume {run_id}` continues it"):
+        daemon.client.pause(run_id)
     # It holds: heartbeats go on, steps do not.
     beats = daemon.wait_for_run(run_id, lambda run: run.seconds_since_step > 0.5)
     daemon.client.resume(run_id)
     running = daemon.wait_for_run(run_id, lambda run: run.status == "EXEC" and run.step > beats.step)
     assert (running.pid, running.attempt) == (paused.pid, 1)
+    with pytest.raises(NotPossibleNow, match="is running already; only a paused run can be resumed"):
+        daemon.client.resume(run_id)
 
 
 def test_a_released_run_gives_everything_back_and_later_ends_as_if_nothing_had_been(daemon: RunningDaemon) -> None:
@@ -163,6 +167,6 @@ def test_only_a_training_run_can_be_paused(daemon: RunningDaemon, status: str) -
     if status == "TERM":
         daemon.client.cancel(run_id)
     assert wait_until(lambda: daemon.client.get(run_id).status == status)
-    with pytest.raises(NotPossibleNow, match="only a training run can be paused"):
+    with pytest.raises(NotPossibleNow, match=r"is (queued|over .cancelled.); only a running run can be paused"):
         daemon.client.pause(run_id)
     daemon.client.cancel(blocker)

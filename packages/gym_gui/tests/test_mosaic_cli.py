@@ -8,6 +8,8 @@ import sys
 import pytest
 from gym_gui.cli import main
 from gym_gui.cli.app import COMMANDS
+from mosaic_wire.manifest import AnalyticsManifest
+from mosaic_wire.paths import RunFolder
 from mosaic_wire.proto import trainer_pb2 as pb
 
 
@@ -195,8 +197,20 @@ def test_pause_resume_and_extend_ask_for_the_right_thing(mosaic, fake_trainer):
     ended = mosaic("extend", run.run_id, "--timesteps", "10k")
     assert fake_trainer.asked[-1].additional_timesteps == 10_000
     assert f"continues {run.run_id[-8:]}" in ended.out
-    assert mosaic("resume", run.run_id, "--checkpoint", "checkpoints/step-5").code == 0
+    assert ": extended, continues" in ended.out
+    ended = mosaic("resume", run.run_id, "--checkpoint", "checkpoints/step-5")
     assert fake_trainer.asked[-1].checkpoint == "checkpoints/step-5"
+    assert ": resumed, continues" in ended.out
+
+
+def test_the_end_of_a_run_names_its_newest_videos(mosaic, fake_trainer, tmp_path):
+    run = fake_trainer.add(run_dir=str(tmp_path))
+    videos = tuple(f"videos/rl-video-episode-{number}.mp4" for number in range(5))
+    AnalyticsManifest(run.run_id, videos=videos).write(RunFolder(tmp_path).manifest)
+    out = mosaic("watch", run.run_id).out
+    assert f"videos      {tmp_path / videos[2]}" in out
+    assert str(tmp_path / videos[4]) in out
+    assert str(tmp_path / videos[1]) not in out
 
 
 def test_tags_are_added_and_removed_in_one_go(mosaic, fake_trainer):

@@ -315,6 +315,7 @@ def test_training_ends_early_at_the_return_asked_for(tmp_path):
     run, _ = run_ppo(tmp_path, env_id="Identity-v0", total_timesteps=1_000_000, num_steps=32, stop_at_return=0.5)
     assert run.stopped is None
     assert run._step < 10_000
+    assert run.stopped_early == "100 episodes averaged a return of 0.5 (--stop-at-return)"
 
 
 def test_weights_that_are_not_finite_end_the_run_and_are_never_saved(tmp_path):

@@ -82,7 +82,7 @@ def resume_command(
         )
     with cli.client() as client:
         resumed, code = for_each(
-            find_runs(client, runs), lambda run: client.resume(run.run_id, checkpoint=checkpoint), "resume"
+            find_runs(client, runs), lambda run: client.resume(run.run_id, checkpoint=checkpoint), "resume", "resumed"
         )
         return _follow(client, resumed) or code if wants_follow and resumed else code
 
@@ -98,12 +98,14 @@ def extend_command(cli: Cli, /, run: str, timesteps: int, checkpoint: str, wants
     with cli.client() as client:
         parent = client.find(run)
         extended = client.resume(parent.run_id, additional_timesteps=timesteps, checkpoint=checkpoint)
-        _tell(parent, extended)
+        _tell(parent, extended, "extended")
         return _follow(client, [extended]) if wants_follow else 0
 
 
-def for_each(runs: Sequence[pb.Run], action: Callable[[pb.Run], pb.Run], verb: str) -> tuple[list[pb.Run], int]:
-    """Do it to every run and tell each result; one that cannot does not keep the others from it."""
+def for_each(
+    runs: Sequence[pb.Run], action: Callable[[pb.Run], pb.Run], verb: str, done: str = ""
+) -> tuple[list[pb.Run], int]:
+    """Do it to every run and print each result (`done`, or its state); one that cannot does not stop the others."""
     changed: list[pb.Run] = []
     code = 0
     for run in runs:
@@ -115,16 +117,15 @@ def for_each(runs: Sequence[pb.Run], action: Callable[[pb.Run], pb.Run], verb: s
             say(f"mosaic: cannot {verb} {short_id(run.run_id)}: {error}")
             code = 1
             continue
-        _tell(run, after)
+        _tell(run, after, done)
         changed.append(after)
     return changed, code
 
 
-def _tell(before: pb.Run, after: pb.Run) -> None:
-    if before.run_id != after.run_id:
-        click.echo(f"{after.run_id}  {title_of(after)}: {state_of(after)}, continues {short_id(before.run_id)}")
-    else:
-        click.echo(f"{after.run_id}  {title_of(after)}: {state_of(after)}")
+def _tell(before: pb.Run, after: pb.Run, done: str = "") -> None:
+    continues = f", continues {short_id(before.run_id)}" if before.run_id != after.run_id else ""
+    waits = f" ({after.queue_reason})" if done and after.status == "INIT" and after.queue_reason else ""
+    click.echo(f"{after.run_id}  {title_of(after)}: {done or state_of(after)}{continues}{waits}")
 
 
 def _follow(client: TrainerClient, runs: Sequence[pb.Run]) -> int:

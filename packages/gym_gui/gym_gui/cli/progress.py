@@ -21,6 +21,7 @@ from gym_gui.wording.run_view import (
     short_id,
     state_of,
     title_of,
+    unit_of,
 )
 
 if TYPE_CHECKING:
@@ -102,11 +103,11 @@ def line_about(run: pb.Run) -> str:
         parts[0] += f" ({remark})"
     if run.step or run.status == "EXEC":
         of_total = f"/{formats.count(run.total)} ({progress_of(run)})" if run.total else ""
-        parts.append(f"{formats.count(run.step)}{of_total} steps")
+        parts.append(f"{formats.count(run.step)}{of_total} {unit_of(run)}")
     if run.HasField("episodic_return"):
         parts.append(f"return {formats.quantity(run.episodic_return)}")
     if run.HasField("sps") and run.status == "EXEC":
-        parts.append(f"{formats.count(run.sps)} steps/s")
+        parts.append(f"{formats.count(run.sps)} {unit_of(run)}/s")
     if (remaining := remaining_s(run)) is not None:
         parts.append(f"ETA {formats.duration(remaining)}")
     return f"{time.strftime('%H:%M:%S')} {short_id(run.run_id)} {title_of(run)}: {', '.join(parts)}"
@@ -155,7 +156,9 @@ def _table(runs: Sequence[pb.Run], width: int) -> RenderableType:
         table.add_column(justify="right", no_wrap=True, min_width=min_width)
     table.expand = True
     label = f"{runs[0].algo} {runs[0].env_id}" if same and runs else "run"
-    headings = (label, "status", "", "steps", "return", "steps/s" if roomy else "sps", "ETA", "time")
+    units = {unit_of(run) for run in runs}
+    unit = units.pop() if len(units) == 1 else "steps"
+    headings = (label, "status", "", unit, "return", f"{unit}/s" if roomy else "sps", "ETA", "time")
     table.add_row(*(Text(heading, style="dim", overflow="ellipsis") for heading in headings))
     now = time.time()
     for run in runs:

@@ -25,7 +25,9 @@ from gym_gui.wording.run_view import (
     remaining_s,
     run_document,
     state_of,
+    stopped_early,
     title_of,
+    unit_of,
 )
 
 if TYPE_CHECKING:
@@ -71,11 +73,12 @@ def _pairs(run: pb.Run) -> Iterator[tuple[str, str]]:
     yield "what", f"{title_of(run)}, worker {run.worker_type}"
     yield "status", click.style(state, fg=COLOURS.get(state)) + f"  {run.status}{flags}"
     yield "reason", run.reason if run.reason != run.outcome else ""
+    yield "stopped early", stopped_early(run)
     yield "waits for", run.queue_reason
     yield "progress", _progress(run)
     yield "curves", figures_of(run)
     yield "evaluation", evaluation_in_words(evaluation_of(run))
-    yield "result", _compact(parsed(run.result_json), leave_out=("evaluation",))
+    yield "result", _compact(parsed(run.result_json), leave_out=("evaluation", "stopped_early"))
     yield "submitted", formats.moment(run.created_at)
     yield "started", formats.moment(run.started_at)
     yield "finished", formats.moment(run.finished_at)
@@ -110,11 +113,11 @@ def _progress(run: pb.Run) -> str:
     parts = []
     if run.step or run.total:
         total = f" of {formats.count(run.total)} ({progress_of(run)})" if run.total else ""
-        parts.append(f"{formats.count(run.step)}{total} steps")
+        parts.append(f"{formats.count(run.step)}{total} {unit_of(run)}")
     if run.HasField("episodic_return"):
         parts.append(f"return {formats.quantity(run.episodic_return)}")
     if run.HasField("sps"):
-        parts.append(f"{formats.count(run.sps)} steps/s")
+        parts.append(f"{formats.count(run.sps)} {unit_of(run)}/s")
     if (remaining := remaining_s(run)) is not None:
         parts.append(f"about {formats.duration(remaining)} to go")
     return ", ".join(parts)

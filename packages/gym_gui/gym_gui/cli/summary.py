@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from mosaic_wire.manifest import AnalyticsManifest
+from mosaic_wire.paths import RunFolder
 
 from gym_gui.cli.context import say
 from gym_gui.cli.listing import write_pairs
@@ -22,6 +24,7 @@ from gym_gui.wording.run_view import (
     mean_return,
     short_id,
     state_of,
+    stopped_early,
     title_of,
 )
 
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
 
     from gym_gui.services.trainer.client import TrainerClient
+
+
+_MOST_VIDEOS = 3
 
 
 def summarise(client: TrainerClient, runs: Sequence[pb.Run], *, expect_return: float | None = None) -> int:
@@ -57,11 +63,12 @@ def _write_end(run: pb.Run, *, brief: bool) -> None:
     headline = f"{SYMBOLS.get(state, '·')} {state}"
     after = f" after {formats.duration(took)}" if took is not None else ""
     click.echo(click.style(headline, fg=COLOURS.get(state), bold=True) + f"  {title_of(run)}{after}  {run.run_id}")
-    pairs = [("evaluation", evaluation_in_words(evaluation_of(run)))]
+    pairs = [("stopped early", stopped_early(run)), ("evaluation", evaluation_in_words(evaluation_of(run)))]
     if state != "completed":
         pairs.append(("reason", run.reason))
     if not brief or state == "failed":
         pairs += [("run folder", run.run_dir), ("logs", run.logs_dir), ("checkpoints", _checkpoints(run))]
+    pairs.append(("videos", "\n".join(videos_of(run)[-_MOST_VIDEOS:])))
     write_pairs((f"  {label}", value) for label, value in pairs)
 
 
@@ -84,6 +91,15 @@ def _checkpoints(run: pb.Run) -> str:
     folder = Path(run.run_dir) / "checkpoints" if run.run_dir else None
     # A daemon on another machine has its files there.
     return str(folder) if folder is not None and folder.is_dir() else ""
+
+
+def videos_of(run: pb.Run) -> list[str]:
+    """Where its videos lie, the newest last; empty where the run's folder is on another machine."""
+    try:
+        manifest = AnalyticsManifest.read(RunFolder(Path(run.run_dir)).manifest)
+    except (OSError, ValueError):
+        return []
+    return [str(Path(run.run_dir) / video) for video in manifest.videos]
 
 
 def _write_last_words(client: TrainerClient, run: pb.Run) -> None:

@@ -63,10 +63,25 @@ def remark_on(run: pb.Run) -> str:
     if run.status == "INIT":
         text = run.queue_reason
     elif run.status == "TERM" and run.outcome == "completed":
-        text = ""
+        text = f"stopped early: {early}" if (early := stopped_early(run)) else ""
     else:
         text = run.reason
     return " ".join(text.split()) if text else ""
+
+
+def stopped_early(run: pb.Run) -> str:
+    """Why a completed run did not take all of its steps; empty when it did."""
+    if '"stopped_early"' not in run.result_json:  # most runs, and listings are long
+        return ""
+    result = parsed(run.result_json)
+    return str(result.get("stopped_early") or "") if isinstance(result, dict) else ""
+
+
+def unit_of(run: pb.Run) -> str:
+    """What `step` and `total` count: an evaluation plays episodes, a sweep makes trials."""
+    if run.worker_type == "sweep":
+        return "trials"
+    return "episodes" if '"policy_eval"' in run.extras_json else "steps"
 
 
 def fraction(run: pb.Run) -> float | None:

@@ -101,6 +101,7 @@ def train_to_the_end(learner: Learner, run: RunContext, *, total: int) -> Evalua
             if learner.step >= total or run.should_stop(learner.step, learner.snapshot):
                 break
             if learner.episodes.has_reached(args.stop_at_return):
+                run.stopped_early = f"100 episodes averaged a return of {args.stop_at_return:g} (--stop-at-return)"
                 break
             learner.learn(run)
             run.report(learner.step, learner.episodes.mean_return)

@@ -88,6 +88,8 @@ class RunContext:
         self._evaluated_at = 0
         self._watched_envs: WatchedEnvs | None = None
         self.stopped: Stop | None = None
+        self.stopped_early = ""
+        """Why training ended before its last step, for people; empty: it did not"""
         self._asked_to_stop = False
         self._saved_at = -1
         self._due_from = 0
@@ -381,7 +383,9 @@ class RunContext:
         self.writer.end_session(completed=self.stopped is None)
         self.writer.close()
         self._tell_progress()
-        self._channel.tell("ended", {"outcome": str(self.stopped or "completed"), "step": self._step, **result})
+        early = {"stopped_early": self.stopped_early} if self.stopped_early else {}
+        ended = {"outcome": str(self.stopped or "completed"), "step": self._step, **early, **result}
+        self._channel.tell("ended", ended)
         self.finish_tracking(failed=False)
 
 

@@ -37,6 +37,7 @@ from gym_gui.services.trainer.records import Headline, RunRecord, StoryEvent
 from gym_gui.services.trainer.supervision import BAD_INPUT, Ending, EndingFacts, conclude, paused_before
 from gym_gui.services.trainer.tokens import digest
 from gym_gui.services.trainer.worker_logs import LogFollower, cap_size, tail_text
+from gym_gui.wording.run_view import STATE_WORDS
 
 logger = logging.getLogger(__name__)
 
@@ -200,7 +201,7 @@ class RunSupervisor:
             record = self.record
             held = record.status is RunStatus.PAUSE and release and not record.paused_by_signal
             if record.status is not RunStatus.EXEC and not held:
-                raise NotPossibleNow(f"run {record.run_id} is {record.status}; only a run in EXEC can be paused")
+                raise NotPossibleNow(_why_not_paused(record))
             able = record.capabilities.get("supports_pause", False)
             if release and not (able and record.capabilities.get("supports_checkpointing", False)):
                 raise NotPossibleNow(
@@ -227,7 +228,8 @@ class RunSupervisor:
         async with self._lock:
             record = self.record
             if record.status is not RunStatus.PAUSE:
-                raise NotPossibleNow(f"run {record.run_id} is {record.status}; it is not paused")
+                state = "running already" if record.status is RunStatus.EXEC else STATE_WORDS[record.status]
+                raise NotPossibleNow(f"run {record.run_id} is {state}; only a paused run can be resumed")
             if record.paused_by_signal:
                 self._handle.signal_tree(signal.SIGCONT)
                 self._note_resumed()
@@ -515,6 +517,12 @@ class RunSupervisor:
     def tails(self) -> dict[str, str]:
         """The last lines of the worker and of its training process, for the terminal event."""
         return output_tails(self._home, self.record.run_id, self._mask)
+
+
+def _why_not_paused(record: RunRecord) -> str:
+    if record.status is RunStatus.PAUSE:
+        return f"run {record.run_id} is paused already; `mosaic resume {record.run_id}` continues it"
+    return f"run {record.run_id} is {STATE_WORDS[record.status]}; only a running run can be paused"
 
 
 _OUTCOME_WORDS = {RunEvent.COMPLETED: "completed", RunEvent.CANCELLED: "cancelled"}

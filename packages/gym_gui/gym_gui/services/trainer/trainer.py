@@ -56,6 +56,7 @@ from gym_gui.services.trainer.validation.train_config import (
     validate_train_run_config,
 )
 from gym_gui.services.user_secrets import WANDB_API_KEY, UserSecrets
+from gym_gui.wording.run_view import STATE_WORDS
 
 logger = logging.getLogger(__name__)
 
@@ -240,7 +241,7 @@ class Trainer:
             record = await self.get(run_id)
             if record.status is RunStatus.PAUSE and release and record.released:
                 return record
-            raise NotPossibleNow(f"run {run_id} is {_state_words(record)}; only a training run can be paused")
+            raise NotPossibleNow(f"run {run_id} is {_state_words(record)}; only a running run can be paused")
         return await supervisor.pause(release=release)
 
     async def resume(
@@ -344,7 +345,9 @@ class Trainer:
             changes["notes"] = _checked_text("notes", notes, 65_536)
         if priority is not None:
             if record.status is not RunStatus.INIT:
-                raise NotPossibleNow(f"run {run_id} is {record.status}; the priority counts only while it is queued")
+                raise NotPossibleNow(
+                    f"run {run_id} is {_state_words(record)}; the priority counts only while it is queued"
+                )
             if not -1000 <= priority <= 1000:
                 raise InvalidConfig([Problem("priority", f"expected -1000 to 1000, got {priority}")])
             changes["priority"] = priority
@@ -576,5 +579,4 @@ def _require_finished(record: RunRecord, verb: str) -> None:
 
 
 def _state_words(record: RunRecord) -> str:
-    words = {RunStatus.INIT: "queued (INIT)", RunStatus.TERM: f"over ({record.outcome})"}
-    return words.get(record.status, str(record.status))
+    return f"over ({record.outcome})" if record.status is RunStatus.TERM else STATE_WORDS[record.status]

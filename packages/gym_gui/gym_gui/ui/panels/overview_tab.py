@@ -34,7 +34,7 @@ from gym_gui.ui.widgets.page_section import CopyLine, PageSection
 from gym_gui.ui.widgets.pairs_table import PairsTable
 from gym_gui.wording import formats
 from gym_gui.wording.last_words import last_words
-from gym_gui.wording.run_view import fraction
+from gym_gui.wording.run_view import fraction, unit_of
 
 if TYPE_CHECKING:
     from gym_gui.ui.widgets.resource_plots import ResourcePlots
@@ -210,9 +210,11 @@ class OverviewTab(RunTab):
         self.progress.setVisible(done is not None)
         if done is not None:
             self.progress.setValue(round(1000 * done))
-            words = self.tr("{step} of {total} steps").format(
-                step=formats.count(run.step), total=formats.count(run.total)
-            )
+            counted = {
+                "steps": self.tr("{step} of {total} steps"), "episodes": self.tr("{step} of {total} episodes"),
+                "trials": self.tr("{step} of {total} trials"),
+            }[unit_of(run)]  # fmt: skip
+            words = counted.format(step=formats.count(run.step), total=formats.count(run.total))
             self.progress.setFormat(f"{100 * done:.0f} %  ·  {words}")
             self.progress.setAccessibleName(words)
 

@@ -13,7 +13,7 @@ from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtCore import QCoreApplication
 
 from gym_gui.wording import formats
-from gym_gui.wording.run_view import algo_of, elapsed_s, fraction, remaining_s, remark_on, state_of
+from gym_gui.wording.run_view import algo_of, elapsed_s, fraction, remaining_s, remark_on, state_of, unit_of
 
 _SEARCHED_NOTES = 2_000
 """Characters of a note that a filter looks through; a note may be a whole page"""
@@ -203,7 +203,10 @@ def _seed_text(row: Row) -> str:
 
 def _steps_text(run: pb.Run) -> str:
     if run.total > 0:
-        return tr("{0} of {1} steps").format(formats.count(run.step), formats.count(run.total))
+        counted = {
+            "steps": tr("{0} of {1} steps"), "episodes": tr("{0} of {1} episodes"), "trials": tr("{0} of {1} trials"),
+        }[unit_of(run)]  # fmt: skip
+        return counted.format(formats.count(run.step), formats.count(run.total))
     return tr("{0} steps").format(formats.count(run.step)) if run.step else ""
 
 
