@@ -264,7 +264,7 @@ def test_a_curriculum_tells_its_stages_and_goes_on_in_the_right_one(daemon):
     assert payloads(daemon, run_id, "checkpoint_loaded")[0]["environments"] == "exact"
 
 
-def test_a_custom_script_runs_from_its_folder_and_nowhere_else(daemon, tmp_path):
+def test_a_custom_script_runs_from_its_folder_or_as_the_users_own_copy(daemon, tmp_path):
     folder = daemon.config_home.parent / "scripts"
     (folder / "phases.sh").write_text("# @env_family: classic\n# @total_timesteps: 64\npwd; echo $MOSAIC_RUN_ID\n")
     done = mosaic(daemon, "script", str(folder / "phases.sh"), "--detach")
@@ -294,9 +294,13 @@ def test_a_custom_script_runs_from_its_folder_and_nowhere_else(daemon, tmp_path)
 
     elsewhere = tmp_path / "elsewhere.sh"
     elsewhere.write_text("echo hello\n")
-    refused = mosaic(daemon, "script", str(elsewhere))
-    assert refused.returncode == 2
-    assert "lies in none of the folders" in refused.stderr
+    with pytest.raises(InvalidConfig, match="lies in none of the folders"):  # what a client on another machine asks for
+        daemon.client.submit(config(1, algo="custom_script", mode="custom_script", script_path=str(elsewhere)))
+    seeds = mosaic(daemon, "script", str(elsewhere), "--seeds", "1-2", "--cpus", "0", "--tag", "mine")
+    assert seeds.returncode == 0, seeds.stderr
+    first, second = daemon.client.list(tags=["mine"]).runs
+    assert {first.name, second.name} == {"elsewhere.sh-s1", "elsewhere.sh-s2"}
+    assert (daemon.home.run_folder(first.run_id).logs / "stdout.log").read_text() == "hello\n"
 
 
 PHASES = """\

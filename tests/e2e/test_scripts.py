@@ -156,7 +156,7 @@ def test_the_model_a_script_saved_is_what_an_evaluation_of_its_run_plays(daemon:
     assert "completed" in done.stdout
 
 
-def test_mosaic_train_takes_a_file(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_mosaic_train_script_and_sweep_take_a_file(daemon: RunningDaemon, tmp_path: Path) -> None:
     def mosaic(*words: str) -> subprocess.CompletedProcess[str]:
         program = Path(sys.executable).with_name("mosaic")
         return subprocess.run(
@@ -171,7 +171,19 @@ def test_mosaic_train_takes_a_file(daemon: RunningDaemon, tmp_path: Path) -> Non
     assert (refused.returncode, "did you mean --learning-rate?" in refused.stderr) == (2, True)
     nowhere = mosaic("train", "dqn", "--source", "upstream")
     assert (nowhere.returncode, "Set CLEANRL_HOME" in nowhere.stderr) == (2, True)
-    done = mosaic("train", "./walk_argparse.py", "CartPole-v1", "--total-timesteps", "1000", "--capture-video", "False")
+    done = mosaic(
+        "script", "./walk_argparse.py", "CartPole-v1", "--total-timesteps", "1000", "--capture-video", "False"
+    )
     assert done.returncode == 0, done.stderr
+    assert "1,000/1,000 (100%) steps" in done.stdout
+    assert "charts/episodic_return" in mosaic("metrics", "last").stdout
+    printed = mosaic(
+        "sweep", "./walk_argparse.py", "--env", "CartPole-v1", "--param", "fail-at=int:3000:4000", "--print"
+    )
+    assert str(SCRIPTS / "walk_argparse.py") in printed.stdout, printed.stderr
+    unknown = tmp_path / "plain.py"
+    unknown.write_text("print('trains')\n")
+    told = mosaic("script", str(unknown))
+    assert (told.returncode, "how long? --total-timesteps N, or a line `# @total_timesteps" in told.stderr) == (2, True)
     assert "walk_argparse.py CartPole-v1" in done.stdout
     assert "walk_argparse.py" in mosaic("runs").stdout

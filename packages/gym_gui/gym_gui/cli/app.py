@@ -15,7 +15,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "submit": ("submit", "Queue a run from a config file."),
         "clone": ("clone", "Queue a run once more, as it was."),
         "eval": ("evaluate", "Play a trained policy and see how well it does."),
-        "script": ("custom_script", "Run a script of one's own as a run."),
+        "script": ("train", "Run a file of your own: the same as `train FILE`."),
     },
     "Look": {
         "gui": ("gui", "Open the window."),

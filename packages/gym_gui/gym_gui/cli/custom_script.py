@@ -1,64 +1,78 @@
-"""`mosaic script`: run a script of one's own as a run."""
+"""`mosaic train FILE.sh`: a shell script as a run. What it says about itself stands in its first lines."""
 
 from __future__ import annotations
 
-import os
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from mosaic_wire.files import write_bytes_atomically
+from mosaic_wire.paths import person_path
 from mosaic_wire.script_header import read_script_header
+from mosaic_wire.worker_spec import AlgorithmSpec
 
-from gym_gui.cli.algorithms import PREFERRED_WORKER, installed_workers
-from gym_gui.cli.context import Cli, json_option, pass_cli
-from gym_gui.cli.queued import follow_or_tell, submit
-from gym_gui.cli.values import Steps
+from gym_gui.cli.algorithms import PREFERRED_WORKER, InstalledWorker
+
+if TYPE_CHECKING:
+    from gym_gui.cli.context import Cli
+    from gym_gui.cli.train import Order
+
+_OF_AN_ALGORITHM = ("stop_at_return", "expect_return", "source")
 
 
-@click.command()
-@click.argument("file", metavar="FILE", type=click.Path())
-@click.argument("arguments", metavar="[-- ARGUMENT...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--total-timesteps", type=Steps(), help="What it is to reach, if the script does not say it.")
-@click.option("--cpus", type=click.FloatRange(min=0), metavar="N", help="CPUs to reserve.  [default: 1]")
-@click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="GPUs to reserve.  [default: 0]")
-@click.option("--name", help="Name of the run.")
-@click.option("--tag", "tags", multiple=True, help="A tag; may be repeated.")
-@click.option("-d", "--detach", is_flag=True, help="Queue and return, do not follow.")
-@json_option
-@pass_cli
-def script_command(cli: Cli, /, file: str, arguments: tuple[str, ...], **options: Any) -> int:
-    """Run FILE (*.sh or *.py) with these arguments, MOSAIC's variables, its own folder and its logs.
+def shell_order(
+    cli: Cli, workers: Sequence[InstalledWorker], word: str, arguments: Sequence[str], options: dict[str, Any]
+) -> Order:
+    """What to run, checked; `arguments` go to the script as they are."""
+    from gym_gui.cli.train import Order
 
-    It must lie in a folder that was configured for that: `custom_scripts` in settings.toml, or
-    trainer/custom_scripts of the home, where a bare name is looked for.
-    """
-    path = Path(os.path.expanduser(file))
-    if not path.exists() and not path.is_absolute() and len(path.parts) == 1:
-        path = cli.home.custom_scripts / path
-    try:
-        facts = read_script_header(path.read_text(encoding="utf-8", errors="replace"))
-    except OSError as error:
-        raise click.UsageError(f"cannot read {path}: {error.strerror}") from error
-    spec = next((w.spec for w in installed_workers(cli) if w.spec is not None and w.name == PREFERRED_WORKER), None)
+    if wrong := [f"--{name.replace('_', '-')}" for name in _OF_AN_ALGORITHM if options[name]]:
+        raise click.UsageError(f"{wrong[0]} is for algorithms; arguments of the script stand behind --")
+    if options["seed"] is not None and options["seeds"] is not None:
+        raise click.UsageError("give --seed or --seeds, not both")
+    spec = next((w.spec for w in workers if w.spec is not None and w.name == PREFERRED_WORKER), None)
     if spec is None:
         raise click.UsageError(f"scripts are run by the worker {PREFERRED_WORKER!r}, which is not installed")
-    worker_config = {
-        "run_id": "${RUN_ID}", "algo": "custom_script", "env_id": str(facts.get("env_family") or "custom"),
-        "total_timesteps": options["total_timesteps"] or facts.get("total_timesteps") or 1,
-        "extras": {
-            "mode": "custom_script", "script_path": str(path.absolute()),
-            **({"script_arguments": list(arguments)} if arguments else {}),
-        },
-    }  # fmt: skip
-    resources = {
-        "cpus": None if options["cpus"] is None else {"requested": options["cpus"]}, "gpus": options["gpus"]
-    }  # fmt: skip
-    config = {
-        "run_name": options["name"] or path.name,
-        "resources": {key: value for key, value in resources.items() if value is not None},
-        "tags": list(options["tags"]),
-        "metadata": {"worker": {"type": spec.name, "module": spec.module, "config": worker_config}},
-    }
-    with cli.client(start=True) as client:
-        run = submit(client, config)
-        return follow_or_tell(client, run, detach=options["detach"] or options["as_json"], as_json=options["as_json"])
+    path = Path(word)
+    facts = facts_of(path)
+    options["name"] = options["name"] or path.name
+    env_id = options["env_id"] or str(facts.get("env_family") or "custom")
+    total = options["total_timesteps"] or facts.get("total_timesteps") or 1  # 1: nobody knows
+    place = path if cli.connect else _allowed(cli, path)
+    extras: dict[str, Any] = {"mode": "custom_script", "script_path": str(place)}
+    if arguments:
+        extras["script_arguments"] = list(arguments)
+    seeds = tuple(options["seeds"] or [options["seed"]])
+    return Order(spec, AlgorithmSpec("custom_script"), env_id, seeds, total, {}, extras=extras)
+
+
+def facts_of(path: Path) -> dict[str, Any]:
+    """What a script says about itself in its first lines."""
+    try:
+        return read_script_header(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        raise click.UsageError(f"cannot read {path}: {error.strerror}") from error
+
+
+def find_file(cli: Cli, word: str) -> Path:
+    """The file a person means: by its path, or by its name in the home's folder for scripts."""
+    path = person_path(word)
+    kept = cli.home.custom_scripts / word
+    return kept if not path.exists() and Path(word).name == word and kept.exists() else path
+
+
+def _allowed(cli: Cli, path: Path) -> Path:
+    """A file of the user's own, where the daemon runs scripts from: there, or as a copy of what it says now."""
+    from gym_gui.config.settings import load_settings
+    from gym_gui.services.trainer.validation.custom_scripts import script_folders
+
+    folders = script_folders(cli.home, load_settings().custom_scripts)
+    if any(path.resolve().is_relative_to(folder.resolve()) for folder in folders):
+        return path
+    content = path.read_bytes()
+    copy = cli.home.custom_scripts / hashlib.sha256(content).hexdigest()[:16] / path.name
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes_atomically(copy, content)
+    return copy

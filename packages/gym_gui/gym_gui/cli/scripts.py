@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from gym_gui.cli.algorithms import InstalledWorker
 
 UPSTREAM = "upstream"
+SHELL = ".sh"
 OWN = ("", "mosaic")
 
 
 def is_script(word: str) -> bool:
     """`./my_ppo.py` and `/home/me/my_ppo.py` are files, `ppo` is an algorithm."""
-    return word.endswith(".py") or os.sep in word
+    return word.endswith((".py", SHELL)) or os.sep in word
 
 
 def choose_script(

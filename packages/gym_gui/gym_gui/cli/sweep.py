@@ -114,12 +114,15 @@ def start_command(ctx: click.Context, /, file: str | None, **options: Any) -> in
     \b
       mosaic sweep --algo ppo --env CartPole-v1 --total-timesteps 50k --trials 50 --parallel 2 \\
         --param learning_rate=log:1e-5:1e-2 --param num_steps=int:32:256 --pruner median
+      mosaic sweep ./my_ppo.py --env CartPole-v1 --param learning_rate=log:1e-5:1e-2
       mosaic sweep search.toml --trials 100
       mosaic sweep --resume RUN --trials +20
       mosaic sweep show RUN          its trials, best first
       mosaic sweep best RUN          the best values; `mosaic train --from-trial RUN` trains with them
     """
     cli = ctx.find_object(Cli) or Cli()
+    if file and file.endswith(".py") and not options["algo"]:
+        file, options["algo"] = None, file
     if options["resume"]:
         return _resume(cli, ctx, file, options)
     config = _config(cli, ctx, file, options)

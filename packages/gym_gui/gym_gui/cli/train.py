@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +15,7 @@ from gym_gui.cli.algorithms import choose_algorithm, installed_workers
 from gym_gui.cli.context import Cli, say
 from gym_gui.cli.flags import OWN_FIELDS, default_of, flag_help, parse_flags
 from gym_gui.cli.listing import write_json
-from gym_gui.cli.scripts import OWN, UPSTREAM, choose_script, is_script
+from gym_gui.cli.scripts import OWN, SHELL, UPSTREAM, choose_script, is_script
 from gym_gui.cli.values import Minutes, Seeds, Steps
 from gym_gui.services.run_configs import seed_name
 from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
@@ -46,6 +47,8 @@ class Order:
     parameters: dict[str, Any]
     script: ScriptSpec | None = None
     """The file that trains, when it is not an algorithm of the worker"""
+    extras: dict[str, Any] = field(default_factory=dict)
+    """What else the worker is told"""
 
 
 def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -71,7 +74,7 @@ def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: s
     options_metavar=None,
 )
 @click.argument(
-    "words", metavar="ALGO|SCRIPT.py [ENV] [OPTIONS] [ALGORITHM FLAGS]", nargs=-1, type=click.UNPROCESSED,
+    "words", metavar="ALGO|FILE.py|FILE.sh [ENV] [OPTIONS] [ALGORITHM FLAGS]", nargs=-1, type=click.UNPROCESSED,
     shell_complete=complete_algorithm,
 )  # fmt: skip
 @click.option("--env-id", metavar="ENV", help="The environment, if not given as a word.")
@@ -111,6 +114,7 @@ def train_command(ctx: click.Context, /, words: tuple[str, ...], wants_help: boo
       mosaic train ppo CartPole-v1
       mosaic train ppo --env-id CartPole-v1 --seeds 1-5 --learning-rate 3e-4
       mosaic train ./my_ppo.py CartPole-v1 --learning-rate 3e-4
+      mosaic train ./phases.sh -- main --fast
     """
     cli = ctx.find_object(Cli) or Cli()
     if options["from_trial"] and not wants_help:
@@ -124,6 +128,14 @@ def train_command(ctx: click.Context, /, words: tuple[str, ...], wants_help: boo
     if algo.startswith("-"):
         raise click.UsageError(f"the algorithm comes first, before {algo}: mosaic train ppo CartPole-v1 {algo} …", ctx)
     workers = installed_workers(cli)
+    if is_script(algo):
+        from gym_gui.cli.custom_script import find_file, shell_order
+
+        algo = str(find_file(cli, algo))
+    if algo.endswith(SHELL) and not wants_help:
+        order = shell_order(cli, workers, algo, rest, options)
+        with cli.client(start=True) as client:
+            return _follow(client, _queue(client, order, options), options)
     script: ScriptSpec | None = None
     if is_script(algo) or options["source"] not in OWN:
         spec, script = choose_script(workers, algo, options["worker"], options["source"])
@@ -136,6 +148,10 @@ def train_command(ctx: click.Context, /, words: tuple[str, ...], wants_help: boo
     order = _check(ctx, spec, algorithm, script, rest, options)
     with cli.client(start=True) as client:
         return _follow(client, _queue(client, order, options), options)
+
+
+script_command = train_command
+"""`mosaic script FILE`: the same"""
 
 
 def _train_trial(ctx: click.Context, cli: Cli, words: tuple[str, ...], options: dict[str, Any]) -> int:
@@ -191,8 +207,13 @@ def _check(
     if options["seed"] is not None and options["seeds"] is not None:
         problems.append("give --seed or --seeds, not both")
     total = options["total_timesteps"] or default_of(algorithm, "total_timesteps")
+    if total is None and script is not None:
+        from gym_gui.cli.custom_script import facts_of
+
+        total = facts_of(Path(script.path)).get("total_timesteps")
     if total is None:
-        problems.append("how long? --total-timesteps N")
+        in_file = ", or a line `# @total_timesteps: N` in its first 30" if script is not None else ""
+        problems.append(f"how long? --total-timesteps N{in_file}")
     if problems:
         raise click.UsageError(problems[0] if len(problems) == 1 else "\n  ".join(["not yet right:", *problems]), ctx)
     seeds = options["seeds"] or [options["seed"] if options["seed"] is not None else default_of(algorithm, "seed")]
@@ -209,7 +230,7 @@ def _config(order: Order, seed: int | None, options: dict[str, Any]) -> dict[str
     if seed is not None:
         worker_config["seed"] = seed
     worker_config["total_timesteps"] = order.total_timesteps
-    worker_config["extras"] = {}
+    worker_config["extras"] = dict(order.extras)
     if order.script is not None:
         worker_config["extras"]["script_path"] = order.script.path
         if options["source"] not in OWN:
