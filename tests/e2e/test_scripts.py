@@ -156,7 +156,7 @@ def test_the_model_a_script_saved_is_what_an_evaluation_of_its_run_plays(daemon:
     assert "completed" in done.stdout
 
 
-def test_mosaic_train_script_and_sweep_take_a_file(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_mosaic_train_script_sweep_and_bench_take_a_file(daemon: RunningDaemon, tmp_path: Path) -> None:
     def mosaic(*words: str) -> subprocess.CompletedProcess[str]:
         program = Path(sys.executable).with_name("mosaic")
         return subprocess.run(
@@ -181,6 +181,11 @@ def test_mosaic_train_script_and_sweep_take_a_file(daemon: RunningDaemon, tmp_pa
         "sweep", "./walk_argparse.py", "--env", "CartPole-v1", "--param", "fail-at=int:3000:4000", "--print"
     )
     assert str(SCRIPTS / "walk_argparse.py") in printed.stdout, printed.stderr
+    words = ("--envs", "CartPole-v1", "--seeds", "1", "--no-follow", "--out", str(tmp_path / "report"))
+    queued = mosaic("bench", "--algos", "./walk_argparse.py", *words)
+    assert queued.returncode == 0, queued.stderr
+    (benched,) = json.loads(mosaic("runs", "--text", "walk_argparse-CartPole", "--json").stdout)
+    assert benched["extras"]["script_path"] == str(WALK)
     unknown = tmp_path / "plain.py"
     unknown.write_text("print('trains')\n")
     told = mosaic("script", str(unknown))

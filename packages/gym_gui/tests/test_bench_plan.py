@@ -63,6 +63,13 @@ def test_every_combination_has_every_seed_and_the_first_seeds_come_first():
     assert not found.misfits
 
 
+def test_a_file_of_the_users_own_is_another_run_once_it_has_changed():
+    first, second = (plan(PPO, seeds=(1,), scripts={"ppo": ("/my/ppo.py", sha256)}) for sha256 in ("a", "b"))
+    config = config_of(first, first.cells[0], cpus=1)
+    assert config["metadata"]["worker"]["config"]["extras"]["script_path"] == "/my/ppo.py"
+    assert first.cells[0].digest != second.cells[0].digest != plan(PPO, seeds=(1,)).cells[0].digest
+
+
 def test_without_a_number_of_steps_each_algorithm_trains_as_long_as_it_usually_does():
     assert {cell.total_timesteps for cell in plan(PPO).cells} == {500_000}
     assert plan(ENDLESS).problems == ("how long? endless has no usual number of steps: --total-timesteps N",)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gym_gui.cli.algorithms import choose_algorithm, installed_workers
+from gym_gui.cli.algorithms import InstalledWorker, choose_algorithm, installed_workers
 from gym_gui.cli.context import Cli, pass_cli, say
+from gym_gui.cli.scripts import choose_script, is_script
 from gym_gui.cli.values import Seeds, Steps
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import short_id, state_of, title_of
@@ -41,7 +42,7 @@ class Words(click.ParamType[tuple[str, ...]]):
 
 
 @click.command()
-@click.option("--algos", type=Words(), help="Algorithms: ppo,dqn.")
+@click.option("--algos", type=Words(), help="Algorithms, or files of your own: ppo,./my_ppo.py.")
 @click.option("--envs", type=Words(), help="Environments: CartPole-v1,Acrobot-v1.")
 @click.option("--seeds", type=Seeds(), default="1-5", show_default=True, help="One run per seed: 1-5 or 1,3,7.")
 @click.option("--total-timesteps", type=Steps(), help="Steps of each run.  [default: the algorithm's]")
@@ -90,12 +91,12 @@ def _plan(cli: Cli, options: dict[str, Any]) -> BenchPlan:
     name = _checked_name(options["name"]) if options["name"] is not None else ""
     settings = [_said_by(parse_setting, text) for text in options["settings"]]
     workers = installed_workers(cli)
-    choices = [choose_algorithm(workers, algo, options["worker"]) for algo in options["algos"]]
+    choices, scripts = _choices(workers, options)
 
     def planned(spaces: dict[str, Spaces]) -> BenchPlan:
         plan = make_plan(
             choices, options["envs"], options["seeds"], total_timesteps=options["total_timesteps"], settings=settings,
-            spaces=spaces, name=name,
+            spaces=spaces, name=name, scripts=scripts,
         )  # fmt: skip
         if plan.problems:
             listed = plan.problems[0] if len(plan.problems) == 1 else "\n  ".join(["not yet right:", *plan.problems])
@@ -104,6 +105,22 @@ def _plan(cli: Cli, options: dict[str, Any]) -> BenchPlan:
 
     planned({})  # names first: looking at an environment takes a process
     return planned(_spaces(choices, options["envs"]))
+
+
+def _choices(
+    workers: Sequence[InstalledWorker], options: dict[str, Any]
+) -> tuple[list[Choice], dict[str, tuple[str, str]]]:
+    """The algorithms, and path and hash of those that are files of the user's own."""
+    choices: list[Choice] = []
+    scripts: dict[str, tuple[str, str]] = {}
+    for algo in options["algos"]:
+        if is_script(algo):
+            spec, script = choose_script(workers, algo, options["worker"], "")
+            choices.append((spec, script.algorithm))
+            scripts[script.algorithm.name] = (script.path, script.sha256)
+        else:
+            choices.append(choose_algorithm(workers, algo, options["worker"]))
+    return choices, scripts
 
 
 def _check_place(folder: Path) -> None:

@@ -114,7 +114,7 @@ def train_command(ctx: click.Context, /, words: tuple[str, ...], wants_help: boo
       mosaic train ppo CartPole-v1
       mosaic train ppo --env-id CartPole-v1 --seeds 1-5 --learning-rate 3e-4
       mosaic train ./my_ppo.py CartPole-v1 --learning-rate 3e-4
-      mosaic train ./phases.sh -- main --fast
+      mosaic train ./phases.sh -- warm-up main
     """
     cli = ctx.find_object(Cli) or Cli()
     if options["from_trial"] and not wants_help:

@@ -52,6 +52,8 @@ class Cell:
     seed: int
     total_timesteps: int
     parameters: Mapping[str, Any]
+    script: tuple[str, ...] = ()
+    """Path and SHA-256 of the file that trains, when it is not an algorithm of the worker"""
 
     @property
     def title(self) -> str:
@@ -61,7 +63,8 @@ class Cell:
     def digest(self) -> str:
         """The same for cells that train the same."""
         facts = (
-            self.worker, self.algo, self.env_id, self.seed, self.total_timesteps, sorted(self.parameters.items())
+            self.worker, self.algo, self.env_id, self.seed, self.total_timesteps, sorted(self.parameters.items()),
+            *self.script[1:],
         )  # fmt: skip
         return hashlib.sha256(json.dumps(facts, ensure_ascii=False).encode()).hexdigest()[:32]
 
@@ -124,6 +127,7 @@ def make_plan(
     settings: Sequence[Setting] = (),
     spaces: Mapping[str, Spaces] | None = None,
     name: str = "",
+    scripts: Mapping[str, tuple[str, str]] | None = None,
 ) -> BenchPlan:
     """The grid; `spaces` of those environments that somebody could look at."""
     problems: list[str] = []
@@ -149,7 +153,10 @@ def make_plan(
     if len(fitting) * len(seeds) > MOST_RUNS:
         problems.append(f"{len(fitting) * len(seeds):,} runs at once are too many; a benchmark has up to {MOST_RUNS:,}")
     cells = () if problems else tuple(
-        Cell(spec.name, spec.module, algo.name, env_id, seed, int(steps[algo.name] or 0), parameters[algo.name])
+        Cell(
+            spec.name, spec.module, algo.name, env_id, seed, int(steps[algo.name] or 0), parameters[algo.name],
+            (scripts or {}).get(algo.name, ()),
+        )
         for seed in seeds
         for (spec, algo), env_id in fitting
     )  # fmt: skip
@@ -186,7 +193,7 @@ def config_of(
     plan: BenchPlan, cell: Cell, *, cpus: float, gpus: int = 0, install_missing: bool = False
 ) -> dict[str, Any]:
     """The run config of a cell."""
-    extras: dict[str, Any] = {}
+    extras: dict[str, Any] = {"script_path": cell.script[0]} if cell.script else {}
     if cell.parameters:
         extras["algo_params"] = dict(cell.parameters)
     if install_missing:
