@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -82,6 +83,7 @@ def _nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv(env.MOSAIC_HOME, str(tmp_path_factory.mktemp("nobodys-home")))
         patch.setenv(env.MOSAIC_CONFIG_HOME, str(tmp_path_factory.mktemp("nobodys-config")))
         patch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
+        patch.setenv("MOSAIC_TEST_CACHE", str(tmp_path_factory.mktemp("warm-cache")))  # see gym_gui.testing
         yield
 
 
@@ -110,8 +112,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
 # ---------------------------------------------------------------- leaks
 
 
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: no collection of garbage need look through it again."""
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
-def _no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+def _no_leaks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fail a test that leaves processes, threads or shared memory behind; end the processes it left."""
     folder: Path | None = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
     before, threads, segments = _pids(), set(threading.enumerate()), _segments()
@@ -135,7 +142,7 @@ def _no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     if not wait_until(lambda: not threads_left(), timeout_s=LEAVE_S):
         left += [f"thread {thread.name}" for thread in threads_left()]
 
-    for path in _segments_left(segments):
+    for path in _segments_left(segments, tmp_path_factory.getbasetemp()):
         left.append(f"shared memory {path}")
         path.unlink(missing_ok=True)
     if left:
@@ -203,9 +210,9 @@ def _segments() -> set[Path]:
     return {path for path in found if not path.is_dir()}  # each user has one folder for frames, which stays
 
 
-def _segments_left(before: set[Path]) -> set[Path]:
-    """Those that stay. Under xdist a neighbour's segment is new as well: a process outside our tree has it open."""
-    suspects = _segments() - before
+def _segments_left(before: set[Path], ours: Path) -> set[Path]:
+    """Those that stay. A neighbour's segment is new as well: its run lies in no folder of ours, or it is in use."""
+    suspects = {path for path in _segments() - before if not _is_of_a_foreign_run(path, ours)}
 
     def all_explained() -> bool:
         # Each for itself: a neighbour that kills one writer after the other always has one of them lying there.
@@ -215,6 +222,11 @@ def _segments_left(before: set[Path]) -> set[Path]:
 
     wait_until(all_explained, timeout_s=NOBODYS_S)
     return suspects
+
+
+def _is_of_a_foreign_run(segment: Path, ours: Path) -> bool:
+    found = re.search(r"[0-9A-HJKMNP-TV-Z]{26}", segment.name)
+    return found is not None and next(ours.rglob(f"{found[0]}*"), None) is None
 
 
 def _in_use_by_a_stranger(segment: Path) -> bool:

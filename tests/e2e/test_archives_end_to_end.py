@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from gym_gui.services.trainer.errors import ArchiveRefused, NotPossibleNow, RunNotFound
-from gym_gui.services.trainer.run_files import SHARED_MEMORY, places_of_run
+from gym_gui.services.trainer.run_files import places_of_run
 from gym_gui.testing import RunningDaemon
 from mosaic_wire.checkpoints import last_good_checkpoint
+from mosaic_wire.frames import fastlane_path
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 
@@ -97,7 +98,7 @@ def test_a_run_goes_to_another_home_and_back_with_story_manifest_lineage_and_che
 def test_deleting_a_run_removes_every_trace_and_importing_brings_it_back(daemon: RunningDaemon, tmp_path: Path) -> None:
     keep = daemon.wait_for(daemon.submit(timesteps=10, checkpoint_every=5).run_id)
     gone = daemon.wait_for(daemon.submit(timesteps=10, checkpoint_every=5).run_id)
-    segment = SHARED_MEMORY / f"mosaic-{gone.run_id}-frames"
+    segment = fastlane_path(gone.run_id)
     segment.write_bytes(b"x" * 100)
     custom = daemon.home.custom_scripts / gone.run_id
     custom.mkdir(parents=True)
@@ -107,7 +108,7 @@ def test_deleting_a_run_removes_every_trace_and_importing_brings_it_back(daemon:
     story = told(daemon, gone.run_id)
     size = sum(path.stat().st_size for place in places_of_run(daemon.home, gone.run_id).values()
                for path in ([place] if place.is_file() else place.rglob("*")) if path.is_file())  # fmt: skip
-    assert daemon.client.delete(gone.run_id) == size + 100
+    assert daemon.client.delete(gone.run_id) == size
     assert not segment.exists()
     assert [path for path in daemon.home.root.rglob("*") if gone.run_id in str(path)] == []
     with pytest.raises(RunNotFound):

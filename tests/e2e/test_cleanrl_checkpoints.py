@@ -45,7 +45,8 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
 }
 """Algorithm (and where) → environment, steps, flags: long enough to be killed in the middle"""
 
-IN_EVERY_CI = ("dqn", "ppo")
+IN_EVERY_CI = ("dqn",)
+"""With a replay buffer; what a killed `ppo` goes on to test_cli.py of the worker tests"""
 
 
 @pytest.fixture(scope="module")

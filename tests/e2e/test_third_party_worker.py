@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gym_gui.services.run_configs import evaluation_config
 from gym_gui.services.trainer.errors import InvalidConfig
 from gym_gui.testing import RunningDaemon, make_overlay_with
+from gym_gui.wording.run_view import evaluation_of
 from mosaic_wire.paths import Home
 
 PROJECT = """
@@ -54,9 +56,23 @@ FIELDS = (
 def describe():
     return WorkerSpec(
         name="dice", display_name="Dice", version="0.7", capabilities=get_worker_metadata(), module="dice_worker.cli",
-        argv=(sys.executable, "-m", "dice_worker.cli"), algorithms=(AlgorithmSpec("throw", "throws dice", FIELDS),),
+        argv=(sys.executable, "-m", "dice_worker.cli"),
+        algorithms=(AlgorithmSpec("throw", "throws dice", FIELDS, modes=("train", "policy_eval")),),
         environments=("Table-v0",),
     )
+
+
+def write_curve(session):
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    session.follow_metrics(session.run_folder.tensorboard)
+    writer = EventFileWriter(str(session.run_folder.tensorboard))
+    for step in range(10):
+        value = Summary.Value(tag="charts/episodic_return", simple_value=float(step))
+        writer.add_event(Event(wall_time=1e9 + step, step=step, summary=Summary(value=[value])))
+    writer.close()
 
 
 def main():
@@ -80,6 +96,9 @@ def main():
         session.open()
         session.started()
         rng, thrown = random.Random(config.seed), []
+        is_evaluation = config.extras.get("mode") == "policy_eval"
+        if not is_evaluation:
+            write_curve(session)
         for step in range(1, config.total_timesteps + 1):
             thrown.append(rng.randint(1, config.parameters.get("sides", 6)))
             session.progress(step, config.total_timesteps, episodic_return=thrown[-1])
@@ -87,8 +106,9 @@ def main():
             session.stop_requested.wait()
         cancelled = session.stop_requested.is_set()
         outcome = ExitOutcome.CANCELLED if cancelled else ExitOutcome.COMPLETED
+        found = {"mean_return": sum(thrown) / step, "episodes": step} if is_evaluation else None
         session.finish(
-            outcome, payload={"sum": sum(thrown), "prefix": sys.prefix, "step": step},
+            outcome, payload={"sum": sum(thrown), "prefix": sys.prefix, "step": step, "evaluation": found},
             exit_code=130 if cancelled else 0, manifest=AnalyticsManifest(config.run_id, "dice", config.algo),
         )
     return 130 if cancelled else 0
@@ -143,6 +163,16 @@ def check_it_is_listed_and_runs(daemon: RunningDaemon, python: Path) -> None:
     assert daemon.manifest(run.run_id).worker_type == "dice"
     kinds = daemon.story_kinds(run.run_id)
     assert kinds == ["submitted", "dispatched", "registered", "started", "worker_run_completed", "completed"]
+
+    # Curves and evaluations as docs/workers/writing_a_worker.md has them.
+    assert {tag.tag: tag.points for tag in daemon.client.metric_tags(run.run_id)}["charts/episodic_return"] == 10
+    asked = evaluation_config(
+        worker_type="dice", module="dice_worker.cli", algo="throw", env_id="Table-v0", checkpoint=None, episodes=7
+    )
+    judged = evaluation_of(daemon.wait_for(daemon.client.submit(asked).run.run_id))
+    assert judged is not None
+    assert judged["episodes"] == 7
+    assert 1 <= judged["mean_return"] <= 6
 
     # Its own description is what a config is checked against.
     with pytest.raises(InvalidConfig, match=r"sids.*sides") as refused:

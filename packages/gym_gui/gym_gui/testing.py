@@ -21,7 +21,7 @@ from typing import Any
 
 from mosaic_wire import env
 from mosaic_wire.capabilities import WorkerCapabilities
-from mosaic_wire.files import write_json_atomically
+from mosaic_wire.files import write_bytes_atomically, write_json_atomically
 from mosaic_wire.lifecycle import LifecycleReader, RunLifecycleEvent
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import Home
@@ -34,6 +34,8 @@ from gym_gui.services.trainer.errors import TrainerError
 from gym_gui.services.trainer.local_daemon import running_record
 from gym_gui.services.trainer.process_tree import read_mark, read_process_table
 
+WARM_CACHE = "MOSAIC_TEST_CACHE"
+"""Names a folder for what daemons of many homes found out about workers and environments, so that it is asked once"""
 _NORMAL = ("-m", "gym_gui.services.trainer.daemon", "run")
 
 
@@ -115,6 +117,10 @@ class RunningDaemon:
 
     def start(self, *, timeout_s: float = 60) -> None:
         """Start it and wait until it answers."""
+        if warm := os.environ.get(WARM_CACHE):
+            with suppress(OSError):  # the daemon may be meant to say what is wrong with its home
+                self.home.create()
+                _copy_cache(Path(warm), self.home.cache)
         process = self.spawn()
 
         def serves_or_died() -> bool:
@@ -172,6 +178,8 @@ class RunningDaemon:
         wait_until(lambda: not self.unfinished(), timeout_s=60)
         self.stop()
         self._process = None
+        if warm := os.environ.get(WARM_CACHE):
+            _copy_cache(self.home.cache, Path(warm))
 
     def unfinished(self) -> list[pb.Run]:
         return list(self.client.list(statuses=["INIT", "HSHK", "RDY", "EXEC", "PAUSE", "FAULT"]).runs)
@@ -319,6 +327,14 @@ def blocking_calls() -> Iterator[list[str]]:
     finally:
         _audits().remove(note)
         TrainerClient._call, TrainerClient._stream = kept  # type: ignore[method-assign]
+
+
+def _copy_cache(source: Path, target: Path) -> None:
+    for path in source.glob("*/*.json"):
+        copy = target / path.relative_to(source)
+        if not copy.exists():
+            copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_bytes_atomically(copy, path.read_bytes())
 
 
 def processes_of(run_id: str) -> list[int]:

@@ -7,6 +7,8 @@ ask at the same time: the installer's own lock lets one of them work and the oth
 from __future__ import annotations
 
 import importlib
+import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,3 +67,11 @@ def lend_sets(home: Home, *sets: str, of: Home | None = None) -> None:
     for name in sets:
         if not (theirs / name).exists():
             (theirs / name).symlink_to(venvs_of(of) / name)
+
+
+def run_script(script: str, argv: list[str], stdout: str, stderr: str) -> None:
+    """Be `python script argv…` in a process that multiprocessing started, with its output in files."""
+    for number, path in ((1, stdout), (2, stderr)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+    sys.argv = [script, *argv]
+    runpy.run_path(script, run_name="__main__")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import subprocess
-import sys
 from pathlib import Path
 
 import gymnasium as gym
@@ -24,7 +24,7 @@ from cleanrl_worker.algorithms.ppo_atari_multigpu import (
 from cleanrl_worker.config import parse_flags
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
-from cleanrl_worker.testing import interpreter_with
+from cleanrl_worker.testing import interpreter_with, run_script
 from cleanrl_worker.training.envs import make_envs
 from cleanrl_worker.training.evaluation import evaluate
 from cleanrl_worker.training.team import Team, pack, unpack
@@ -36,6 +36,8 @@ from safetensors.numpy import load_file
 RANK = Path(__file__).with_name("scripts") / "multigpu_rank.py"
 WORLD = "picture_worlds:Quadrants-v0"
 PATIENCE_S = 120
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["cleanrl_worker.algorithms.ppo_atari_multigpu", "cleanrl_worker.training.run_context"])
 SMALL = {"local_num_envs": 2, "num_steps": 8, "num_minibatches": 2, "update_epochs": 2, "total_timesteps": 96}
 
 UPSTREAM_SHAPES = {
@@ -47,6 +49,20 @@ UPSTREAM_SHAPES = {
 """Names and shapes of CleanRL's model of this name, for four actions"""
 
 
+def run_ranks(script: Path, folder: Path, *ranks: list[str]) -> tuple[list[int | None], list[tuple[str, str]]]:
+    """Run a script once for each rank, in processes that have loaded torch already; their exit codes and output."""
+    started = []
+    for rank, argv in enumerate(ranks):
+        outputs = str(folder / f"stdout-{rank}"), str(folder / f"stderr-{rank}")
+        started.append((FORKED.Process(target=run_script, args=(str(script), argv, *outputs)), outputs))
+    for process, _ in started:
+        process.start()
+    for process, _ in started:
+        process.join(PATIENCE_S)
+    codes = [process.exitcode for process, _ in started]
+    return codes, [(Path(said).read_text(), Path(cried).read_text()) for _, (said, cried) in started]
+
+
 class Processes:
     """The ranks of one training."""
 
@@ -55,19 +71,11 @@ class Processes:
         self.folder = folder
         (folder / "store").unlink(missing_ok=True)
         rest = [str(size), str(folder / "store"), str(folder), json.dumps(flags), how]
-        self.ranks = [
-            subprocess.Popen(
-                [sys.executable, str(RANK), str(rank), *rest],
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
-            for rank in range(size)
-        ]  # fmt: skip
-        self.said = [rank.communicate(timeout=PATIENCE_S) for rank in self.ranks]
-        self.codes = [rank.returncode for rank in self.ranks]
+        self.codes, self.said = run_ranks(RANK, folder, *([str(rank), *rest] for rank in range(size)))
 
     def weights(self) -> set[str]:
         assert set(self.codes) == {0}, self.said
-        return {(self.folder / f"rank-{rank}.txt").read_text() for rank in range(len(self.ranks))}
+        return {(self.folder / f"rank-{rank}.txt").read_text() for rank in range(len(self.codes))}
 
     def scalars(self) -> dict[str, list[tuple[int, float]]]:
         """Every curve but the speed."""
@@ -116,17 +124,15 @@ def test_two_processes_learn_what_one_with_all_environments_would(tmp_path: Path
 
 
 def test_gradients_are_the_mean_over_processes(tmp_path: Path) -> None:
-    code = (
+    script = tmp_path / "mean.py"
+    script.write_text(
         "import sys, torch; from cleanrl_worker.training.team import Team; rank = int(sys.argv[1]);"
         "team = Team(rank, 3, store=sys.argv[2]); block = torch.arange(4.0) * (rank + 1); team.average(block);"
         "assert block.tolist() == [0.0, 2.0, 4.0, 6.0], block; rank == 0 or team.next_order();"
         "team.close()"  # without it gloo's threads are torn down under a process that ends, which aborts now and then
     )
-    argv = [sys.executable, "-c", code]
-    ranks = [subprocess.Popen([*argv, str(rank), str(tmp_path / "store")], stderr=subprocess.PIPE) for rank in range(3)]
-    for rank in ranks:
-        _, said = rank.communicate(timeout=PATIENCE_S)
-        assert rank.returncode == 0, said
+    codes, said = run_ranks(script, tmp_path, *([str(rank), str(tmp_path / "store")] for rank in range(3)))
+    assert codes == [0, 0, 0], said
 
 
 # -- resume and stop
@@ -164,18 +170,16 @@ def test_a_process_that_dies_ends_the_training_with_a_sentence(tmp_path: Path) -
 
 
 def test_followers_end_when_the_leader_is_gone(tmp_path: Path) -> None:
-    code = (
+    script = tmp_path / "leaderless.py"
+    script.write_text(
         "import os, sys; from cleanrl_worker.training.team import LeaderGone, Order, Team; rank = int(sys.argv[1]);"
         "team = Team(rank, 2, store=sys.argv[2]);"
         "os._exit(9) if rank == 0 else None\n"
         # Without Python's goodbye: gloo's threads now and then abort a process whose team broke apart.
         "try:\n    team.next_order()\nexcept LeaderGone:\n    os._exit(7)"
     )
-    argv = [sys.executable, "-c", code]
-    ranks = [subprocess.Popen([*argv, str(rank), str(tmp_path / "store")], stderr=subprocess.PIPE) for rank in (0, 1)]
-    for rank in ranks:
-        rank.communicate(timeout=PATIENCE_S)
-    assert [rank.returncode for rank in ranks] == [9, 7]
+    codes, said = run_ranks(script, tmp_path, *([str(rank), str(tmp_path / "store")] for rank in range(2)))
+    assert codes == [9, 7], said
 
 
 # -- alone

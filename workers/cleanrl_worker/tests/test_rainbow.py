@@ -32,7 +32,7 @@ WORLD = "picture_worlds:Quadrants-v0"
 ALGO = "rainbow_on_pictures"
 """No name of the registry, so nothing of Atari lies between the world and the algorithm"""
 SHORT = {
-    "env_id": WORLD, "total_timesteps": 240, "buffer_size": 150, "learning_starts": 60, "train_frequency": 8,
+    "env_id": WORLD, "total_timesteps": 240, "buffer_size": 150, "learning_starts": 60, "train_frequency": 16,
     "batch_size": 8, "target_network_frequency": 40, "learning_rate": 5e-4, "gamma": 0.5,
     "v_min": 0.0, "v_max": 3.0, "n_atoms": 11,
 }  # fmt: skip
