@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from cleanrl_worker.algorithms import dqn
+from cleanrl_worker.algorithms import dqn, qdagger
 from cleanrl_worker.algorithms.qdagger import (
     NEEDS_FILES,
     REFUSED,
@@ -269,6 +269,43 @@ def test_a_student_learns_from_what_a_teacher_plays_before_it_plays_itself(tmp_p
     assert charts["charts/teacher/avg_episodic_return"][0] > 7
     assert charts["charts/offline/distill_loss"][160] < charts["charts/offline/loss"][160]
     assert set(charts["charts/epsilon"]) == {190}
+
+
+def test_offline_steps_count_when_the_student_plays(tmp_path, teacher, monkeypatch):
+    """As CleanRL's script offsets its online phase: exploration is half over and learning starts at once."""
+    monkeypatch.setattr("cleanrl_worker.algorithms.qdagger.BLOCK_STEPS", 10)
+    flags = {
+        **SHORT, "teacher_steps": 40, "offline_steps": 50, "learning_starts": 30, "total_timesteps": 200,
+        "exploration_fraction": 0.5, "train_frequency": 4,
+    }  # fmt: skip
+    updated, shares = [], []
+    update, exploring = QDaggerLearner._update, qdagger.EpsilonGreedy
+
+    def counted(learner, *batches):
+        updated.append(learner.step)
+        return update(learner, *batches)
+
+    def seen(rng, epsilons, *spaces):
+        shares.append(float(epsilons[0]))
+        return exploring(rng, epsilons, *spaces)
+
+    monkeypatch.setattr(QDaggerLearner, "_update", counted)
+    monkeypatch.setattr(qdagger, "EpsilonGreedy", seen)
+    run_qdagger(tmp_path, **flags, teacher_checkpoint=str(teacher))
+    assert shares[4] == pytest.approx(1 + (0.01 - 1) * 50 / 100)  # after four blocks of the teacher's
+    assert shares[4 + 5] == 0.01
+    assert updated[50:53] == [92, 96, 100]  # the student plays from step 90 on
+    assert len(updated) == 50 + 50
+
+
+def test_without_offline_steps_to_count_the_student_fills_its_buffer_first(tmp_path, teacher, monkeypatch):
+    updated = []
+    update = QDaggerLearner._update
+    monkeypatch.setattr(
+        QDaggerLearner, "_update", lambda one, *given: (updated.append(one.step), update(one, *given))[1]
+    )
+    run_qdagger(tmp_path, **{**SHORT, "offline_steps": 6}, teacher_checkpoint=str(teacher))
+    assert updated[6:] == [90, 100, 110, 120]  # 60 of the teacher's, 6 offline; learning_starts 20
 
 
 def test_a_student_learns_from_trajectories_alone(tmp_path, trajectories):

@@ -2,8 +2,11 @@
 
 Three phases, one after another on one axis of steps: the teacher plays and what it did is stored (`teacher_steps`); the
 student learns from that (`offline_steps`); the student plays and learns as in DQN, and listens to the teacher less
-and less as it comes up to its returns (`total_timesteps`). The student's network is IMPALA's, the teacher is a
-`dqn_atari`; instead of a teacher there may be a file with expert trajectories, and then the first phase is left out.
+and less as it comes up to its returns (`total_timesteps`). As in CleanRL, exploration and `learning_starts` count the
+offline steps, too: with the defaults the student plays its first step with half of its actions random, and learns at
+once. The distillation loss is the mean over the batch, as in the paper. The student's network is IMPALA's, the teacher
+is a `dqn_atari`; instead of a teacher there may be a file with expert trajectories, and then the first phase is left
+out.
 Under the flags and defaults of CleanRL's `qdagger_dqn_atari_impalacnn.py`.
 Runs alone: python -m cleanrl_worker.algorithms qdagger_dqn_atari_impalacnn --teacher-checkpoint dqn_atari.cleanrl_model
 """
@@ -78,11 +81,11 @@ class Args(ReplayArgs):
     start_e: Annotated[float, Range(0, 1)] = 1.0
     """share of random actions at the start"""
     end_e: Annotated[float, Range(0, 1)] = 0.01
-    """share of random actions after exploration_fraction of the student's steps"""
+    """share of random actions at the end of exploration"""
     exploration_fraction: Annotated[float, Range(0, 1)] = 0.1
-    """share of the student's steps in which random actions fall from start_e to end_e"""
+    """share of total_timesteps in which random actions fall from start_e to end_e; offline_steps count as passed"""
     learning_starts: Annotated[int, Range(0)] = 80_000
-    """steps the student plays before it learns from them"""
+    """step at which the student learns from its own play, counted with offline_steps"""
     train_frequency: Annotated[int, Range(1)] = 4
     """steps between two updates while the student plays"""
 
@@ -395,7 +398,8 @@ class QDaggerLearner:
         args = self.args
         assert self.teacher_return is not None
         steps = np.arange(self.step, until, args.num_envs)
-        exploring = EpsilonGreedy(self.rng, self.epsilon.over(steps - self.play_from), args.num_envs, self._actions)
+        epsilons = self.epsilon.over(steps - self.study_from)  # offline steps count, as in CleanRL
+        exploring = EpsilonGreedy(self.rng, epsilons, args.num_envs, self._actions)
         losses = None
         for index in range(len(steps)):
             obs = self.next_obs
@@ -419,7 +423,7 @@ class QDaggerLearner:
             self._move_target_if_due(before)
         charts = {
             "charts/distill_coeff": distill_coefficient(self.recent, self.teacher_return),
-            "charts/epsilon": self.epsilon(self.step - self.play_from),
+            "charts/epsilon": self.epsilon(self.step - self.study_from),
             "charts/replay_size": len(self.buffer),
             "charts/replay_bytes": self.buffer.nbytes,
         }
@@ -433,8 +437,9 @@ class QDaggerLearner:
     def _has_enough(self) -> bool:
         """Tell whether learning may begin; a run that resumes without its replay buffer has to fill it first, too."""
         args = self.args
-        filled = len(self.buffer) >= min(args.learning_starts, args.buffer_size)
-        return filled and self.step - self.play_from > args.learning_starts
+        needed = max(args.learning_starts - args.offline_steps, 0)
+        filled = len(self.buffer) >= min(needed, args.buffer_size)
+        return filled and self.step - self.study_from > args.learning_starts
 
     def _update(self, transitions: Transitions, shown: Transitions, coefficient: float) -> Losses:
         """One step of gradient descent; `shown` is where the teacher's word is known."""
