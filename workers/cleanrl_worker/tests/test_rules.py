@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 from cleanrl_worker.expressions import evaluate, fill, names_in
 from cleanrl_worker.rules import broken_rules, notes_on
+from cleanrl_worker.testing_runs import train_here
 
 VALUES = {"a": 12, "b": 5, "ratio": 0.5}
 
@@ -48,3 +51,13 @@ def test_what_cleanrl_runs_is_a_note_and_no_refusal():
     ]
     assert notes_on({}, {**short, "total_timesteps": 200}) == []
     assert notes_on({"NOTES": ()}, short) == []  # a file's own count instead
+
+
+@pytest.mark.parametrize("name", ["ppo", "pqn", "dqn"])
+def test_less_than_one_batch_ends_with_nothing_trained(tmp_path, name):
+    """As in CleanRL: 100 steps are no batch of PPO or PQN, and DQN plays without learning."""
+    module = importlib.import_module(f"cleanrl_worker.algorithms.{name}")
+    run, _ = train_here(module, tmp_path, module.Args(env_id="CartPole-v1", total_timesteps=100, cuda=False), algo=name)
+    assert run._step == (100 if name == "dqn" else 0)
+    assert (tmp_path / f"{name}.cleanrl_model").is_file()
+    assert [kind for kind, _ in run._channel.told].count("note") == 1

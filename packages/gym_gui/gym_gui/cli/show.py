@@ -61,7 +61,7 @@ def provenance_of(run: pb.Run) -> dict[str, Any]:
         manifest = AnalyticsManifest.read(RunFolder(Path(run.run_dir)).manifest).to_json()
     except (OSError, ValueError):
         return {}
-    names = ("argv", "requirements", "versions", "host", "script", "environment_source")
+    names = ("argv", "requirements", "versions", "host", "script", "environment_source", "training_notes")
     return {name: manifest[name] for name in names if manifest.get(name)}
 
 
@@ -104,6 +104,7 @@ def _provenance(run: pb.Run) -> Iterator[tuple[str, str]]:
     host, versions = known.get("host", {}), known.get("versions", {})
     gpus = ", ".join(str(gpu.get("model", "")) for gpu in host.get("gpus", []))
     parts = [host.get("name"), host.get("cpu"), gpus and f"{gpus} (driver {host.get('gpu_driver')})"]
+    yield "noted", "\n".join(known.get("training_notes", []))
     yield "made on", ", ".join(str(part) for part in parts if part)
     shown = [f"{name} {versions[name]}" for name in ("python", "torch", "gymnasium") if name in versions]
     yield "made with", ", ".join([*shown, *(f"set {name}" for name in known.get("requirements", []) if name != "base")])
