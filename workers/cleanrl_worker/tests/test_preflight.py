@@ -43,8 +43,8 @@ class Crash(Lever):
     def __init__(self):
         os._exit(7)
 class Parts(Lever):
-    def __init__(self, **parts):
-        boxes = {name: gym.spaces.Box(0, 255, shape, dtype="uint8") for name, shape in parts.items()}
+    def __init__(self, dtype="uint8", **parts):
+        boxes = {name: gym.spaces.Box(0, 255, shape, dtype=dtype) for name, shape in parts.items()}
         self.observation_space = gym.spaces.Dict({"speed": gym.spaces.Box(0, 1, (2,)), **boxes})
 print("a chatty module")
 gym.register("Parts-v0", Parts)
@@ -166,6 +166,8 @@ def test_the_answer_about_an_environment_is_remembered(home):
         ("own_world:Lewer-v0", {}, "Did you mean 'own_world:Lever-v0'"),
         ("own_world:Crash-v0", {}, "exit code 7"),
         ("own_world:Parts-v0", {"place": [3]}, None),
+        ("own_world:Parts-v0", {"dtype": "float32", "board": [8, 8, 2]}, None),
+        ("own_world:Parts-v0", {"dtype": "float32", "camera": [3, 64, 64]}, "hold an image (camera (3, 64, 64))"),
         ("own_world:Parts-v0", {"camera": [64, 64, 3]}, "hold an image (camera (64, 64, 3)) beside other parts"),
         ("own_world:Parts-v0", {"image": [7, 7, 3]}, "hold an image (image (7, 7, 3)) beside other parts"),
         ("no_such_module:Lever-v0", {}, "No module named 'no_such_module'"),

@@ -22,6 +22,7 @@ _BROUGHT_BY = {
     "minigrid": "minigrid", "shimmy": "dm_control",
 }  # fmt: skip
 
+_LEAST_PIXELS = 16
 _OF_GRID_WORLDS = {"image", "direction", "mission"}
 """What MiniGrid shows; the image says it all"""
 
@@ -54,8 +55,8 @@ def _image_parts(space: gym.Space, name: str = "") -> Iterator[str]:
         parts = space.spaces.items()
     elif isinstance(space, gym.spaces.Tuple):
         parts = enumerate(space.spaces)
-    elif isinstance(space, gym.spaces.Box) and len(space.shape) == 3:
-        yield f"{name} {space.shape}"
+    elif is_image(space) or (len(space.shape or ()) == 3 and sorted(space.shape or ())[1] >= _LEAST_PIXELS):
+        yield f"{name} {space.shape}"  # a small board of numbers is none
     for key, part in parts:
         yield from _image_parts(part, f"{name}/{key}" if name else str(key))
 
