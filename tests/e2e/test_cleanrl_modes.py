@@ -305,11 +305,14 @@ def test_a_custom_script_runs_from_its_folder_or_as_the_users_own_copy(daemon, t
 
 PHASES = """\
 # @env_family: classic
-# @total_timesteps: 3256
+# @total_timesteps: 3000
 python - "$1" <<'END'
 import sqlite3, sys
 from pathlib import Path
+from mosaic_wire.checkpoints import write_checkpoint
 from mosaic_wire.event_writer import ScalarEventWriter
+from mosaic_wire.paths import RunFolder
+write_checkpoint(RunFolder(Path("phases/main")), 256, {"algo": "ppo"})
 for folder, steps in (("runs/warm-up", 1000), (sys.argv[1], 2000)):
     writer = ScalarEventWriter(Path(folder))
     for step in range(100, steps + 1, 100):
@@ -318,7 +321,6 @@ for folder, steps in (("runs/warm-up", 1000), (sys.argv[1], 2000)):
 with sqlite3.connect("search.db") as database:
     database.executescript("CREATE TABLE studies (study_id INTEGER); CREATE TABLE trials (trial_id INTEGER);")
 END
-cleanrl-worker --algo ppo --env-id CartPole-v1 --total-timesteps 256 --num-steps 32 --eval-episodes 0
 exit $2
 """
 
@@ -328,7 +330,7 @@ def test_a_shell_scripts_curves_progress_and_files_are_the_runs(daemon, writer):
     script = daemon.config_home.parent / "scripts" / "main.sh"
     script.write_text(PHASES if writer == "worker" else PHASES.replace("exit $2", "kill -9 $PPID; sleep 60"))
     extras = {"mode": "custom_script", "script_path": str(script), "script_arguments": ["out/main", "0"]}
-    run_id = daemon.client.submit(config(3256, algo="custom_script", **extras)).run.run_id
+    run_id = daemon.client.submit(config(3000, algo="custom_script", **extras)).run.run_id
     run = ends(daemon, run_id, "completed" if writer == "worker" else "failed")
     shown = mosaic(daemon, "metrics", run_id, "--json")
     tags = {curve["tag"] for curve in json.loads(shown.stdout)}
@@ -341,7 +343,7 @@ def test_a_shell_scripts_curves_progress_and_files_are_the_runs(daemon, writer):
     assert (entry.step, entry.path.split("/")[0]) == (256, "phases")
     assert manifest.tensorboard_dir == "."
     if writer == "worker":
-        assert (run.step, run.total) == (3256, 3256)
+        assert (run.step, run.total) == (3000, 3000)
 
 
 @pytest.mark.parametrize(
