@@ -128,7 +128,7 @@ def _no_leaks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     def processes_left() -> set[psutil.Process]:
         if not (new := _pids() - before):  # cheap, because this happens after each of thousands of tests
             return set()
-        children = {child for child in _children() if child.pid in new}
+        children = {child for child in _children() if child.pid in new and not _is_kept_by_a_daemon(child, before)}
         return children | (_working_in(folder, new) if folder else set())
 
     if not wait_until(lambda: not processes_left(), timeout_s=LEAVE_S):
@@ -187,6 +187,13 @@ def _working_in(folder: Path, pids: set[int]) -> set[psutil.Process]:
                 if _is_alive(process):
                     found.add(process)
     return found
+
+
+def _is_kept_by_a_daemon(process: psutil.Process, before: set[int]) -> bool:
+    """A daemon of the module's keeps the workers' check processes from one test to the next."""
+    with suppress(psutil.Error):
+        return process.cmdline()[-1:] == ["--check"] and process.ppid() in before
+    return False
 
 
 def _describe(process: psutil.Process) -> str:

@@ -322,7 +322,10 @@ def test_a_cell_that_the_daemon_refuses_is_named_and_the_others_are_queued(
         (["--algos", "ppo", "--envs", "CartPol-v1"], "unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
         (["--algos", "ppo", "--envs", "CartPole-v1", "--set", "x=1"], "'ppo' has no parameter 'x'"),
         (["--algos", "ppo", "--envs", "CartPole-v1", "--name", "a/b"], "a benchmark's name is"),
-        (["--algos", "ppo", "--envs", "Pendulum-v1"], "none of these algorithms can play any of these environments"),
+        (
+            ["--algos", "dqn,c51", "--envs", "Pendulum-v1"],
+            "none of these algorithms can play any of these environments",
+        ),
         (["--report-only", "nobody"], "no run has the tag bench:nobody"),
         (
             ["--algos", "random", "--envs", "none", "--total-timesteps", "9", "--out", "/dev/null/x"],

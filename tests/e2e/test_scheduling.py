@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from gym_gui.services.trainer.errors import NotPossibleNow
+from gym_gui.services.trainer.errors import InvalidConfig, NotPossibleNow
 from gym_gui.testing import RunningDaemon, install_scripted_worker, processes_of, scripted_config
 from mosaic_wire.testing import wait_until
 
@@ -169,12 +169,12 @@ def test_a_run_waiting_for_a_gpu_does_not_idle_the_cpus(make_daemon) -> None:
     ],
     ids=["CPUs", "GPUs", "memory"],
 )
-def test_an_impossible_request_ends_at_once_with_the_reason(make_daemon, resources, reason: str) -> None:
+def test_an_impossible_request_is_refused_and_nothing_is_queued(make_daemon, resources, reason: str) -> None:
     daemon = make_daemon(script=machine(gpus=2))
-    run = daemon.submit(**ENDLESS, resources=resources)
-    assert (run.status, run.outcome) == ("TERM", "failed")
-    assert reason in run.reason
-    assert not daemon.home.run_logs(run.run_id).exists()
+    with pytest.raises(InvalidConfig, match=reason):
+        daemon.submit(**ENDLESS, resources=resources)
+    assert not daemon.client.list(include_archived=True).runs
+    assert not list(daemon.home.configs.glob("*"))
     # GPUs that it would only like to have are no reason to refuse it.
     if "GPU" in reason:
         wishful = daemon.submit(**ENDLESS, resources=asking(1, {"requested": 3, "mandatory": 1})).run_id

@@ -264,6 +264,6 @@ def test_a_refused_config_is_not_remembered(daemon: RunningDaemon) -> None:
     assert len(refused.value.problems) == 3
     assert leaks_in(str(refused.value).encode()) == []
     impossible = blabber(resources={"cpus": {"requested": 4096}})
-    run = daemon.wait_for(daemon.client.submit(impossible).run.run_id)
-    assert run.outcome == "failed"
-    assert leaks_in(told(daemon, run.run_id)) == []
+    with pytest.raises(InvalidConfig) as refused:
+        daemon.client.submit(impossible)
+    assert leaks_in(str(refused.value).encode()) == []

@@ -16,7 +16,6 @@ from gym_gui.services.analytics.bench_plan import (
     key_of,
     make_plan,
     parse_setting,
-    why_not,
 )
 from gym_gui.services.analytics.published import published_return, published_scripts
 from gym_gui.services.trainer.validation.train_config import validate_train_run_config
@@ -40,7 +39,6 @@ SPEC = WorkerSpec(
     module="cleanrl_worker.cli", algorithms=(PPO, DQN, SAC, ENDLESS, GONE),
     environments=("CartPole-v1", "Acrobot-v1", "Pendulum-v1"),
 )  # fmt: skip
-SPACES = {"CartPole-v1": ("discrete", "vector"), "Pendulum-v1": ("continuous", "vector")}
 
 
 def plan(*algorithms: AlgorithmSpec, envs=("CartPole-v1",), seeds=(1, 2), **wishes) -> BenchPlan:
@@ -60,7 +58,6 @@ def test_every_combination_has_every_seed_and_the_first_seeds_come_first():
     ]  # fmt: skip
     assert {cell.total_timesteps for cell in found.cells} == {1000}
     assert not found.problems
-    assert not found.misfits
 
 
 def test_a_file_of_the_users_own_is_another_run_once_it_has_changed():
@@ -73,33 +70,6 @@ def test_a_file_of_the_users_own_is_another_run_once_it_has_changed():
 def test_without_a_number_of_steps_each_algorithm_trains_as_long_as_it_usually_does():
     assert {cell.total_timesteps for cell in plan(PPO).cells} == {500_000}
     assert plan(ENDLESS).problems == ("how long? endless has no usual number of steps: --total-timesteps N",)
-
-
-def test_what_cannot_be_played_is_left_out_and_the_rest_goes_on():
-    found = plan(PPO, SAC, envs=("CartPole-v1", "Pendulum-v1"), spaces=SPACES)
-    assert {(cell.algo, cell.env_id) for cell in found.cells} == {("ppo", "CartPole-v1"), ("sac", "Pendulum-v1")}
-    assert [(each.algo, each.env_id) for each in found.misfits] == [("sac", "CartPole-v1"), ("ppo", "Pendulum-v1")]
-    assert found.misfits[1].reason == "ppo needs discrete actions; those of Pendulum-v1 are continuous"
-
-
-def test_nothing_left_is_a_problem():
-    found = plan(SAC, spaces=SPACES)
-    assert found.problems == ("none of these algorithms can play any of these environments",)
-    assert not found.cells
-
-
-@pytest.mark.parametrize(
-    ("spaces", "fits"),
-    [
-        (("discrete", "vector"), True),
-        (("", ""), True),  # nobody could look
-        (("discrete", "dict"), True),  # made a vector or an image before an algorithm sees it
-        (("discrete", "image"), False),
-        (("multi_discrete", "vector"), False),
-    ],
-)
-def test_an_algorithm_fits_or_says_why_not(spaces, fits):
-    assert (why_not(DQN, "Some-v0", spaces) == "") is fits
 
 
 # ---------------------------------------------------------------- what is wrong

@@ -137,9 +137,17 @@ class WorkerSpec:
     non_learning: tuple[str, ...] = ()
     """Parameters that leave training as it is to the bit (logging, evaluation, checkpoints): runs that differ only in
     them are seeds of one group. A parameter that is not named here may change what is learned"""
+    checks: bool = False
+    """Takes `--check`: says what is wrong with configs before they are queued, see `config_checks`"""
 
     def algorithm(self, name: str) -> AlgorithmSpec | None:
         return next((algorithm for algorithm in self.algorithms if algorithm.name == name), None)
+
+    def variants(self, name: str) -> list[AlgorithmSpec]:
+        """What a name may mean: its own algorithm, then those made of it (`ppo`: `ppo_continuous_action`, …)."""
+        own = self.algorithm(name)
+        others = (each for each in self.algorithms if each.name.startswith(f"{name}_") and not each.unavailable)
+        return [*([own] if own is not None else []), *others]
 
     def knows_environment(self, env_id: str) -> bool:
         """Tell whether this may be an environment; a worker without a list is asked when it runs."""
@@ -173,6 +181,7 @@ class WorkerSpec:
                 environment_patterns=_texts(document.get("environment_patterns", ())),
                 prepares=document.get("prepares", False) is True,
                 non_learning=_texts(document.get("non_learning", ())),
+                checks=document.get("checks", False) is True,
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise SpecError(f"the worker description is malformed: {error!r}") from error

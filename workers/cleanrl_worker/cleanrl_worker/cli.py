@@ -10,12 +10,13 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic_wire import env
+from mosaic_wire.config_checks import CheckAnswer, serve_checks
 from mosaic_wire.errors import ConfigProblems, Problem, WireError
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import RunFolder, find_home
@@ -80,6 +81,9 @@ def _parser() -> argparse.ArgumentParser:
         help="step the environment through JSON lines on standard input and output",
     )
     parser.add_argument(
+        "--check", action="store_true", help="answer a config a line on standard input with what a dry run would find"
+    )
+    parser.add_argument(
         "--prepare", action="store_true", help="install the requirement sets the config needs, and exit"
     )
     parser.add_argument("--emit-summary", action="store_true", help="with --dry-run: print the result as JSON")
@@ -96,6 +100,8 @@ def _run(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
     if arguments.describe_script is not None:
         print(json.dumps(_describe_script(arguments.describe_script, arguments.source)))
         return 0
+    if arguments.check:
+        return serve_checks(check_document)
     config, script, problems = _load(arguments, rest)
     if arguments.prepare:
         return _install_missing(config, script)
@@ -106,6 +112,28 @@ def _run(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
     if runtime is None:
         raise ConfigProblems("the worker config", problems)
     return runtime.run()
+
+
+def check_document(document: Mapping[str, Any]) -> CheckAnswer:
+    """What a dry run would find, for a run that is to be queued: memory that is taken now may be free by then."""
+    from cleanrl_worker.description import spec_without_environments
+    from cleanrl_worker.preflight import ALL_THERE_IS, check_run
+
+    config = CleanRLWorkerConfig.from_json(document, make_run_id=new_run_id)
+    if config.mode == CUSTOM_SCRIPT:
+        return CheckAnswer()  # the daemon knows the folders that scripts may come from
+    home, spec = find_home(), spec_without_environments()
+    folder = home.run_folder(config.run_id)
+    try:
+        if (script := _script_of(config)) is None:
+            found = check_run(config, spec, folder, home, memory=ALL_THERE_IS)
+        else:
+            from cleanrl_worker.scripts.checking import check_script
+
+            found = check_script(config, script, spec, folder, home, may_install=True, memory=ALL_THERE_IS)
+    except BadInput as error:
+        return CheckAnswer([Problem("", str(error))])
+    return CheckAnswer(found.problems, found.fits, found.missing_sets)
 
 
 def _prepare(
@@ -122,7 +150,9 @@ def _prepare(
         from cleanrl_worker.scripts.checking import check_script
         from cleanrl_worker.scripts.runtime import ScriptRuntime
 
-        found = check_script(config, script, spec_without_environments(), folder, find_home())
+        found = check_script(
+            config, script, spec_without_environments(), folder, find_home(), may_install=arguments.dry_run
+        )
         problems += found.problems
         return found, None if problems else ScriptRuntime(config, script, found, folder, target=target)
 

@@ -40,6 +40,7 @@ def spec_without_environments() -> WorkerSpec:
         runs_scripts=True,
         prepares=True,
         non_learning=NON_LEARNING,
+        checks=True,
     )
 
 

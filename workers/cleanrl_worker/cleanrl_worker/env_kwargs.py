@@ -1,11 +1,17 @@
-"""`--env-kwargs`: arguments of the environment, a JSON object as text."""
+"""`--env-kwargs`: arguments of the environment, as text: a JSON object, or `is_slippery=false,map_name=8x8`."""
 
 from __future__ import annotations
 
 import json
+import re
+from contextlib import suppress
 from typing import Any
 
 from cleanrl_worker.errors import BadInput
+
+_PAIR = r"\s*[A-Za-z_]\w*\s*=[^=,{}\[\]\"']*"
+_PAIRS = re.compile(f"{_PAIR}(,{_PAIR})*")
+_WORDS = {"True": True, "False": False, "None": None}
 
 
 def read_env_kwargs(text: str) -> dict[str, Any]:
@@ -13,7 +19,19 @@ def read_env_kwargs(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text or "{}")
     except ValueError as error:
-        raise BadInput(f"--env-kwargs is not JSON: {error}; write e.g. '{{\"is_slippery\": false}}'") from error
+        if _PAIRS.fullmatch(text):
+            pairs = (pair.partition("=") for pair in text.split(","))
+            return {name.strip(): _value(written.strip()) for name, _, written in pairs}
+        raise BadInput(
+            f"--env-kwargs is not JSON: {error}; write e.g. '{{\"is_slippery\": false}}' or is_slippery=false"
+        ) from error
     if not isinstance(value, dict):
         raise BadInput(f"--env-kwargs must be a JSON object, not {type(value).__name__}")
     return value
+
+
+def _value(text: str) -> Any:
+    """A number, true, false, null or a plain text."""
+    with suppress(ValueError):
+        return _WORDS[text] if text in _WORDS else json.loads(text)
+    return text

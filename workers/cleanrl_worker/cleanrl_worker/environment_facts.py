@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 PROBE = "cleanrl_worker.environment_probe"
 TIMEOUT_S = 60.0
 _ERROR_CHARACTERS = 400
+_JUST_NOW_S = 5.0
+_just_now: dict[str, tuple[float, dict[str, Any]]] = {}
 
 Request = tuple[str, Mapping[str, Any], str, str]
 """An environment's id, the arguments it is made with, the pipeline before the algorithm, and what is to step it"""
@@ -33,17 +36,25 @@ def facts_about(
 ) -> list[dict[str, Any]]:
     """For each request its spaces, or `{"problem": …}`."""
     files = [_cache_file(home, request, python, versions) for request in requests]
-    known = [_read(file) for file in files]
+    keys = [json.dumps([str(python), dict(versions), *request], sort_keys=True) for request in requests]
+    known = [_read(file) or _asked_just_now(key) for file, key in zip(files, keys, strict=True)]
     missing = [request for request, answer in zip(requests, known, strict=True) if answer is None]
     fresh = iter(_ask(missing, python, environ) if missing else [])
     answers = []
-    for file, answer in zip(files, known, strict=True):
+    for key, file, answer in zip(keys, files, known, strict=True):
         if answer is None:
             answer = next(fresh)
+            _just_now[key] = time.monotonic(), answer
             if file is not None and "problem" not in answer:
                 _keep(file, answer, home)
         answers.append(answer)
     return answers
+
+
+def _asked_just_now(key: str) -> dict[str, Any] | None:
+    """What is not kept, because it may change, is not asked again within seconds: for the other algorithms."""
+    asked_at, answer = _just_now.get(key, (0.0, None))
+    return answer if answer is not None and time.monotonic() - asked_at < _JUST_NOW_S else None
 
 
 def _ask(requests: Sequence[Request], python: Path, environ: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,14 +66,14 @@ class Needs:
     def disk_bytes(self) -> int:
         return sum(self.disk.values())
 
-    def memory_problem(self, free: int | None) -> str | None:
+    def memory_problem(self, available: int | None, words: str = "are free") -> str | None:
         """Say when it does not fit, naming the largest part."""
-        if free is None or self.memory_bytes <= free:
+        if available is None or self.memory_bytes <= available:
             return None
         parts = sorted(self.memory.items(), key=lambda part: -part[1])
         largest = f", {gib(parts[0][1])} of it for the {parts[0][0]}" if parts else ""
         cure = f"; lower {' or '.join('--' + name.replace('_', '-') for name in self.flags)}" if self.flags else ""
-        return f"the run needs about {gib(self.memory_bytes)} of memory{largest}; {gib(free)} are free{cure}"
+        return f"the run needs about {gib(self.memory_bytes)} of memory{largest}; {gib(available)} {words}{cure}"
 
     def disk_problem(self, free: int, where: Path) -> str | None:
         """Say when what it leaves does not fit, naming the parts."""
@@ -146,20 +146,35 @@ def _replay_on_disk(size: int, values: Mapping[str, Any]) -> dict[str, int]:
 
 def free_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
     """What new processes may use: the machine's available memory, or less where a control group says so."""
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", _text(proc / "meminfo"), re.MULTILINE)
-    free = int(found[1]) * 1024 if found else None
+    found = [_memory_line(proc, "MemAvailable")]
+    for group, limit in _limits(proc, cgroups):
+        used = _text(group / "memory.current").strip()
+        if used.isdigit():
+            cached = re.search(r"^inactive_file (\d+)", _text(group / "memory.stat"), re.MULTILINE)
+            found.append(max(0, limit - int(used) + (int(cached[1]) if cached else 0)))
+    return min((size for size in found if size is not None), default=None)
+
+
+def total_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What all processes together may use: what could never fit is more than this."""
+    found = [_memory_line(proc, "MemTotal"), *(limit for _, limit in _limits(proc, cgroups))]
+    return min((size for size in found if size is not None), default=None)
+
+
+def _memory_line(proc: Path, name: str) -> int | None:
+    found = re.search(rf"^{name}:\s+(\d+) kB", _text(proc / "meminfo"), re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
+
+
+def _limits(proc: Path, cgroups: Path) -> Iterator[tuple[Path, int]]:
+    """Our control group and those around it that limit memory."""
     own = re.search(r"^0::/(.*)$", _text(proc / "self" / "cgroup"), re.MULTILINE)
     group = cgroups / own[1] if own else cgroups
     while group.is_relative_to(cgroups):
-        limit, used = _text(group / "memory.max").strip(), _text(group / "memory.current").strip()
-        if limit.isdigit() and used.isdigit():
-            cached = re.search(r"^inactive_file (\d+)", _text(group / "memory.stat"), re.MULTILINE)
-            left = max(0, int(limit) - int(used) + (int(cached[1]) if cached else 0))
-            free = left if free is None else min(free, left)
-        if group == cgroups:
-            break
+        limit = _text(group / "memory.max").strip()
+        if limit.isdigit():
+            yield group, int(limit)
         group = group.parent
-    return free
 
 
 def free_disk_bytes(folder: Path) -> int:

@@ -11,7 +11,7 @@ import json
 import os
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,7 +31,15 @@ from cleanrl_worker.modes.checkpoints import find_checkpoint, lacks_statistics
 from cleanrl_worker.modes.policy_eval import plays_at_random
 from cleanrl_worker.modes.table import CUSTOM_SCRIPT, TRAINING
 from cleanrl_worker.needed_files import file_problems
-from cleanrl_worker.needs import UPSTREAM_MEMORY, Needs, estimate, free_disk_bytes, free_memory_bytes, gib
+from cleanrl_worker.needs import (
+    UPSTREAM_MEMORY,
+    Needs,
+    estimate,
+    free_disk_bytes,
+    free_memory_bytes,
+    gib,
+    total_memory_bytes,
+)
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, backend_of, pipeline_of
 from cleanrl_worker.requirement_sets import interpreter_for, sets_needed
 from cleanrl_worker.requirement_sets import preflight as preflight_sets
@@ -41,6 +49,11 @@ from cleanrl_worker.wrappers.schedule import parse_schedule
 
 NEEDED_PACKAGES = ("torch", "numpy", "gymnasium", "tensorboard", "safetensors", "tyro")
 """Modules every one of our own algorithms imports"""
+
+Memory = tuple[Callable[[], int | None], str]
+"""How much there is for a run, and how that is said"""
+FREE: Memory = (free_memory_bytes, "are free")
+ALL_THERE_IS: Memory = (total_memory_bytes, "is all that this machine has")
 
 _ARRAYS = "state.safetensors"
 _MAX_HEADER_BYTES = 64 << 20
@@ -56,6 +69,10 @@ class Preflight:
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """What the user should know about values that a run can start with"""
+    missing_sets: tuple[str, ...] = ()
+    """Those that have to be installed before it can run"""
+    fits: bool | None = None
+    """Whether the algorithm can play its environments; None: that could not be found out"""
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Environment id → its spaces"""
     needs: Needs | None = None
@@ -78,12 +95,13 @@ class Preflight:
 
 
 def check_run(
-    config: CleanRLWorkerConfig, spec: WorkerSpec, folder: RunFolder, home: Home, *, look_at_environments: bool = True
-) -> Preflight:
+    config: CleanRLWorkerConfig, spec: WorkerSpec, folder: RunFolder, home: Home, *, look_at_environments: bool = True,
+    memory: Memory = FREE,
+) -> Preflight:  # fmt: skip
     """Check a config as far as that is possible without training.
 
     Without `look_at_environments` only what costs next to nothing: for the start of a run, which finds out about its
-    environment by making it.
+    environment by making it. A run that is to be queued is measured against all the `memory` of the machine.
     """
     found = Preflight()
     found.problems += config.problems(spec, folder)
@@ -96,15 +114,19 @@ def check_run(
     _check_rules(declared, values, found)
     found.problems += [Problem(*said) for said in file_problems(declared, values, from_anywhere=True)]
     _check_statistics(config, found)
-    _check_sets(config, algorithm, home, found)
-    if look_at_environments and env_kwargs is not None and not _blames(found, "extras.requirements"):
+    _check_sets(config, algorithm, home, found, may_install=look_at_environments)
+    if look_at_environments and env_kwargs is not None and not _lacks_sets(found):
         _look_at_environments(config, algorithm, env_kwargs, home, found)
-        found.problems += _agent_problems(values, declared, found.facts)
+        made = {env_id: facts for env_id, facts in found.facts.items() if "problem" not in facts}
+        misfits = [*_misfits(config, algorithm, made), *_agent_problems(values, declared, made)]
+        found.problems += misfits
+        found.fits = not misfits if made and len(made) == len(found.facts) else None
         found.problems += _drawing_problems(config, values, found.facts)
     facts = found.facts.get(config.env_id)
     found.needs = estimate(declared, values, facts, process_mb=spec.capabilities.estimated_memory_mb)
     # A run that starts now may use the last of the memory; one that would never fit is refused all the same.
-    _check_room(found.needs if look_at_environments else replace(found.needs, process=0, margin=0), folder, found)
+    needs = found.needs if look_at_environments else replace(found.needs, process=0, margin=0)
+    check_room(needs, folder, found, memory)
     _check_checkpoint(config, declared, values, facts, found)
     return found
 
@@ -151,13 +173,30 @@ def _blames(found: Preflight, path: str) -> bool:
     return any(problem.path == path for problem in found.problems)
 
 
-def _check_sets(config: CleanRLWorkerConfig, algorithm: AlgorithmSpec, home: Home, found: Preflight) -> None:
+def _lacks_sets(found: Preflight) -> bool:
+    return bool(found.missing_sets) or _blames(found, "extras.requirements")
+
+
+def missing_set_problems(extras: Mapping[str, Any], message: str, *, may_install: bool = True) -> list[Problem]:
+    """None where the run asks for the installation itself."""
+    if may_install and extras.get("install_missing") is True:
+        return []
+    return [Problem("extras.install_missing", f"{message}, or train with --install-missing")]
+
+
+def _check_sets(
+    config: CleanRLWorkerConfig, algorithm: AlgorithmSpec, home: Home, found: Preflight, *, may_install: bool
+) -> None:
     """Are the packages there, and which interpreter has them?"""
     try:
         found.sets = sets_needed(algorithm, config.env_id, config.extras)
         answer = preflight_sets(home, found.sets)
     except RequirementSetError as error:
         found.problems.append(Problem("extras.requirements", str(error)))
+        return
+    if answer.missing:
+        found.missing_sets = answer.missing
+        found.problems += missing_set_problems(config.extras, answer.message, may_install=may_install)
         return
     if not answer.is_ready or answer.python is None:
         found.problems.append(Problem("extras.requirements", answer.message))
@@ -188,12 +227,10 @@ def _look_at_environments(
     )
     for (env_id, *_), facts in zip(requests, answers, strict=True):
         found.facts[env_id] = facts
-        path = "env_id" if env_id == config.env_id else "extras.curriculum_schedule"
         if "problem" in facts:
+            path = _path_of(config, env_id)
             path = "env_backend" if _first_flag(facts["problem"]) == "env_backend" else path
             found.problems.append(Problem(path, facts["problem"], facts.get("suggestion")))
-        elif not plays_at_random(config.extras):
-            found.problems += [Problem(path, text) for text in _misfits(algorithm, env_id, facts)]
 
 
 def _stages(schedule: Any) -> list[str]:
@@ -205,14 +242,22 @@ def _stages(schedule: Any) -> list[str]:
     return []
 
 
-def _misfits(algorithm: AlgorithmSpec, env_id: str, facts: Mapping[str, Any]) -> list[str]:
-    """Why this algorithm cannot play this environment."""
+def _path_of(config: CleanRLWorkerConfig, env_id: str) -> str:
+    return "env_id" if env_id == config.env_id else "extras.curriculum_schedule"
+
+
+def _misfits(
+    config: CleanRLWorkerConfig, algorithm: AlgorithmSpec, all_facts: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Problem]:
+    """Why this algorithm cannot play these environments."""
     wanted = {"action": algorithm.action_spaces, "observation": algorithm.observation_spaces}
-    return [
-        f"{algorithm.name} needs {' or '.join(kinds)} {what}s; those of {env_id} are {facts[what]['text']}"
-        for what, kinds in wanted.items()
-        if kinds and facts[what]["kind"] not in kinds
-    ]
+    for env_id, facts in all_facts.items():
+        for what, kinds in wanted.items():
+            if kinds and facts[what]["kind"] not in kinds and not plays_at_random(config.extras):
+                text = (
+                    f"{algorithm.name} needs {' or '.join(kinds)} {what}s; those of {env_id} are {facts[what]['text']}"
+                )
+                yield Problem(_path_of(config, env_id), text)
 
 
 def _agent_problems(
@@ -222,8 +267,6 @@ def _agent_problems(
     agent, plays = values.get("agent"), declared.get("AGENTS") or {}
     largest = declared.get("LARGEST_IMAGE") if agent is not None else None  # without the flag, the file knows its own
     for env_id, facts in all_facts.items():
-        if "problem" in facts:
-            continue
         seen = facts["observation"]
         if agent in plays and seen["kind"] in plays.values() and seen["kind"] != plays[agent]:
             yield Problem("agent", f"--agent {agent} plays {plays[agent]}s; those of {env_id} are {seen['text']}")
@@ -246,8 +289,9 @@ def _drawing_problems(
             yield Problem(path, f"{env_id} cannot be drawn: it has no picture to show (rgb_array); go without videos")
 
 
-def _check_room(needs: Needs, folder: RunFolder, found: Preflight) -> None:
-    if (wrong := needs.memory_problem(free_memory_bytes())) is not None:
+def check_room(needs: Needs, folder: RunFolder, found: Preflight, memory: Memory) -> None:
+    """Is there enough memory and disk?"""
+    if (wrong := needs.memory_problem(memory[0](), memory[1])) is not None:
         found.problems.append(Problem("memory", wrong))
     if (wrong := needs.disk_problem(free_disk_bytes(folder.root), folder.root)) is not None:
         found.problems.append(Problem("disk", wrong))

@@ -329,7 +329,7 @@ def test_a_missing_set_is_named_with_the_command_that_installs_it(home):
     home.create()
     (told,) = problems_of(home, "ppo_atari", "PongNoFrameskip-v4")
     assert "requirement set 'atari' is not installed. Install: " in told
-    assert "install_extras --set atari" in told
+    assert "mosaic extras install atari" in told
 
 
 @pytest.mark.parametrize(

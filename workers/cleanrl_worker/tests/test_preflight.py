@@ -15,7 +15,14 @@ from cleanrl_worker import cli
 from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.description import spec_without_environments
 from cleanrl_worker.environment_facts import facts_about
-from cleanrl_worker.needs import UPSTREAM_MEMORY, Needs, estimate, free_disk_bytes, free_memory_bytes
+from cleanrl_worker.needs import (
+    UPSTREAM_MEMORY,
+    Needs,
+    estimate,
+    free_disk_bytes,
+    free_memory_bytes,
+    total_memory_bytes,
+)
 from cleanrl_worker.preflight import _agent_problems, _misfits, check_run
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 from cleanrl_worker.schema import literals_of
@@ -209,8 +216,10 @@ def test_arguments_that_are_no_object_are_refused(home, text):
 
 def test_a_set_that_is_not_installed_is_named_with_the_command(home):
     (problem,) = problems(home, config("ALE/Pong-v5"))
-    assert problem.startswith("extras.requirements: requirement set 'atari'")
-    assert "install_extras --set atari" in problem
+    assert problem.startswith("extras.install_missing: requirement set 'atari' is not installed")
+    assert "mosaic extras install atari" in problem
+    assert "(about 165 MB), or train with --install-missing" in problem
+    assert problems(home, config("ALE/Pong-v5", install_missing=True)) == []
 
 
 @pytest.mark.parametrize(
@@ -227,7 +236,8 @@ def test_actions_an_algorithm_cannot_take_are_said(home, wanted, env_id, told):
     (facts,) = facts_about(
         [(env_id, {}, "plain", "auto")], python=Path(sys.executable), versions={}, home=home, environ=os.environ
     )
-    assert _misfits(algorithm, env_id, facts) == ([told] if told else [])
+    found = _misfits(config(env_id), algorithm, {env_id: facts})
+    assert [problem.message for problem in found] == ([told] if told else [])
 
 
 @pytest.mark.parametrize(
@@ -300,11 +310,11 @@ def test_a_damaged_checkpoint_is_refused(home, file, damage):
 
 def test_a_replay_buffer_of_26_gib_is_said_before_it_is_tried():
     needs = estimate({"MEMORY": UPSTREAM_MEMORY["dqn_atari"]}, {"buffer_size": 1_000_000}, None, process_mb=512)
-    told = needs.memory_problem(free=16 * 2**30)
+    told = needs.memory_problem(16 * 2**30)
     assert told is not None
     assert "26.3 GiB of it for the replay buffer; 16.0 GiB are free; lower --buffer-size" in told
-    assert needs.memory_problem(free=32 * 2**30) is None
-    assert needs.memory_problem(free=None) is None
+    assert needs.memory_problem(32 * 2**30) is None
+    assert needs.memory_problem(None) is None
 
 
 def test_every_estimate_is_of_an_algorithm_and_can_be_computed():
@@ -390,6 +400,7 @@ def test_free_memory_is_what_the_control_group_leaves(tmp_path):
     (groups / "a" / "memory.stat").write_text("anon 1\ninactive_file 50000\n")
     (groups / "a" / "b" / "memory.max").write_text("max\n")
     assert free_memory_bytes(proc, groups) == 150000
+    assert total_memory_bytes(proc, groups) == 1_000_000
     assert free_memory_bytes(tmp_path / "none", tmp_path / "none") is None
 
 

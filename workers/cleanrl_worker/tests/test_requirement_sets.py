@@ -201,9 +201,9 @@ def test_a_set_that_is_not_installed_names_the_one_command(tmp_path):
     home = Home(tmp_path / "my home")
     answer = preflight(home, ["minigrid", "atari"])
     assert answer.state is SetState.NOT_INSTALLED
-    assert "-m cleanrl_worker.tools.install_extras --set atari,minigrid --home" in answer.command
-    assert answer.command in answer.message
-    with pytest.raises(SetNotReady, match="install_extras --set atari,minigrid"):
+    assert answer.command.startswith("mosaic extras install atari minigrid --home ")
+    assert f"{answer.command} (about 200 MB)" in answer.message
+    with pytest.raises(SetNotReady, match="mosaic extras install atari minigrid"):
         interpreter_for(home, ["minigrid", "atari"])
 
 

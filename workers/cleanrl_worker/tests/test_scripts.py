@@ -221,7 +221,7 @@ def test_a_missing_set_is_said_with_the_command_that_installs_it(capsys):
     assert cli.main([*words, "--total-timesteps", "100", "--dry-run"]) == 2
     told = capsys.readouterr().err
     assert "requirement set 'procgen' is not installed" in told
-    assert "install_extras --set procgen" in told
+    assert "mosaic extras install procgen (about 250 MB)" in told
 
 
 def test_a_dry_run_shows_what_would_run(capsys):
@@ -295,7 +295,7 @@ def test_upstream_scripts_want_the_upstream_set(capsys, checkout):
     assert described["algorithm"]["requirement_sets"] == ["upstream"]
     words = ["--source", str(checkout), "--algo", "dqn", "--env-id", "CartPole-v1", "--total-timesteps", "100"]
     assert cli.main([*words, "--dry-run"]) == 2
-    assert "install_extras --set upstream" in capsys.readouterr().err
+    assert "mosaic extras install upstream " in capsys.readouterr().err
 
 
 def test_cleanrl_utils_of_the_checkout_can_be_imported(start, checkout):

@@ -11,12 +11,13 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic_wire.checkpoints import read_checkpoint
+from mosaic_wire.config_checks import CheckAnswer, serve_checks
 from mosaic_wire.errors import ConfigProblems, DamagedCheckpoint, Problem, SessionError, SessionStopped
 from mosaic_wire.exit_record import ExitOutcome
 from mosaic_wire.ids import is_run_id, new_run_id
@@ -24,7 +25,7 @@ from mosaic_wire.lifecycle import LifecycleKind
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.secret_refs import with_secrets
 from mosaic_wire.session import WorkerSession
-from mosaic_wire.sweep_settings import SweepSettings, read_settings
+from mosaic_wire.sweep_settings import SweepSettings, read_settings, with_parameters
 from mosaic_wire.worker_config import (
     WorkerConfig,
     add_worker_arguments,
@@ -60,9 +61,8 @@ class Order:
     """The run folder that the checkpoint lies in"""
 
 
-def load(arguments: argparse.Namespace) -> Order:
+def load(config: WorkerConfig, *, may_run: bool) -> Order:
     """The config and the checkpoint to go on from; raises ConfigProblems or DamagedCheckpoint."""
-    config = WorkerConfig.load(arguments.config, overrides_from(arguments), make_run_id=new_run_id)
     parameters = with_secrets(config.parameters, os.environ)
     problems = check_algorithm_choice(describe(), config.algo, config.env_id, parameters)
     if config.total_timesteps > 1_000_000:
@@ -81,11 +81,21 @@ def load(arguments: argparse.Namespace) -> Order:
     if settings is not None:
         if missing := missing_packages(*SAMPLER_NEEDS.get(settings.sampler, ())):
             problems.append(Problem("sampler", f"{settings.sampler}: {missing}; or choose tpe"))
-        if not settings.rehearse_s and not arguments.grpc and not arguments.dry_run:
+        if not settings.rehearse_s and not may_run:
             problems.append(Problem("", "a sweep has its trials run by a daemon: submit it with `mosaic sweep`"))
     if problems or settings is None:
         raise ConfigProblems("the worker config", problems)
     return Order(config, settings, state, source)
+
+
+def check_document(document: Mapping[str, Any]) -> CheckAnswer:
+    """What is wrong with a sweep; its trials begin like the run that goes with the answer."""
+    try:
+        settings = load(WorkerConfig.from_json(document, make_run_id=new_run_id), may_run=True).settings
+    except DamagedCheckpoint as error:
+        return CheckAnswer([Problem("extras.checkpoint_path", str(error))])
+    values = {each.name: each.choices[0] if each.choices else each.low for each in settings.parameters}
+    return CheckAnswer(runs=[with_parameters(settings.trial, values)] if settings.trial else [], varied=list(values))
 
 
 def place_of(order: Order, folder: Path) -> StudyPlace:
@@ -206,6 +216,7 @@ def parser() -> argparse.ArgumentParser:
     """The flags every worker has."""
     made = argparse.ArgumentParser(prog="python -m sweep_worker.cli", description="MOSAIC's sweep worker")
     add_worker_arguments(made)
+    made.add_argument("--check", action="store_true", help="answer a config a line on standard input")
     return made
 
 
@@ -215,8 +226,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.describe:
         print(json.dumps(describe().to_json()))
         return 0
+    if arguments.check:
+        return serve_checks(check_document)
     try:
-        order = load(arguments)
+        config = WorkerConfig.load(arguments.config, overrides_from(arguments), make_run_id=new_run_id)
+        order = load(config, may_run=arguments.grpc or arguments.dry_run)
     except (ConfigProblems, DamagedCheckpoint) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT

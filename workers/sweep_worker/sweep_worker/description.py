@@ -20,6 +20,7 @@ def describe() -> WorkerSpec:
         capabilities=get_worker_metadata(),
         module="sweep_worker.cli",
         argv=(sys.executable, "-m", "sweep_worker.cli"),
+        checks=True,
         algorithms=(
             AlgorithmSpec(
                 ALGORITHM, "looks for good hyper-parameters; every trial is a run", sweep_fields(),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from mosaic_wire.ids import new_run_id
+from mosaic_wire.worker_config import WorkerConfig
 from mosaic_wire.worker_spec import WorkerSpec
 from sweep_worker import cli
 from sweep_worker.description import describe, missing_packages
@@ -93,15 +94,11 @@ def test_a_secret_address_is_taken_from_the_environment(run, monkeypatch: pytest
     ],
 )
 def test_a_study_is_called_after_what_it_studies(tmp_path: Path, settings: dict[str, Any], name: str) -> None:
-    file = tmp_path / "worker.json"
-    file.write_text(json.dumps(config(**settings)))
-    order = cli.load(cli.parser().parse_args(["--config", str(file), "--grpc"]))
+    order = cli.load(WorkerConfig.from_json(config(**settings)), may_run=True)
     assert cli.place_of(order, tmp_path).name == name
 
 
 def test_a_study_in_a_database_is_not_mistaken_for_anothers(tmp_path: Path) -> None:
-    file = tmp_path / "worker.json"
     document = config(storage="postgresql://host/db")
-    file.write_text(json.dumps(document))
-    order = cli.load(cli.parser().parse_args(["--config", str(file), "--grpc"]))
+    order = cli.load(WorkerConfig.from_json(document), may_run=True)
     assert cli.place_of(order, tmp_path).name == f"ppo-E-{document['run_id']}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 from mosaic_wire.errors import SpecError
@@ -68,12 +68,12 @@ def choose_algorithm(
         spec = next((spec for spec in usable if spec.name == worker_name), None)
         if spec is None:
             raise click.UsageError(_no_worker(workers, worker_name))
-        if (algorithm := spec.algorithm(algo)) is None:
+        if (meant := _meant(spec, algo)) is None:
             raise click.UsageError(
                 _unknown("algorithm", algo, [known.name for known in spec.algorithms], f" of worker {worker_name!r}")
             )
-        return spec, algorithm
-    fitting = [(spec, found) for spec in usable if (found := spec.algorithm(algo)) is not None]
+        return meant
+    fitting = [meant for spec in usable if (meant := _meant(spec, algo)) is not None]
     # The reference worker is for tests: it is taken only when nobody else knows the name.
     offered = [pair for pair in fitting if not pair[0].hidden] or fitting
     if not offered:
@@ -84,6 +84,26 @@ def choose_algorithm(
         names = ", ".join(spec.name for spec, _ in preferred)
         raise click.UsageError(f"several workers have {algo!r} ({names}); choose with --worker")
     return preferred[0]
+
+
+def _meant(spec: WorkerSpec, name: str) -> tuple[WorkerSpec, AlgorithmSpec] | None:
+    """The algorithm of this name, for all that its variants can play: which one trains, the daemon finds out."""
+    variants = spec.variants(name) if spec.checks else []
+    own = spec.algorithm(name)
+    if len(variants) < 2 and own is not None:
+        return spec, own
+    if not variants:
+        return None
+    meant = replace(
+        own or variants[0], name=name,
+        action_spaces=tuple({kind: None for each in variants for kind in each.action_spaces}),
+        observation_spaces=tuple({kind: None for each in variants for kind in each.observation_spaces}),
+    )  # fmt: skip
+    if own is None:  # a short name has the flags of all of them
+        fields = {field.name: field for each in reversed(variants) for field in each.fields}
+        meant = replace(meant, fields=tuple(fields.values()))
+    others = (known for known in spec.algorithms if known.name != name)
+    return replace(spec, algorithms=(*others, meant)), meant
 
 
 def _no_worker(workers: Sequence[InstalledWorker], name: str) -> str:

@@ -63,6 +63,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "version": ("about", "Print the version."),
     },
 }
+ALIASES = {"stop": "cancel", "kill": "cancel", "ls": "runs", "list": "runs"}
+"""What people type who come from elsewhere; in no help text"""
 COMMANDS = {name: entry for commands in SECTIONS.values() for name, entry in commands.items()}
 
 _SHARED = ("--home", "--connect", "--token-file", "--tls-ca")
@@ -75,6 +77,7 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"gym_gui.cli.{COMMANDS[cmd_name][0]}")
@@ -84,7 +87,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args[0] not in {*COMMANDS, *ALIASES} and not args[0].startswith("-"):
             from mosaic_wire.worker_spec import nearest
 
             close = nearest(args[0], COMMANDS)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gym_gui.services.analytics.bench_figures import Held
     from gym_gui.services.analytics.bench_markdown import Bench
-    from gym_gui.services.analytics.bench_plan import BenchPlan, Choice, Spaces
+    from gym_gui.services.analytics.bench_plan import BenchPlan
     from gym_gui.services.analytics.comparison import Comparison
     from gym_gui.services.trainer.client import TrainerClient
 
@@ -77,8 +77,6 @@ def bench_command(cli: Cli, /, report_only: str | None, out: Path | None, **opti
     if missing:
         raise click.UsageError(f"what is to be compared? {' and '.join(missing)} (or --report-only NAME)")
     plan = _plan(cli, options)
-    for each in plan.misfits:
-        say(f"left out: {each.algo} on {each.env_id}: {each.reason}")
     folder = out or Path(f"bench-{plan.name}")
     _check_place(folder)
     with cli.client(start=True) as client:
@@ -93,18 +91,14 @@ def _plan(cli: Cli, options: dict[str, Any]) -> BenchPlan:
     workers = installed_workers(cli)
     choices, scripts = _choices(workers, options)
 
-    def planned(spaces: dict[str, Spaces]) -> BenchPlan:
-        plan = make_plan(
-            choices, options["envs"], options["seeds"], total_timesteps=options["total_timesteps"], settings=settings,
-            spaces=spaces, name=name, scripts=scripts,
-        )  # fmt: skip
-        if plan.problems:
-            listed = plan.problems[0] if len(plan.problems) == 1 else "\n  ".join(["not yet right:", *plan.problems])
-            raise click.UsageError(listed)
-        return plan
-
-    planned({})  # names first: looking at an environment takes a process
-    return planned(_spaces(choices, options["envs"]))
+    plan = make_plan(
+        choices, options["envs"], options["seeds"], total_timesteps=options["total_timesteps"], settings=settings,
+        name=name, scripts=scripts,
+    )  # fmt: skip
+    if plan.problems:
+        listed = plan.problems[0] if len(plan.problems) == 1 else "\n  ".join(["not yet right:", *plan.problems])
+        raise click.UsageError(listed)
+    return plan
 
 
 def _choices(
@@ -133,23 +127,6 @@ def _check_place(folder: Path) -> None:
         raise click.UsageError(f"the report cannot be written to {folder}: the folder is not yours to write to")
 
 
-def _spaces(choices: Sequence[Choice], env_ids: Sequence[str]) -> dict[str, Spaces]:
-    """What environments look like to an agent, as far as somebody here can tell."""
-    if not any(algorithm.action_spaces or algorithm.observation_spaces for _, algorithm in choices):
-        return {}
-    from concurrent.futures import ThreadPoolExecutor
-
-    from gym_gui.cli.spaces import spaces_of
-    from gym_gui.ui.workers.environment_families import family_of
-
-    with ThreadPoolExecutor(max_workers=4) as threads:
-        found = list(threads.map(spaces_of, env_ids))
-    return {
-        env_id: known or (family_of(env_id).actions, family_of(env_id).observations)
-        for env_id, known in zip(env_ids, found, strict=True)
-    }
-
-
 def _carry_out(client: TrainerClient, plan: BenchPlan, folder: Path, options: dict[str, Any]) -> int:
     from gym_gui.cli.bench_queue import Wishes, queue
     from gym_gui.services.analytics.bench_markdown import Bench
@@ -158,6 +135,10 @@ def _carry_out(client: TrainerClient, plan: BenchPlan, folder: Path, options: di
     cpus = 1.0 if options["parallel"] else max(1.0, client.health().cpus_total)
     wishes = Wishes(cpus, options["gpus"], options["install_missing"], options["retry_failed"])
     queued = queue(client, plan, wishes)
+    for each in queued.misfits:
+        say(f"left out: {each.algo} on {each.env_id}: {each.reason}")
+    if not queued.runs and not queued.refused:
+        raise click.UsageError("none of these algorithms can play any of these environments")
     for title, reason in queued.refused:
         say(f"mosaic: {title} was not queued: {reason}")
     _say_queued(plan, queued.runs, queued.known, one_at_a_time=not options["parallel"])
@@ -175,7 +156,7 @@ def _carry_out(client: TrainerClient, plan: BenchPlan, folder: Path, options: di
         say(f"\ndetached; the runs go on\n  go on and report   {command_of(plan, options)}")
         say(f"  end them           mosaic cancel {' '.join(short_id(run.run_id) for run in queued.runs)}")
         return 130
-    bench = Bench(plan.name, tuple(runs), plan.misfits, tuple(queued.refused), command_of(plan, options))
+    bench = Bench(plan.name, tuple(runs), tuple(queued.misfits), tuple(queued.refused), command_of(plan, options))
     return _write(client, bench, folder)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gym_gui.cli.context import say
-from gym_gui.services.analytics.bench_plan import BenchPlan, Cell, config_of, key_of, tag_of
+from gym_gui.services.analytics.bench_plan import BenchPlan, Cell, Misfit, config_of, key_of, tag_of
 from gym_gui.services.trainer.errors import DaemonUnreachable, InvalidConfig, TrainerError
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from gym_gui.services.trainer.client import TrainerClient
 
+_ENVIRONMENT, _THOSE_OF = "metadata.worker.config.env_id", "; those of "
+"""Of a worker that says: ppo needs discrete actions; those of Pendulum-v1 are …"""
 _RETRY = "retry-of:"
 """Tag of a run that was queued because an earlier one of its cell failed"""
 
@@ -26,6 +28,8 @@ class Queued:
     runs: list[pb.Run] = field(default_factory=list)
     known: int = 0
     refused: list[tuple[str, str]] = field(default_factory=list)
+    misfits: list[Misfit] = field(default_factory=list)
+    """Combinations that are left out"""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ def queue(client: TrainerClient, plan: BenchPlan, wishes: Wishes) -> Queued:
     queued = Queued()
     retried = _retried(runs_of(client, plan.name))
     for cell in plan.cells:
+        if any((cell.algo, cell.env_id) == (each.algo, each.env_id) for each in queued.misfits):
+            continue
         try:
             run, is_known = _submit(client, plan, cell, wishes, key_of(plan.name, cell))
             while run.run_id in retried:
@@ -52,6 +58,9 @@ def queue(client: TrainerClient, plan: BenchPlan, wishes: Wishes) -> Queued:
                     client, plan, cell, wishes, f"{key_of(plan.name, cell)}:after:{run.run_id}", run
                 )
         except InvalidConfig as error:
+            if all(problem.path == _ENVIRONMENT and _THOSE_OF in problem.message for problem in error.problems):
+                queued.misfits.append(Misfit(cell.algo, cell.env_id, error.problems[0].message))
+                continue
             queued.refused.append((cell.title, str(error)))
             continue
         except TrainerError:

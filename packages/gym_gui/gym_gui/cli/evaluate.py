@@ -35,6 +35,7 @@ DEFAULT_EPISODES = 20
 @click.option("--name", help="Name of the evaluation.")
 @click.option("--tag", "tags", multiple=True, help="A tag; may be repeated.")
 @click.option("--expect-return", type=float, metavar="X", help="Exit 1 when the mean return is below this.")
+@click.option("--install-missing", is_flag=True, help="Install what the evaluation lacks before it starts.")
 @click.option("-d", "--detach", is_flag=True, help="Queue and return, do not follow.")
 @json_option
 @pass_cli
@@ -72,6 +73,7 @@ def evaluation_config(cli: Cli, chosen: Chosen, options: dict[str, Any]) -> dict
         "eval_capture_video": True if options["video"] else None,
         "eval_deterministic": False if options["stochastic"] else None,
         "policy_statistics": "none" if options["no_statistics"] else None,
+        "install_missing": True if options["install_missing"] else None,
     }  # fmt: skip
     return run_configs.evaluation_config(
         worker_type=spec.name, module=spec.module, algo=algo, env_id=env_id, checkpoint=chosen.path or None,

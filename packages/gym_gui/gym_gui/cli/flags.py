@@ -13,6 +13,14 @@ from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, nearest
 OWN_FIELDS = ("env_id", "seed", "total_timesteps")
 """Fields of every algorithm that `mosaic train` has options of its own for."""
 
+_USUAL_NAMES = {
+    "lr": "learning-rate", "timesteps": "total-timesteps", "steps": "total-timesteps", "n-steps": "num-steps",
+    "envs": "num-envs", "n-envs": "num-envs", "env": "env-id", "environment": "env-id", "discount": "gamma",
+    "epochs": "update-epochs", "entropy-coef": "ent-coef", "minibatches": "num-minibatches", "buffer": "buffer-size",
+    "epsilon": "start-e", "polyak": "tau", "video": "capture-video", "wandb": "track", "gpu": "cuda",
+}  # fmt: skip
+"""What people type who come from elsewhere"""
+
 _BOOLEAN_WORDS = ("true", "false", "yes", "no", "1", "0")
 
 
@@ -102,8 +110,9 @@ class _Reader:
             self._found.parameters[name] = value
 
     def _unknown_flag(self, written: str) -> str:
-        flags = [known.flag for known in self._algorithm.fields]
-        close = nearest(written.replace("_", "-"), [*flags, *self._own_options])
+        flags = [*(known.flag for known in self._algorithm.fields), *self._own_options]
+        usual = f"--{_USUAL_NAMES.get(written.strip('-').replace('_', '-'))}"
+        close = usual if usual in flags else nearest(written.replace("_", "-"), flags)
         hint = f"; did you mean {close}?" if close else ""
         return f"{self._algorithm.name!r} has no flag {written}{hint}"
 

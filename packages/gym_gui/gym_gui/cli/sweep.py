@@ -97,6 +97,7 @@ class Trials(click.ParamType[int]):
 @click.option("--cpus", type=click.FloatRange(min=0), metavar="N", help="CPUs of each run.  [default: 1]")
 @click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="GPUs of each run.  [default: 0]")
 @click.option("--memory-mb", type=click.IntRange(min=16), metavar="MB", help="Memory limit of each run.")
+@click.option("--install-missing", is_flag=True, help="Install what the trials lack before they start.")
 @click.option("--worker", metavar="NAME", help="The worker, when several have the algorithm.")
 @click.option("--name", help="Name of the sweep.")
 @click.option("--tag", "tags", multiple=True, help="A tag of the sweep; may be repeated.")
@@ -286,6 +287,8 @@ def _merged(document: dict[str, Any], options: dict[str, Any], problems: list[st
             problems.append(f"--param {text}: write NAME=RANGE, for example learning_rate=log:1e-5:1e-2")
         ranges[name.strip()] = given.strip()
     values["parameters"] = ranges
+    if options["install_missing"]:
+        values["extras"] = {**(values.get("extras") or {}), "install_missing": True}
     if options["tags"]:
         values["tags"] = [*(values.get("tags") or ()), *options["tags"]]
     resources = {"cpus": options["cpus"], "gpus": options["gpus"], "memory_mb": options["memory_mb"]}

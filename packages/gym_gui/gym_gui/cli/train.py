@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from gym_gui.cli.listing import write_json
 from gym_gui.cli.scripts import OWN, SHELL, UPSTREAM, choose_script, is_script
 from gym_gui.cli.values import Minutes, Seeds, Steps
 from gym_gui.services.run_configs import seed_name
-from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
+from gym_gui.services.trainer.errors import DaemonUnreachable, InvalidConfig, TrainerError
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import run_document, short_id, title_of
 
@@ -215,9 +216,15 @@ def _check(
         in_file = ", or a line `# @total_timesteps: N` in its first 30" if script is not None else ""
         problems.append(f"how long? --total-timesteps N{in_file}")
     if problems:
-        raise click.UsageError(problems[0] if len(problems) == 1 else "\n  ".join(["not yet right:", *problems]), ctx)
+        raise click.UsageError(_in_one_message(problems), ctx)
     seeds = options["seeds"] or [options["seed"] if options["seed"] is not None else default_of(algorithm, "seed")]
+    if spec.checks and len(spec.variants(algorithm.name)) > 1 and script is None:
+        total = options["total_timesteps"]  # else as usual for the one that the daemon chooses
     return Order(spec, algorithm, env_id, tuple(seeds), total, parameters, script)
+
+
+def _in_one_message(problems: Sequence[str]) -> str:
+    return problems[0] if len(problems) == 1 else "\n  ".join(["not yet right:", *problems])
 
 
 def _in_a_sentence(problem: Problem) -> str:
@@ -229,7 +236,8 @@ def _config(order: Order, seed: int | None, options: dict[str, Any]) -> dict[str
     worker_config: dict[str, Any] = {"run_id": "${RUN_ID}", "algo": order.algorithm.name, "env_id": order.env_id}
     if seed is not None:
         worker_config["seed"] = seed
-    worker_config["total_timesteps"] = order.total_timesteps
+    if order.total_timesteps is not None:
+        worker_config["total_timesteps"] = order.total_timesteps
     worker_config["extras"] = dict(order.extras)
     if order.script is not None:
         worker_config["extras"]["script_path"] = order.script.path
@@ -270,16 +278,20 @@ def _queue(client: TrainerClient, order: Order, options: dict[str, Any]) -> list
                 answer = client.submit(config, idempotency_key=seed_key)
             except DaemonUnreachable:
                 answer = client.submit(config, idempotency_key=seed_key)
-        except TrainerError:
+        except TrainerError as error:
             if runs:
                 queued = " ".join(run.run_id for run in runs)
                 say(f"mosaic: {len(runs)} of {len(order.seeds)} runs were queued: {queued}")
+            if isinstance(error, InvalidConfig):
+                raise click.UsageError(_in_one_message([_in_a_sentence(each) for each in error.problems])) from error
             raise
         run = answer.run
         if answer.already_known:
             say(f"this key is known already: {short_id(run.run_id)}")
         elif options["notes"] and run.notes != options["notes"]:
             run = client.update(run.run_id, notes=options["notes"])
+        if run.algo != order.algorithm.name and not runs:
+            say(f"{order.algorithm.name} in {run.env_id} means {run.algo}")
         runs.append(run)
     return runs
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import asyncio
+from dataclasses import asdict, replace
 
 import click
 from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec, nearest
@@ -63,11 +64,16 @@ def algos_command(cli: Cli, /, env_id: str | None, worker: str | None, everythin
         raise click.UsageError(f"there is no worker {worker!r} that can be used; `mosaic workers` lists them")
     pairs = [(spec, algorithm) for spec in specs for algorithm in spec.algorithms]
     if env_id is not None:
-        pairs = _fitting(pairs, env_id)
+        pairs = _with_refusals(cli, pairs, env_id)
+        if as_json and not everything:
+            pairs = [pair for pair in pairs if not pair[1].unavailable]
     if as_json:
         write_json({"worker": spec.name, **asdict(algorithm)} for spec, algorithm in pairs)
         return 0
     unavailable = sum(bool(algorithm.unavailable) for _, algorithm in pairs)
+    refused = [algorithm.unavailable for spec, algorithm in pairs if spec.checks and env_id is not None]
+    if refused and all(refused):
+        say(refused[0])
     if not everything:
         pairs = [pair for pair in pairs if not pair[1].unavailable]
     write_table(
@@ -85,27 +91,39 @@ def algos_command(cli: Cli, /, env_id: str | None, worker: str | None, everythin
     return 0
 
 
-def _fitting(pairs: list[tuple[WorkerSpec, AlgorithmSpec]], env_id: str) -> list[tuple[WorkerSpec, AlgorithmSpec]]:
-    knowing = [(spec, algo) for spec, algo in pairs if spec.environments is None or env_id in spec.environments]
-    if not knowing and ":" not in env_id:
-        names = {name for spec, _ in pairs for name in spec.environments or ()}
+def _with_refusals(
+    cli: Cli, pairs: list[tuple[WorkerSpec, AlgorithmSpec]], env_id: str
+) -> list[tuple[WorkerSpec, AlgorithmSpec]]:
+    """Those that know the environment; where a run with default flags would be refused, with the reason."""
+    knowing = [(spec, algorithm) for spec, algorithm in pairs if spec.knows_environment(env_id)]
+    names = {name for spec, _ in pairs for name in spec.environments or ()}
+    if names and all(spec.environments is None for spec, _ in knowing):
         close = nearest(env_id, names)
         raise click.UsageError(
             f"no worker knows the environment {env_id!r}" + (f"; did you mean {close!r}?" if close else "")
         )
-    from gym_gui.cli.spaces import spaces_of
+    if cli.connect is not None:
+        say(f"the daemon is on another machine; these are all algorithms that might fit {env_id}")
+        return knowing
+    return asyncio.run(_asked(cli, knowing, env_id))
 
-    spaces = spaces_of(env_id)
-    if spaces is None:
-        say(f"the spaces of {env_id} are not known here; these are all algorithms that might fit")
-        return knowing or pairs
-    actions, observations = spaces
-    return [
-        (spec, algo)
-        for spec, algo in knowing
-        if (not algo.action_spaces or actions in algo.action_spaces)
-        and (not algo.observation_spaces or observations in algo.observation_spaces)
-    ]
+
+async def _asked(
+    cli: Cli, pairs: list[tuple[WorkerSpec, AlgorithmSpec]], env_id: str
+) -> list[tuple[WorkerSpec, AlgorithmSpec]]:
+    from gym_gui.services.trainer.check_processes import CheckProcesses
+
+    processes, found = CheckProcesses(cli.home, answer_s=120), []
+    try:
+        for spec, algorithm in pairs:
+            default = algorithm.field("total_timesteps")
+            config = {"algo": algorithm.name, "env_id": env_id, "total_timesteps": default.default if default else 1}
+            answer = await processes.ask(spec, config)
+            why = "; ".join(problem.message for problem in answer.problems)
+            found.append((spec, replace(algorithm, unavailable=algorithm.unavailable or why)))
+    finally:
+        await processes.close()
+    return found
 
 
 def _document(worker: InstalledWorker) -> dict[str, object]:

@@ -16,7 +16,7 @@ from mosaic_wire.paths import Home, find_home
 from cleanrl_worker.requirement_sets.errors import BaseUnfit, SetNotReady, SetsDisagree
 from cleanrl_worker.requirement_sets.joining import join, join_prefix
 from cleanrl_worker.requirement_sets.locks import is_locked
-from cleanrl_worker.requirement_sets.pins import BASE, LISTS, check_agreement, check_known
+from cleanrl_worker.requirement_sets.pins import BASE, LISTS, check_agreement, check_known, describe
 from cleanrl_worker.requirement_sets.plan import READY, Base, Plan, distributions_in, make_plan, python_of
 
 
@@ -52,6 +52,8 @@ class Preflight:
     versions: Mapping[str, str] | None = None
     command: str = ""
     """what a person types to repair it, where that is one command"""
+    missing: tuple[str, ...] = ()
+    """the sets that this command installs"""
 
     @property
     def is_ready(self) -> bool:
@@ -75,7 +77,7 @@ def preflight(home: Home, sets: Iterable[str], *, lists: Path = LISTS, base: Bas
     judged = [(plan, *judge(plan)) for plan in plans]
     broken = [(plan, state, why) for plan, state, why in judged if state is not SetState.READY]
     if broken:
-        return _refusal(home, wanted, broken)
+        return _refusal(home, wanted, broken, lists)
     overlays = [plan for plan in plans if plan.needs_overlay]
     versions = {name: version for plan in plans for name, version in plan.versions().items()}
     if not overlays:
@@ -103,19 +105,23 @@ def interpreter_for(home: Home, sets: Iterable[str], *, lists: Path = LISTS, bas
 
 def install_command(home: Home, sets: Iterable[str]) -> str:
     """The one command that installs these sets, ready to be pasted."""
-    argv = [str(Base.current().python), "-m", "cleanrl_worker.tools.install_extras", "--set", ",".join(sets)]
-    if home.root != find_home().root:
-        argv += ["--home", str(home.root)]
-    return shlex.join(argv)
+    elsewhere = ["--home", str(home.root)] if home.root != find_home().root else []
+    return shlex.join(["mosaic", "extras", "install", *sets, *elsewhere])
 
 
-def _refusal(home: Home, wanted: tuple[str, ...], broken: Sequence[tuple[Plan, SetState, str]]) -> Preflight:
+def _refusal(
+    home: Home, wanted: tuple[str, ...], broken: Sequence[tuple[Plan, SetState, str]], lists: Path
+) -> Preflight:
     _, state, why = broken[0]
     if state is SetState.BASE_LACKS:
         return Preflight(state, why, wanted)
-    command = install_command(home, [plan.name for plan, _, _ in broken])
+    names = [plan.name for plan, _, _ in broken]
+    command = install_command(home, names)
     said = "; ".join(f"requirement set {plan.name!r} is {why}" for plan, _, why in broken)
-    return Preflight(state, f"{said}. Install: {command}", wanted, command=command)
+    size = sum(describe(name, lists).size_mb for name in names)
+    return Preflight(
+        state, f"{said}. Install: {command} (about {size} MB)", wanted, command=command, missing=tuple(names)
+    )
 
 
 def judge(plan: Plan) -> tuple[SetState, str]:

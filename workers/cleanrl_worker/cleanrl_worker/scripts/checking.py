@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from mosaic_wire.errors import Problem
@@ -13,12 +12,12 @@ from mosaic_wire.paths import Home, RunFolder
 from mosaic_wire.worker_spec import WorkerSpec, check_algorithm_choice
 
 from cleanrl_worker.config import CleanRLWorkerConfig
-from cleanrl_worker.needs import UPSTREAM_MEMORY, estimate, free_disk_bytes, free_memory_bytes
+from cleanrl_worker.needs import UPSTREAM_MEMORY, Needs, estimate
 from cleanrl_worker.network import why_unreachable
 from cleanrl_worker.no_progress import policy_problems
-from cleanrl_worker.preflight import Preflight
+from cleanrl_worker.preflight import FREE, Memory, Preflight, check_room, missing_set_problems
 from cleanrl_worker.requirement_sets import preflight as preflight_sets
-from cleanrl_worker.requirement_sets.errors import RequirementSetError
+from cleanrl_worker.requirement_sets.errors import RequirementSetError, SetNotReady
 from cleanrl_worker.scripts.choice import ScriptChoice
 from cleanrl_worker.scripts.reading import SAME_AS, Script
 
@@ -59,8 +58,9 @@ def values_for(script: Script, config: CleanRLWorkerConfig) -> dict[str, Any]:
 
 
 def check_script(
-    config: CleanRLWorkerConfig, choice: ScriptChoice, spec: WorkerSpec, folder: RunFolder, home: Home
-) -> Preflight:
+    config: CleanRLWorkerConfig, choice: ScriptChoice, spec: WorkerSpec, folder: RunFolder, home: Home, *,
+    may_install: bool = False, memory: Memory = FREE,
+) -> Preflight:  # fmt: skip
     """Everything that is wrong, which interpreter would run it, and what it will take."""
     script = choice.script
     values = values_for(script, config)
@@ -82,9 +82,13 @@ def check_script(
         found.python = choice.interpreter(home, found.sets)
         answer = preflight_sets(home, found.sets)
         found.versions = answer.versions or {}
+    except SetNotReady as error:
+        found.missing_sets = found.sets
+        found.problems += missing_set_problems(config.extras, str(error), may_install=may_install)
     except RequirementSetError as error:
         found.problems.append(Problem("extras.requirements", str(error)))
-    _check_room(config, choice, values, spec, folder, found)
+    found.needs = _needs(choice, values, spec)
+    check_room(found.needs, folder, found, memory)
     return found
 
 
@@ -141,16 +145,8 @@ def why_no_upload(
     return None if reason is None else f"cannot upload: {reason}. {kept}"
 
 
-def _check_room(
-    config: CleanRLWorkerConfig, choice: ScriptChoice, values: Mapping[str, Any], spec: WorkerSpec, folder: RunFolder,
-    found: Preflight,
-) -> None:  # fmt: skip
+def _needs(choice: ScriptChoice, values: Mapping[str, Any], spec: WorkerSpec) -> Needs:
     script = choice.script
     everything = {known.field.name: known.field.default for known in script.parameters} | dict(values)
     declared = {"MEMORY": UPSTREAM_MEMORY.get(script.name, {}) if choice.checkout is not None else {}}
-    found.needs = estimate(declared, everything, None, process_mb=spec.capabilities.estimated_memory_mb)
-    if (wrong := found.needs.memory_problem(free_memory_bytes())) is not None:
-        found.problems.append(Problem("memory", wrong))
-    place: Path = folder.root
-    if (wrong := found.needs.disk_problem(free_disk_bytes(place), place)) is not None:
-        found.problems.append(Problem("disk", wrong))
+    return estimate(declared, everything, None, process_mb=spec.capabilities.estimated_memory_mb)

@@ -20,12 +20,8 @@ MOST_RUNS = 2_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 _OWN_FIELDS = ("env_id", "seed", "total_timesteps")
 """Parameters that a benchmark says in its own way"""
-_SEEN_AS_THEY_ARE = ("vector", "image")
-"""Observations of other kinds are turned into one of these before an algorithm sees them"""
 
 Choice = tuple[WorkerSpec, AlgorithmSpec]
-Spaces = tuple[str, str]
-"""Kinds of actions and observations, such as ("discrete", "vector"); empty: not known"""
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,6 @@ class BenchPlan:
     name: str
     cells: tuple[Cell, ...] = ()
     """The first seed of every combination first: a benchmark that is cut short has the same seeds of all"""
-    misfits: tuple[Misfit, ...] = ()
     problems: tuple[str, ...] = field(default=())
     """What is wrong with the order; with any, nothing is to be queued"""
 
@@ -125,11 +120,10 @@ def make_plan(
     *,
     total_timesteps: int | None = None,
     settings: Sequence[Setting] = (),
-    spaces: Mapping[str, Spaces] | None = None,
     name: str = "",
     scripts: Mapping[str, tuple[str, str]] | None = None,
 ) -> BenchPlan:
-    """The grid; `spaces` of those environments that somebody could look at."""
+    """The grid; which algorithm cannot play which environment, the daemon tells when it is queued."""
     problems: list[str] = []
     parameters = {algo.name: _parameters(algo, settings, problems) for _, algo in choices}
     problems += _unused(settings, [algorithm for _, algorithm in choices])
@@ -137,30 +131,19 @@ def make_plan(
     problems += [
         f"how long? {algo} has no usual number of steps: --total-timesteps N" for algo in steps if not steps[algo]
     ]
-    misfits: list[Misfit] = []
-    fitting: list[tuple[Choice, str]] = []
-    for env_id in env_ids:
-        unknown = [wrong for choice in choices if (wrong := _unknown(choice, env_id))]
-        problems += dict.fromkeys(unknown)
-        for choice in choices:
-            reason = why_not(choice[1], env_id, (spaces or {}).get(env_id, ("", "")))
-            if reason:
-                misfits.append(Misfit(choice[1].name, env_id, reason))
-            else:
-                fitting.append((choice, env_id))
-    if not problems and not fitting:
-        problems.append("none of these algorithms can play any of these environments")
-    if len(fitting) * len(seeds) > MOST_RUNS:
-        problems.append(f"{len(fitting) * len(seeds):,} runs at once are too many; a benchmark has up to {MOST_RUNS:,}")
+    pairs = [(choice, env_id) for env_id in env_ids for choice in choices]
+    problems += dict.fromkeys(wrong for choice, env_id in pairs if (wrong := _unknown(choice, env_id)))
+    if len(pairs) * len(seeds) > MOST_RUNS:
+        problems.append(f"{len(pairs) * len(seeds):,} runs at once are too many; a benchmark has up to {MOST_RUNS:,}")
     cells = () if problems else tuple(
         Cell(
             spec.name, spec.module, algo.name, env_id, seed, int(steps[algo.name] or 0), parameters[algo.name],
             (scripts or {}).get(algo.name, ()),
         )
         for seed in seeds
-        for (spec, algo), env_id in fitting
+        for (spec, algo), env_id in pairs
     )  # fmt: skip
-    return BenchPlan(name or default_name(choices, env_ids, steps, settings), cells, tuple(misfits), tuple(problems))
+    return BenchPlan(name or default_name(choices, env_ids, steps, settings), cells, tuple(problems))
 
 
 def default_name(
@@ -173,20 +156,6 @@ def default_name(
     stems = [re.sub(r"(NoFrameskip|Deterministic)?-v\d+$", "", env_id.rpartition("/")[2]) for env_id in env_ids]
     words = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join([*algos, *dict.fromkeys(stems)]))
     return f"{words[:40].strip('-._') or 'bench'}-{digest}"
-
-
-def why_not(algorithm: AlgorithmSpec, env_id: str, spaces: Spaces) -> str:
-    """Why an algorithm cannot play an environment; empty when it can, or nobody knows."""
-    actions, observations = spaces
-    if actions and algorithm.action_spaces and actions not in algorithm.action_spaces:
-        return (
-            f"{algorithm.name} needs {_either(algorithm.action_spaces)} actions; those of {env_id} are {_word(actions)}"
-        )
-    known = observations in _SEEN_AS_THEY_ARE
-    if known and algorithm.observation_spaces and observations not in algorithm.observation_spaces:
-        wanted = _either(algorithm.observation_spaces)
-        return f"{algorithm.name} needs {wanted} observations; those of {env_id} are {_word(observations)}s"
-    return ""
 
 
 def config_of(
@@ -255,11 +224,3 @@ def _unknown(choice: Choice, env_id: str) -> str:
 def _default(algorithm: AlgorithmSpec, name: str) -> int | None:
     known = algorithm.field(name)
     return known.default if known is not None and isinstance(known.default, int) else None
-
-
-def _either(kinds: Iterable[str]) -> str:
-    return " or ".join(map(_word, kinds))
-
-
-def _word(kind: str) -> str:
-    return kind.replace("_", "-")

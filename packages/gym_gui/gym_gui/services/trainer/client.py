@@ -53,6 +53,8 @@ T = TypeVar("T")
 _CHUNK_BYTES = 1 << 20
 WITHOUT_TRAINING = ("policy_eval", "interactive")
 """Modes of runs that play a policy or a game"""
+_SUBMISSION_S = 30.0
+"""The worker checks a config before it is queued; the first time its process has to start"""
 _MIN_SUFFIX = 4
 """Ids of one day begin alike, so people also abbreviate from the end; fewer characters would hit by chance."""
 _CHANNEL_OPTIONS = [
@@ -143,7 +145,8 @@ class TrainerClient:
     def submit(self, config: Mapping[str, Any] | str, *, idempotency_key: str = "") -> pb.SubmitRunResponse:
         """Queue a run; with a key that is known already, the run of that key is returned."""
         text = config if isinstance(config, str) else json.dumps(config)
-        return self._call(self._stub.SubmitRun, pb.SubmitRunRequest(config_json=text, idempotency_key=idempotency_key))
+        request = pb.SubmitRunRequest(config_json=text, idempotency_key=idempotency_key)
+        return self._call(self._stub.SubmitRun, request, timeout_s=max(_SUBMISSION_S, self.timeout_s))
 
     def get(self, run_id: str) -> pb.Run:
         return self._call(self._stub.GetRun, pb.RunRequest(run_id=run_id))
@@ -292,7 +295,7 @@ class TrainerClient:
             checkpoint=checkpoint,
             idempotency_key=idempotency_key,
         )
-        return self._call(self._stub.ResumeRun, request)
+        return self._call(self._stub.ResumeRun, request, timeout_s=max(_SUBMISSION_S, self.timeout_s))
 
     def update(
         self,

@@ -34,6 +34,8 @@ from gym_gui.services.trainer import archives
 from gym_gui.services.trainer.auth import TokenInterceptor
 from gym_gui.services.trainer.capacity import CapacityGuard
 from gym_gui.services.trainer.catalog import WorkerCatalog
+from gym_gui.services.trainer.check_processes import CheckProcesses
+from gym_gui.services.trainer.checking import ConfigChecks
 from gym_gui.services.trainer.dispatcher import TrainerDispatcher
 from gym_gui.services.trainer.errors import HomeInUse, ListenFailed, RegistryUnwritable, TrainerError
 from gym_gui.services.trainer.executors.local import LocalExecutor
@@ -196,11 +198,13 @@ async def _serve_journal(
         settings=settings,
         grpc_target=f"unix:{home.socket}",
     )
+    processes = CheckProcesses(home)
     trainer = Trainer(
         home,
         journal=journal,
         dispatcher=dispatcher,
         catalog=catalog,
+        checks=ConfigChecks(home, catalog=catalog, ledger=ledger, settings=settings, processes=processes),
         metrics=metrics,
         telemetry=telemetry,
         secret_store=secret_store,
@@ -227,6 +231,7 @@ async def _serve_journal(
         logger.info("stopping; %d runs go on without a daemon", len(dispatcher.supervisors))
         home.daemon_record.unlink(missing_ok=True)
         await server.stop(grace=1)
+        await processes.close()
         await dispatcher.stop()
         await metrics.close()
         telemetry.close()

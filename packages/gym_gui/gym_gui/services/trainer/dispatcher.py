@@ -229,10 +229,6 @@ class TrainerDispatcher:
         promised_mb = sum(each.memory_mb or self._estimate_mb(each) for each in starting)
         return self._guard.shortage(request_of(record), self._estimate_mb(record), promised_memory_mb=promised_mb)
 
-    def impossible(self, record: RunRecord) -> str | None:
-        """Why this machine can never run it, or None."""
-        return self._ledger.impossible(request_of(record))
-
     # ------------------------------------------------------------------ launching
 
     async def _launch_and_supervise(self, record: RunRecord, reservation: Reservation) -> None:
@@ -474,11 +470,6 @@ class TrainerDispatcher:
         )
         self.enqueue(again)
         return again
-
-    async def refuse_impossible(self, record: RunRecord, reason: str) -> RunRecord:
-        """An accepted run that this machine can never start ends at once, with the reason."""
-        await self._fault_without_process(record, reason)
-        return await self._journal.read(self._journal.registry.get, record.run_id)
 
     # ------------------------------------------------------------------ after a restart
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from mosaic_wire.errors import Problem
+
 from gym_gui.services.trainer.gpu import Gpu, GPUAllocator
 
 _ROUNDING = 1e-9
@@ -61,20 +63,26 @@ class ResourceLedger:
         self._held: dict[str, Reservation] = {}
         self._gpus = GPUAllocator(inventory.gpus)
 
+    def lacking(self, request: ResourceRequest) -> list[Problem]:
+        """What of the request this machine can never meet."""
+        have = self.inventory
+        lacking: list[Problem] = []
+        if request.cpus > have.cpus + _ROUNDING:
+            said = f"needs {_count(request.cpus, 'CPU')}, this machine has {have.cpus:g} for runs"
+            lacking.append(Problem("resources.cpus", said))
+        if request.memory_mb is not None and request.memory_mb > have.memory_mb:
+            said = f"needs {request.memory_mb} MB of memory, this machine has {have.memory_mb} MB for runs"
+            lacking.append(Problem("resources.memory_mb", said))
+        if request.gpus_mandatory > len(have.gpus):
+            said = f"needs {_count(request.gpus_mandatory, 'GPU')}, this machine has {len(have.gpus) or 'none'}"
+            lacking.append(Problem("resources.gpus", said))
+        return lacking
+
     def impossible(self, request: ResourceRequest) -> str | None:
         """Say why this machine can never meet the request, or None when it can."""
-        have = self.inventory
-        lacking: list[str] = []
-        if request.cpus > have.cpus + _ROUNDING:
-            lacking.append(f"needs {_count(request.cpus, 'CPU')}, this machine has {have.cpus:g} for runs")
-        if request.memory_mb is not None and request.memory_mb > have.memory_mb:
-            lacking.append(f"needs {request.memory_mb} MB of memory, this machine has {have.memory_mb} MB for runs")
-        if request.gpus_mandatory > len(have.gpus):
-            have_gpus = len(have.gpus) or "none"
-            lacking.append(f"needs {_count(request.gpus_mandatory, 'GPU')}, this machine has {have_gpus}")
-        if not lacking:
-            return None
-        return "; ".join(lacking) + "; ask for less under `resources`, or run it on a larger machine"
+        lacking = [problem.message for problem in self.lacking(request)]
+        cure = "ask for less under `resources`, or run it on a larger machine"
+        return "; ".join([*lacking, cure]) if lacking else None
 
     def reserve(self, run_id: str, request: ResourceRequest) -> Reservation | str:
         """Reserve everything the request needs, or nothing and say what is missing."""

@@ -28,6 +28,7 @@ from gym_gui.services.telemetry.hub import Receipt, TelemetryAsyncHub
 from gym_gui.services.telemetry.store import Kind
 from gym_gui.services.trainer import archives
 from gym_gui.services.trainer.catalog import WorkerCatalog
+from gym_gui.services.trainer.checking import ConfigChecks
 from gym_gui.services.trainer.dispatcher import TrainerDispatcher
 from gym_gui.services.trainer.errors import (
     InvalidConfig,
@@ -48,7 +49,6 @@ from gym_gui.services.trainer.run_files import delete_run_files, size_of_run
 from gym_gui.services.trainer.run_supervisor import RunSupervisor
 from gym_gui.services.trainer.secrets import SecretStore, split_secrets
 from gym_gui.services.trainer.tokens import digest, new_token
-from gym_gui.services.trainer.validation.custom_scripts import script_folders, script_problems
 from gym_gui.services.trainer.validation.train_config import (
     RunIdentity,
     expand,
@@ -75,6 +75,7 @@ class Trainer:
         journal: Journal,
         dispatcher: TrainerDispatcher,
         catalog: WorkerCatalog,
+        checks: ConfigChecks,
         metrics: MetricHub,
         telemetry: TelemetryAsyncHub,
         secret_store: SecretStore,
@@ -82,7 +83,7 @@ class Trainer:
         settings: Settings,
     ) -> None:
         self.home, self.journal, self.dispatcher, self.catalog = home, journal, dispatcher, catalog
-        self.metrics, self.telemetry = metrics, telemetry
+        self._checks, self.metrics, self.telemetry = checks, metrics, telemetry
         self.settings = settings
         self._secret_store, self._user_secrets = secret_store, user_secrets
 
@@ -102,7 +103,7 @@ class Trainer:
                 if submitter is not None:
                     check_is_own(submitter.run_id, known)
                 return known, True
-        config = await asyncio.to_thread(self._validated, config_json)
+        config = await self._checks.accept(config_json)
         if submitter is None:
             return await self._accept(config, idempotency_key, await self._parent_of(config))
         return await self._accept_child(config, idempotency_key, submitter)
@@ -152,16 +153,8 @@ class Trainer:
             entry = await asyncio.to_thread(self._checkpoint_of, record, f"checkpoints/{chosen.name}")
         except (RunNotFound, NotPossibleNow):
             return None  # whether it can be used at all, the worker tells
+        await asyncio.to_thread(self._require_more_to_train, record, entry, identity_of(config).total_timesteps)
         return Parent(run_id, entry.step, entry.sha256)
-
-    def _validated(self, config_json: str) -> TrainRunConfig:
-        config = validate_train_run_config(
-            config_json, workers=self.catalog.get, worker_names=self.catalog.names(), scripts=self.catalog.script
-        )
-        folders = script_folders(self.home, self.settings.custom_scripts)
-        if problems := script_problems(identity_of(config).extras, folders):
-            raise InvalidConfig(problems)
-        return config
 
     async def _accept(
         self, config: TrainRunConfig, idempotency_key: str, parent: Parent | None = None, *, submitted_by: str = ""
@@ -177,8 +170,6 @@ class Trainer:
         if known:  # two clients with the same key at the same time: the other one was first
             await asyncio.to_thread(self._forget_config, run_id)
             return record, True
-        if (reason := self.dispatcher.impossible(record)) is not None:
-            return await self.dispatcher.refuse_impossible(record, reason), False
         self.dispatcher.enqueue(record)
         return record, False
 
@@ -269,6 +260,7 @@ class Trainer:
             if known is not None:
                 return known
         config, parent = await asyncio.to_thread(self._child_config, record, additional_timesteps, checkpoint)
+        await self._checks.check(config)
         child, _ = await self._accept(config, idempotency_key, parent)
         return child
 
@@ -290,14 +282,25 @@ class Trainer:
         total = worker["config"].get("total_timesteps") or record.total
         if additional_timesteps < 0:
             raise NotPossibleNow(f"cannot extend by {additional_timesteps} timesteps; give a positive number")
-        if additional_timesteps == 0 and entry.step >= total:
-            raise NotPossibleNow(
-                f"run {record.run_id} has trained all of its {total} timesteps; say how many more: "
-                f"`mosaic extend {record.run_id} --timesteps N`"
-            )
-        worker["config"]["total_timesteps"] = max(total, entry.step) + additional_timesteps
+        wanted = max(total, entry.step) + additional_timesteps
+        self._require_more_to_train(record, entry, wanted)
+        worker["config"]["total_timesteps"] = wanted
         config = validate_train_run_config(document, workers=self.catalog.get, scripts=self.catalog.script)
         return config, Parent(record.run_id, entry.step, entry.sha256)
+
+    def _require_more_to_train(self, record: RunRecord, entry: CheckpointEntry, total: int) -> None:
+        try:  # as it was submitted: while it trains, its worker may tell of whole batches only
+            config = read_json_object(self.home.config_file(record.run_id))["metadata"]["worker"]["config"]
+            planned = int(config["total_timesteps"])
+        except (OSError, ValueError, KeyError, TypeError):
+            planned = record.total
+        # Whole batches may end short of the total; a sweep may have run out of time before its last trial.
+        is_done = record.outcome is RunOutcome.COMPLETED and entry.step >= record.step and total <= planned
+        if entry.step >= total or (is_done and not self._submits_runs(record.worker_type)):
+            raise NotPossibleNow(
+                f"run {record.run_id} has trained all of its {total} timesteps (it ended at {record.step}); "
+                f"say how many more: `mosaic extend {record.run_id} --timesteps N`"
+            )
 
     def _checkpoint_of(self, record: RunRecord, wanted: str) -> CheckpointEntry:
         folder = self.home.run_folder(record.run_id)

@@ -106,7 +106,7 @@ def _resume(run: pb.Run) -> str:
         return _t("It is being cancelled.") if "cancelling" in run.flags else ""
     if not _is_over(run):
         return _t("It is {0}; only a paused or ended run can be resumed.").format(state_of(run))
-    if run.total > 0 and run.step >= run.total:
+    if (run.total > 0 and run.step >= run.total) or (run.outcome == "completed" and not _can(run, "submits_runs")):
         return _t("It has trained all of its steps. “Extend” trains it longer.")
     return _continue(run)
 

@@ -251,9 +251,9 @@ class CleanRlResumeForm(RunForm):
 
     # ------------------------------------------------------------------ another machine
 
-    def submit(self) -> None:
+    def submit(self, *, install_missing: bool = False) -> None:
         if self.home is not None or self.run is None:
-            super().submit()
+            super().submit(install_missing=install_missing)
             return
         if self.fields.problems():
             return

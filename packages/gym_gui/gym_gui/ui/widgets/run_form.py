@@ -188,7 +188,7 @@ class RunForm(QDialog):
             hint = self.tr(" Did you mean {name}?").format(name=problem.suggestion) if problem.suggestion else ""
             place = place_of(problem, tuple(self.field_names()))
             text = f"{problem.message}.{hint}" if hint else problem.message
-            where = text if place else f"{problem.path}: {text}"
+            where = text if place or _can_install(problem) else f"{problem.path}: {text}"
             found[place] = f"{found[place]}\n{where}" if place in found else where
         return found
 
@@ -204,14 +204,15 @@ class RunForm(QDialog):
         self._say_problems(problems)
         return False
 
-    def _say_problems(self, problems: Mapping[str, str]) -> None:
+    def _say_problems(self, problems: Mapping[str, str], *, can_install: bool = False) -> None:
         fields = [name for name in problems if name]
         words = []
         if fields:
             words.append(self.tr("Please look at: {fields}").format(fields=", ".join(map(self._label_of, fields))))
         if "" in problems:
             words.append(problems[""])
-        self.banner.say("\n".join(words), "bad")
+        action = self.tr("Install and start") if can_install else ""
+        self.banner.say("\n".join(words), "bad", action=action, on_action=lambda: self.submit(install_missing=True))
         if fields and (widget := self.findChild(QWidget, fields[0])) is not None:
             widget.setFocus(Qt.FocusReason.OtherFocusReason)
 
@@ -219,11 +220,14 @@ class RunForm(QDialog):
         widget = self.findChild(QWidget, name)
         return (widget.accessibleName() if widget is not None else "") or name
 
-    def submit(self) -> None:
+    def submit(self, *, install_missing: bool = False) -> None:
         """Check, then queue a run for each config; the form closes when the daemon has taken them."""
         if self._is_sending or not self.check():
             return
         configs = self.configs()
+        if install_missing:  # the daemon does it before the run starts
+            for config in configs:
+                config["metadata"]["worker"]["config"].setdefault("extras", {})["install_missing"] = True
         # One key for as long as the form says the same: an answer that was lost does not make two runs.
         text = json.dumps(configs, sort_keys=True)
         if self._key.partition(":")[2] != text:
@@ -245,14 +249,15 @@ class RunForm(QDialog):
             return
         if ids:
             self.submitted.emit(ids)
-        problems = self._placed(error.problems) if isinstance(error, InvalidConfig) else {"": str(error)}
+        told = error.problems if isinstance(error, InvalidConfig) else ()
+        problems = self._placed(told) if told else {"": str(error)}
         for name, text in problems.items():
             if name:
                 self.show_problem(name, text)
         if ids:
             problems = {**problems, "": self.tr("{count} of the runs were queued before this: {why}").format(
                 count=len(ids), why=problems.get("", ""))}  # fmt: skip
-        self._say_problems(problems)
+        self._say_problems(problems, can_install=any(map(_can_install, told)))
 
     def finish(self, run_ids: tuple[str, ...]) -> None:
         """The daemon has them all."""
@@ -417,6 +422,10 @@ class RunForm(QDialog):
             if last is not None:
                 QWidget.setTabOrder(last, button)
             last = button
+
+
+def _can_install(problem: Problem) -> bool:
+    return problem.path.endswith(".extras.install_missing")
 
 
 def _queue(

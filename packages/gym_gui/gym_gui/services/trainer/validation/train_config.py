@@ -41,7 +41,7 @@ from gym_gui.services.trainer.validation.worker_part import (
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["RunIdentity", "expand", "identity_of", "read_config_text", "validate_train_run_config"]
+__all__ = ["RunIdentity", "expand", "identity_of", "presentable", "read_config_text", "validate_train_run_config"]
 
 _MAX_PROBLEMS = 100
 _SUBMITTER_RETRIES = 20
@@ -147,7 +147,7 @@ def _validate(
             spec = script.added_to(spec) if script is not None else None
         problems += check_worker_config(worker_config, spec) + _contradictions(raw, worker_config)
     if problems or config is None:
-        raise InvalidConfig(_presentable(problems, raw))
+        raise InvalidConfig(presentable(problems, raw))
     return _canonical(_with_defaults(config, raw, spec), spec, script, clock)
 
 
@@ -264,7 +264,7 @@ def _object_at(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _presentable(problems: list[Problem], raw: Mapping[str, Any]) -> list[Problem]:
+def presentable(problems: list[Problem], raw: Mapping[str, Any]) -> list[Problem]:
     """Bounded, without secrets, each once."""
     secrets = sorted(secret_values(raw), key=len, reverse=True)
     shown = []

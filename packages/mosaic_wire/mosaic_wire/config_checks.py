@@ -1,0 +1,61 @@
+"""`--check`: a worker tells what is wrong with configs before they are queued.
+
+The process reads one worker config a line from standard input, as JSON, and writes one answer a line. It is kept for
+many configs, so that only the first one waits for its start, and ends with its standard input. A worker that has it
+says so in its description (`checks`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mosaic_wire.errors import ConfigProblems, Problem
+
+
+@dataclass(frozen=True)
+class CheckAnswer:
+    """What a dry run of one config would find."""
+
+    problems: Sequence[Problem] = ()
+    fits: bool | None = None
+    """Whether the algorithm can play the environment; None: that could not be found out"""
+    missing_sets: Sequence[str] = ()
+    """Requirement sets that have to be installed first; a problem unless `extras.install_missing` asks for it"""
+    runs: Sequence[Mapping[str, Any]] = ()
+    """Run configs such as the worker would submit itself, to be checked as well"""
+    varied: Sequence[str] = ()
+    """Parameters that are different in each of these runs"""
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> CheckAnswer:
+        problems = [
+            Problem(str(each["path"]), str(each["message"]), each["suggestion"]) for each in document["problems"]
+        ]
+        return cls(problems, **{key: document[key] for key in ("fits", "missing_sets", "runs", "varied")})
+
+
+def serve_checks(check: Callable[[Mapping[str, Any]], CheckAnswer]) -> int:
+    """Answer until standard input ends; return the exit code."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print must not come between the answers
+    with answers:
+        for line in sys.stdin:
+            answers.write(json.dumps(_answer(check, line)) + "\n")
+            answers.flush()
+    return 0
+
+
+def _answer(check: Callable[[Mapping[str, Any]], CheckAnswer], line: str) -> dict[str, Any]:
+    try:
+        answer = check(json.loads(line))
+    except ConfigProblems as error:
+        answer = CheckAnswer(error.problems)
+    except Exception as error:  # noqa: BLE001 - the process boundary: a check that fails must not refuse a run
+        return {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+    return {"ok": not answer.problems, **asdict(answer)}
