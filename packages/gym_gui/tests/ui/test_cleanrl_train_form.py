@@ -462,3 +462,32 @@ def test_a_problem_told_by_others_goes_when_it_is_checked_again(opened) -> None:
     assert form.configs()[0]["metadata"]["worker"]["config"]["extras"]["algo_params"] == {"num_minibatches": 2}
     assert form.check()
     form.close()
+
+
+def test_a_rule_between_fields_is_refused_beside_its_field(qtbot, opened, window_daemon: RunningDaemon) -> None:
+    form = opened()
+    before = run_count(window_daemon)
+    form.parameters.row("num_minibatches").editor.widget.setText("3")
+    form.submit_button.click()
+    qtbot.waitUntil(lambda: form.findChild(QLabel, "num_minibatches_problem") is not None, timeout=60_000)
+    assert "does not divide the batch" in form.findChild(QLabel, "num_minibatches_problem").text()
+    assert "num_minibatches" in form.banner.text
+    assert run_count(window_daemon) == before
+    form.close()
+
+
+def test_a_missing_set_is_offered_in_the_form(qtbot, opened, window_daemon: RunningDaemon) -> None:
+    form = opened()
+    before = run_count(window_daemon)
+    form.core.set_values({"env_id": "LunarLander-v3"})
+    form.submit_button.click()
+    qtbot.waitUntil(lambda: "mosaic extras install box2d (about 50 MB)" in form.banner.text, timeout=60_000)
+    assert "metadata" not in form.banner.text
+    assert run_count(window_daemon) == before
+    offer = form.findChild(QPushButton, "banner_action")
+    assert offer.text() == "Install and start"
+    with qtbot.waitSignal(form.submitted, timeout=60_000) as submitted:
+        offer.click()
+    run = window_daemon.client.cancel(submitted.args[0][0])
+    assert json.loads(run.extras_json)["install_missing"] is True
+    window_daemon.wait_for(run.run_id)

@@ -97,7 +97,7 @@ class ConfigChecks:
         problems += [Problem(_place(each.path), each.message, each.suggestion) for each in answer.problems]
         for run in answer.runs:
             problems += await self._problems_of_run(run, answer.varied)
-        return presentable(problems, config.to_json()), answer
+        return presentable(problems, config.to_json()) if problems else [], answer
 
     async def _problems_of_run(self, run: Mapping[str, Any], varied: Sequence[str]) -> list[Problem]:
         """What is wrong with a run that a worker would submit, whatever the parameters that vary are."""
