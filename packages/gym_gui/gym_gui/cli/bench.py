@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gym_gui.services.analytics.bench_figures import Held
     from gym_gui.services.analytics.bench_markdown import Bench
-    from gym_gui.services.analytics.bench_plan import BenchPlan
+    from gym_gui.services.analytics.bench_plan import BenchPlan, Choice
     from gym_gui.services.analytics.comparison import Comparison
     from gym_gui.services.trainer.client import TrainerClient
 

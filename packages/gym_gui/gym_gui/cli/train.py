@@ -218,8 +218,6 @@ def _check(
     if problems:
         raise click.UsageError(_in_one_message(problems), ctx)
     seeds = options["seeds"] or [options["seed"] if options["seed"] is not None else default_of(algorithm, "seed")]
-    if spec.checks and len(spec.variants(algorithm.name)) > 1 and script is None:
-        total = options["total_timesteps"]  # else as usual for the one that the daemon chooses
     return Order(spec, algorithm, env_id, tuple(seeds), total, parameters, script)
 
 
@@ -236,7 +234,8 @@ def _config(order: Order, seed: int | None, options: dict[str, Any]) -> dict[str
     worker_config: dict[str, Any] = {"run_id": "${RUN_ID}", "algo": order.algorithm.name, "env_id": order.env_id}
     if seed is not None:
         worker_config["seed"] = seed
-    if order.total_timesteps is not None:
+    is_clear = order.script is not None or not order.spec.checks or len(order.spec.variants(order.algorithm.name)) < 2
+    if options["total_timesteps"] or is_clear:  # else as usual for the algorithm that the daemon chooses
         worker_config["total_timesteps"] = order.total_timesteps
     worker_config["extras"] = dict(order.extras)
     if order.script is not None:
