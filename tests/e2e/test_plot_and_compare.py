@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,9 @@ from gym_gui.services.analytics.curves import Axis, load_curves
 from gym_gui.services.run_configs import evaluation_config
 from gym_gui.testing import RunningDaemon
 from mosaic_wire import env
-from mosaic_wire.paths import Home
+from mosaic_wire.event_files import EventFolderReader
+from mosaic_wire.manifest import AnalyticsManifest
+from mosaic_wire.paths import Home, RunFolder
 from mosaic_wire.proto import trainer_pb2 as pb
 from PIL import Image
 
@@ -204,6 +208,30 @@ def test_a_home_with_many_kinds_of_runs_is_drawn_by_what_changes_learning(mosaic
     assert not [str(each.message) for each in recwarn if "layout" in str(each.message)]
     for run in ended:
         daemon.client.delete(run.run_id)
+
+
+def test_every_hyperparameter_checkpoint_and_video_is_listed(mosaic, runs, tmp_path):
+    """Also those that were left to their defaults, and those that follow from others."""
+    expected = {"learning_rate": 1e-3, "gamma": 0.99, "batch_size": 512, "minibatch_size": 128, "num_iterations": 16}
+    out = mosaic("show", runs[0].run_id, "--json")[1]
+    (document,) = json.loads(out)
+    assert expected.items() <= document["hyperparameters"].items()
+    (checkpoint,) = document["checkpoints"]
+    assert (checkpoint["path"], checkpoint["step"], checkpoint["kind"]) == ("checkpoints/step-8192", 8192, "last")
+    assert document["videos"] == []
+    out = mosaic("show", runs[0].run_id)[1]
+    assert "batch_size: 512" in out
+    assert "step 8,192  last  checkpoints/step-8192" in out
+    manifest = AnalyticsManifest.read(RunFolder(Path(runs[0].run_dir)).manifest)
+    assert manifest.hyperparameters == document["hyperparameters"]
+    reader = EventFolderReader(RunFolder(Path(runs[0].run_dir)).tensorboard, texts=True)
+    (table,) = [text.text for batch in reader.read() for text in batch.texts]
+    assert "|batch_size|512|" in table
+    page = tmp_path / "one.html"
+    assert mosaic("report", runs[0].run_id, "--no-baseline", "--out", str(page))[0] == 0
+    shown = re.sub(r"<[^>]+>", " ", page.read_text())
+    assert re.search(r"minibatch_size\s+128", shown)
+    assert "checkpoints/step-8192" in shown
 
 
 def test_the_baseline_is_what_a_random_policy_gets_and_another_environment_has_another(daemon, runs, monkeypatch):

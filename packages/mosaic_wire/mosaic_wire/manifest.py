@@ -65,6 +65,8 @@ class AnalyticsManifest:
     notes: str = ""
     requirements: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    """Every one with the value that training uses: given, default or computed; empty until it is known"""
     evaluation: Mapping[str, Any] | None = None
     parent: Mapping[str, Any] | None = None
     argv: tuple[str, ...] = ()
@@ -102,6 +104,7 @@ class AnalyticsManifest:
             "notes": self.notes,
             "requirements": list(self.requirements),
             "versions": dict(self.versions),
+            "hyperparameters": dict(self.hyperparameters),
             "evaluation": self.evaluation,
             "parent": self.parent,
             "argv": list(self.argv),
@@ -147,7 +150,7 @@ _PLAIN_KEYS: Mapping[str, type] = {
          "wandb_run_path", "optuna_db_path", "policy", "notes", "finalised_by"),
         str,
     ),
-    **dict.fromkeys(("versions", "evaluation", "parent", "host"), dict),
+    **dict.fromkeys(("versions", "hyperparameters", "evaluation", "parent", "host"), dict),
     "seed": int,
 }  # fmt: skip
 

@@ -49,6 +49,7 @@ def build_manifest(
         notes=str(config.extras.get("notes") or ""),
         requirements=tuple(requirements),
         versions=versions_of(from_sets=versions),
+        hyperparameters=earlier.hyperparameters if earlier is not None else {},
         parent=_parent(config) or (earlier.parent if earlier is not None else None),
         argv=tuple(argv),
         host=describe_machine(threads=threads),

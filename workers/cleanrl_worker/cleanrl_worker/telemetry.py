@@ -11,6 +11,7 @@ from typing import Any
 
 from mosaic_wire.lifecycle import LifecycleKind
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
+from mosaic_wire.redaction import redact_document
 from mosaic_wire.run_artefacts import artefacts_of
 from mosaic_wire.session import WorkerSession
 
@@ -56,7 +57,7 @@ class LifecycleEmitter:
                 self.ending = facts
                 if facts.get("evaluation"):
                     self._change_manifest(evaluation=facts["evaluation"])
-            case "policy" | "video" | "versions" | "wandb" | "note" as kind:
+            case "policy" | "video" | "versions" | "wandb" | "note" | "parameters" as kind:
                 self._note_in_manifest(kind, facts)
             case "failed":
                 self.failure = facts
@@ -113,6 +114,8 @@ class LifecycleEmitter:
                     videos=tuple(dict.fromkeys(known)),
                     extra={**self.manifest.extra, **({"video_steps": steps} if steps else {})},
                 )
+            case "parameters" if (values := redact_document(facts["values"])) != self.manifest.hyperparameters:
+                self._change_manifest(hyperparameters=values)
             case "versions":  # of an interpreter that is not this one
                 self._change_manifest(versions={**self.manifest.versions, **facts["versions"]})
             case "wandb":

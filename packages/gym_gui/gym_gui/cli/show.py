@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 @json_option
 @pass_cli
 def show_command(cli: Cli, /, runs: tuple[str, ...], as_json: bool) -> int:
-    """Everything about a run: state, progress, resources, result, where its files are."""
+    """Everything about a run: state, progress, resources, result, hyper-parameters, checkpoints, videos, files."""
     with cli.client() as client:
         found = find_runs(client, runs)
     if as_json:
-        write_json({**run_document(run), "provenance": provenance_of(run)} for run in found)
+        write_json({**run_document(run), **details_of(run), "provenance": provenance_of(run)} for run in found)
         return 0
     for position, run in enumerate(found):
         if position:
@@ -57,12 +57,23 @@ def provenance_of(run: pb.Run) -> dict[str, Any]:
 
     Empty where the run's folder is on another machine, or has no manifest yet.
     """
-    try:
-        manifest = AnalyticsManifest.read(RunFolder(Path(run.run_dir)).manifest).to_json()
-    except (OSError, ValueError):
-        return {}
+    manifest = _manifest_of(run)
     names = ("argv", "requirements", "versions", "host", "script", "environment_source", "training_notes")
     return {name: manifest[name] for name in names if manifest.get(name)}
+
+
+def details_of(run: pb.Run) -> dict[str, Any]:
+    """Every hyper-parameter with the value that training uses, its checkpoints and its videos, from the manifest."""
+    manifest = _manifest_of(run)
+    empty: dict[str, Any] = {"hyperparameters": {}, "checkpoints": [], "videos": []}
+    return {name: manifest.get(name) or nothing for name, nothing in empty.items()}
+
+
+def _manifest_of(run: pb.Run) -> dict[str, Any]:
+    try:
+        return AnalyticsManifest.read(RunFolder(Path(run.run_dir)).manifest).to_json()
+    except (OSError, ValueError):
+        return {}
 
 
 def _pairs(run: pb.Run) -> Iterator[tuple[str, str]]:
@@ -92,6 +103,11 @@ def _pairs(run: pb.Run) -> Iterator[tuple[str, str]]:
     yield "tags", ", ".join(run.tags)
     yield "note", run.notes
     yield "parameters", _compact(parsed(run.extras_json))
+    details = details_of(run)
+    yield "hyper-parameters", _compact(details["hyperparameters"])
+    kept = [f"step {formats.count(each['step'])}  {each['kind']}  {each['path']}" for each in details["checkpoints"]]
+    yield "checkpoints", "\n".join(kept)
+    yield "videos", "\n".join(details["videos"])
     yield from _provenance(run)
     yield "pid", str(run.pid) if run.pid else ""
     yield "run folder", run.run_dir

@@ -10,7 +10,7 @@ from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.panels.overview_tab import OverviewTab
 from gym_gui.ui.presenters.run_lineage import Lineage
 from gym_gui.ui.widgets.figure_card import FigureCard
-from mosaic_wire.manifest import AnalyticsManifest
+from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QPushButton
@@ -61,11 +61,16 @@ def test_how_it_was_made_comes_from_the_manifest(qtbot, tab: OverviewTab, tmp_pa
     AnalyticsManifest(
         RUN, versions={"python": "3.11.7", "torch": "2.13"}, requirements=("base",), host={"name": "vm", "cpus": 2},
         argv=("python", "-m", "x", "--env id"), evaluation={"mean_return": 499.5, "episodes": 20},
+        hyperparameters={"gamma": 0.99, "lr": 0.001, "target_kl": None, "batch_size": 512},
+        checkpoints=(CheckpointEntry("checkpoints/step-9000", 9000, "0" * 64, "last"),), videos=("videos/a.mp4",),
+        extra={"video_steps": {"videos/a.mp4": 7}},
     ).write(tmp_path / "analytics.json")  # fmt: skip
     tab.show_run(running(tmp_path, extras_json='{"algo_params": {"lr": 0.001}}', tags=["a", "b"]))
     qtbot.waitUntil(lambda: pairs(tab, "versions").get("torch") == "2.13", timeout=WAIT)
     assert pairs(tab, "host")["name"] == "vm"
-    assert pairs(tab, "parameters") == {"lr": "0.001"}
+    expected = {"lr": "0.001", "gamma": "0.99", "target_kl": "null", "batch_size": "512"}
+    assert list(pairs(tab, "parameters").items()) == list(expected.items()), "those that were given come first"
+    assert pairs(tab, "files") == {"last, step 9,000": "checkpoints/step-9000", "video, step 7": "videos/a.mp4"}
     assert card(tab, "evaluation_mean_return") == "499.5"
     assert pairs(tab, "facts")["Tags"] == "a, b"
     tab.command.button.click()

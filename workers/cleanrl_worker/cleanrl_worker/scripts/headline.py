@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import math
+import re
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mosaic_wire.event_files import EventFolderReader
 from mosaic_wire.paths import RunFolder
@@ -18,6 +21,20 @@ LOOK_EVERY_S = 2.0
 RETURN_TAGS = ("charts/episodic_return", "charts/episode_return", "rollout/ep_rew_mean", "episodic_return")
 SPS_TAGS = ("charts/SPS", "time/fps", "SPS")
 _EPISODES = 20
+
+
+def parameters_in(table: str) -> dict[str, str]:
+    """The rows of the Markdown table that every run of ours and of CleanRL's writes as `hyperparameters`."""
+    rows = re.findall(r"^\|([A-Za-z0-9_]+)\|(.*)\|\s*$", table, re.MULTILINE)
+    return {name: value for name, value in rows if name != "param"}
+
+
+def _value(word: str) -> Any:
+    """`True`, `2.5e-4`, `None` as what they mean; anything else stays a text."""
+    try:
+        return ast.literal_eval(word)
+    except (ValueError, SyntaxError):
+        return word
 
 
 @dataclass(frozen=True)
@@ -36,8 +53,10 @@ class HeadlineFollower:
     def __init__(self, folder: RunFolder, *, in_phases: bool = False) -> None:
         """`in_phases`: trainings follow one another, each with a folder of its own, and their steps are added up."""
         self.newest = Headline()
+        self.parameters: dict[str, Any] = {}
+        """What the script says of its hyper-parameters"""
         self._looked_at = time.monotonic()
-        self._reader = EventFolderReader(folder.tensorboard, beside=True, bulk=False)
+        self._reader = EventFolderReader(folder.tensorboard, beside=True, bulk=False, texts=True)
         self._in_phases = in_phases
         self._returns: deque[float] = deque(maxlen=_EPISODES)
         self._steps: dict[str, int] = {}
@@ -60,6 +79,9 @@ class HeadlineFollower:
     def _read(self) -> Headline:
         while True:
             for batch in self._reader.read():
+                for text in batch.texts:
+                    if text.tag.split("/")[0] == "hyperparameters":
+                        self.parameters |= {name: _value(word) for name, word in parameters_in(text.text).items()}
                 for tag, column in batch.columns.items():
                     self._take(batch.folder, tag, column.steps, column.values)
             if not self._reader.has_more:

@@ -200,8 +200,8 @@ class ScriptRuntime(WorkerRun):
         )
         try:
             stuck = self._follow(session, emitter, training, follower)
-            if follower.has_news(now=True):
-                emitter.receive(self._progress(follower.newest))
+            for message in self._news(follower, now=True):
+                emitter.receive(message)
             emitter.list_artefacts(self._config.tensorboard_folder(self._folder))
             return self._ending(session, emitter, training, follower.newest, stuck)
         finally:
@@ -218,8 +218,7 @@ class ScriptRuntime(WorkerRun):
             messages = training.messages(POLL_S)
             if training.at_end:
                 training.wait(POLL_S)  # the script closed its end of the pipe, or is about to be gone
-            if follower.has_news():
-                messages.append(self._progress(follower.newest))
+            messages += self._news(follower)
             for message in messages:
                 emitter.receive(message)
                 watch.hear(message)
@@ -231,8 +230,12 @@ class ScriptRuntime(WorkerRun):
             emitter.receive(message)
         return ""
 
-    def _progress(self, headline: Headline) -> dict[str, Any]:
-        return {"kind": "progress", "total": self._config.total_timesteps, **asdict(headline)}
+    def _news(self, follower: HeadlineFollower, *, now: bool = False) -> list[dict[str, Any]]:
+        if not follower.has_news(now=now):
+            return []
+        progress = {"kind": "progress", "total": self._config.total_timesteps, **asdict(follower.newest)}
+        parameters = {"kind": "parameters", "values": follower.parameters}
+        return [progress, *([parameters] if follower.parameters else [])]
 
     def _stop_if_asked(self, session: WorkerSession, training: TrainingProcess) -> None:
         """A script has no safe points: it gets the signal, and after the grace it is killed."""

@@ -29,6 +29,8 @@ from mosaic_wire.event_files import EventFolderReader, ScalarColumn
 
 from cleanrl_worker.provenance import cpu_model
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
+from cleanrl_worker.scripts.headline import parameters_in
+from cleanrl_worker.training.arguments import COMPUTED
 
 EPISODES = 100
 """The last so many training episodes are averaged"""
@@ -106,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def read_result(folder: Path) -> LearningResult:
     """What the files of a run say about it."""
     columns, texts = _read_events(folder)
-    flags = _flags_in(texts.get(PARAMETERS, ""))
+    flags = parameters_in(texts.get(PARAMETERS, ""))
     if not flags:
         raise SystemExit(f"{folder} has no event file with the run's hyperparameters")
     algo = _algo_of(folder) or flags.get("exp_name", "")
@@ -149,17 +151,11 @@ def _read_events(folder: Path) -> tuple[dict[str, ScalarColumn], dict[str, str]]
             return {tag: column for tag, column in columns.items() if column}, texts
 
 
-def _flags_in(table: str) -> dict[str, str]:
-    """The rows of the Markdown table that every run of ours and of CleanRL's writes."""
-    rows = re.findall(r"^\|([a-z0-9_]+)\|(.*)\|\s*$", table, re.MULTILINE)
-    return {name: value for name, value in rows if name != "param"}
-
-
 def changed_flags(algo: str, flags: Mapping[str, str]) -> dict[str, str]:
     """What was asked for besides the defaults of that name; env_id, seed and the like stand elsewhere."""
     entry = DEFAULT_ALGO_REGISTRY.get(algo)
     defaults = {spec.name: str(spec.default) for spec in entry.spec().fields} if entry is not None else {}
-    elsewhere = {"env_id", "seed", "total_timesteps"}
+    elsewhere = {"env_id", "seed", "total_timesteps", *(name for name in COMPUTED if defaults.get(name) == "0")}
     return {k: v for k, v in sorted(flags.items()) if k not in elsewhere and defaults.get(k) != v}
 
 

@@ -3,7 +3,7 @@
 worker → training   {"command": "pause" | "resume" | "release" | "stop"}
 training → worker   {"kind": "progress" | "checkpoint_saved" | "checkpoint_removed" | "checkpoint_loaded" | "best"
                              | "paused" | "resumed" | "policy" | "alive" | "stage_changed" | "video" | "wandb" | "note"
-                             | "ended" | "failed", …}
+                             | "parameters" | "ended" | "failed", …}
 """
 
 from __future__ import annotations
@@ -96,6 +96,8 @@ class ConsoleChannel:
     """Stands in when an algorithm runs alone: progress goes to the terminal, nobody sends commands."""
 
     def tell(self, kind: str, message: Mapping[str, Any], *, must_arrive: bool = True) -> None:
+        if kind == "parameters":
+            return  # they are in the event file
         text = " ".join(f"{key}={_short(value)}" for key, value in message.items() if value is not None)
         sys.stdout.write(f"{kind} {text}\n")
         sys.stdout.flush()

@@ -23,6 +23,7 @@ from cleanrl_worker.errors import BadInput
 from cleanrl_worker.modes.checkpoints import STATISTICS_KEY
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, backend_of, pipeline_of
 from cleanrl_worker.rules import notes_on
+from cleanrl_worker.training.arguments import effective_values
 from cleanrl_worker.training.channel import Channel, Command
 from cleanrl_worker.training.checkpoint import ReplayPart, load_state
 from cleanrl_worker.training.envs import EpisodeLines, EpisodeTracker, VectorEnvs, make_envs
@@ -154,8 +155,10 @@ class RunContext:
         self._first_step, self._step, self._total, self._started_at = step, step, total, time.monotonic()
         self._keeps_replay = getattr(args, "checkpoint_replay", "none") == "full"
         self._checkpoints.keep = getattr(args, "keep_checkpoints", self._checkpoints.keep)
+        flags = effective_values(args)
+        if total:
+            self._channel.tell("parameters", {"values": flags})
         if not self.writer.goes_on:
-            flags = asdict(args)
             rows = "\n".join(f"|{name}|{value}|" for name, value in flags.items())
             self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
             evaluated = flags.get("eval_freq") and flags.get("eval_episodes")

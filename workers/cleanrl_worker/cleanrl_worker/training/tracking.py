@@ -14,10 +14,11 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 from mosaic_wire import env
+
+from cleanrl_worker.training.arguments import effective_values
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ def _begin(args: Any) -> Any:
         project=_chosen(args, "wandb_project_name", env.WANDB_PROJECT),
         entity=_chosen(args, "wandb_entity", env.WANDB_ENTITY),
         name=os.environ.get(env.WANDB_NAME) or f"{args.env_id}__{args.exp_name}__{args.seed}",
-        config=asdict(args),
+        config=effective_values(args),
     )
     # A run that goes on from a checkpoint makes some steps again: W&B's own counter could only go up.
     run.define_metric(_STEP)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mosaic_wire.redaction import redact_document
 from mosaic_wire.redaction import redact_text as clean
 
 from gym_gui.services.analytics.bench_figures import held_against_published
 from gym_gui.services.analytics.comparison import Comparison, GroupFigures, RunFigures, Verdict
-from gym_gui.services.analytics.configurations import configuration_of, short_value
+from gym_gui.services.analytics.configurations import Configuration, configuration_of, parameters_of, short_value
 from gym_gui.services.analytics.figure_words import decided, estimate_text, fewest_seeds, number, probability_text
 from gym_gui.services.analytics.html_page import Html, element, pairs, table, together
 from gym_gui.services.analytics.labels import NOT_GIVEN, configuration_labels
@@ -187,46 +187,54 @@ def _run_row(run: pb.Run, figures: RunFigures | None) -> list[str]:
 # ---------------------------------------------------------------- parameters
 
 
-def parameters(runs: Sequence[pb.Run], compared: Comparison) -> Html:
-    """What was given, a column for each configuration; what differs stands out, and in front."""
+def parameters(facts: Sequence[RunFacts]) -> Html:
+    """What training used, a column for each configuration; what differs stands out, and in front."""
+    runs = [each.run for each in facts]
     configurations = list(dict.fromkeys(configuration_of(run) for run in runs))
     shown = configurations[:_MOST_COLUMNS]
-    given = [redact_document(_settings(runs, own)) for own in shown]
-    names = list(dict.fromkeys(name for own in given for name in own))
-    differing = [name for name in names if len({own.get(name, NOT_GIVEN) for own in given}) > 1]
+    used = [redact_document(_settings(facts, own)) for own in shown]
+    names = list(dict.fromkeys(name for own in used for name in own))
+    differing = [name for name in names if len({own.get(name, NOT_GIVEN) for own in used}) > 1]
     ordered = [*differing, *(name for name in names if name not in differing)]
     rows = [
-        [f"{name} ≠" if name in differing else name, *(own.get(name, NOT_GIVEN) for own in given)] for name in ordered
+        [f"{name} ≠" if name in differing else name, *(own.get(name, NOT_GIVEN) for own in used)] for name in ordered
     ]
     if not rows:
         return Html("")
-    words = "Not listed: what was left to the algorithm's own defaults."
-    if differing:
-        words = f"≠ marks what differs. {words}"
-    if len(configurations) > len(shown):
-        words += f" {len(configurations) - len(shown)} more configurations are not shown."
+    words = [
+        "≠ marks what differs." if differing else "",
+        "" if all(each.manifest and each.manifest.hyperparameters for each in facts)
+        else "Where a run did not tell its hyper-parameters, only those it was given are listed.",
+        f"{len(configurations) - len(shown)} more configurations are not shown." if configurations != shown else "",
+    ]  # fmt: skip
     labels = configuration_labels(shown)
     return together(
         table(("parameter", *labels), rows, row_headers=True, marked=range(len(differing))),
-        element("p", words, class_="caption"),
+        element("p", " ".join(filter(None, words)), class_="caption"),
     )
 
 
-def _settings(runs: Sequence[pb.Run], configuration: Any) -> dict[str, str]:
-    own = [run for run in runs if configuration_of(run) is configuration]
-    seeds = sorted({run.seed for run in own if run.HasField("seed")})
-    extras = parsed(own[0].extras_json)
+def _settings(facts: Sequence[RunFacts], configuration: Configuration) -> dict[str, str]:
+    own = [each for each in facts if configuration_of(each.run) is configuration]
+    seeds = sorted({each.run.seed for each in own if each.run.HasField("seed")})
+    extras = parsed(own[0].run.extras_json)
     others = {
         name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for name, value in sorted((extras if isinstance(extras, Mapping) else {}).items())
         if name != "algo_params" and value not in (None, "", {}, [])
     }
+    told = [dict(each.manifest.hyperparameters) for each in own if each.manifest and each.manifest.hyperparameters]
+    used = told[0] if told else parameters_of(own[0].run)
     return {
         "algorithm": configuration.algo,
         "environment": configuration.env_id,
         "steps": formats.count(configuration.total) if configuration.total else "",
         **({"seeds": ", ".join(map(str, seeds))} if seeds else {}),
-        **{name: short_value(value) for name, value in configuration.parameters},
+        **{
+            name: short_value(json.dumps(value, ensure_ascii=False))
+            for name, value in used.items()
+            if name not in ("seed", "env_id", "total_timesteps")
+        },
         **others,
     }
 

@@ -87,7 +87,7 @@ def render(
         ("Summary", "summary", parts.summary(facts, comparison)),
         ("Curves", "curves", _figures(figures)),
         ("Comparison", "comparison", parts.comparison(runs, comparison, _finals(runs, comparison))),
-        ("Parameters", "parameters", parts.parameters(runs, comparison)),
+        ("Parameters", "parameters", parts.parameters(facts)),
         ("Failures", "failures", facts_parts.failures(facts)),
         ("Story", "story", together(timeline(facts, now=now), facts_parts.stories(facts))),
         ("Machine and versions", "machine", facts_parts.machines(facts)),

@@ -80,8 +80,10 @@ def redacted_run(run: pb.Run) -> pb.Run:
     for name in ("name", "notes", "reason"):
         setattr(clean, name, redact_text(getattr(run, name)))
     extras = parsed(run.extras_json)
-    if isinstance(extras, dict):
-        clean.extras_json = json.dumps(redact_document(extras, secret_values(extras)))
+    secrets = secret_values(extras) if isinstance(extras, dict) else set()
+    for name in ("extras_json", "learning_json"):
+        if isinstance(document := parsed(getattr(run, name)), dict):
+            setattr(clean, name, json.dumps(redact_document(document, secrets)))
     return clean
 
 

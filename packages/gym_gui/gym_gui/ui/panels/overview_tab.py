@@ -19,6 +19,7 @@ from gym_gui.ui.presenters.run_details import (
     Pairs,
     command_line_of,
     evaluation_pairs,
+    files_of,
     host_of,
     parameters_of,
     sources_of,
@@ -52,7 +53,7 @@ class OverviewTab(RunTab):
         self.setObjectName("overview_tab")
         self._lineage = Lineage()
         self._manifest_for = ("", "", "")
-        """Run, status and attempt that the manifest was read for: it is written at the start and at the end"""
+        """Run, status and progress that the manifest was read for: it grows by checkpoints and videos"""
         self._reading: ManifestReading | None = None
         self._told_for = ("", 0)
         self._stream: Subscription[pb.RunMetrics] | None = None
@@ -102,6 +103,7 @@ class OverviewTab(RunTab):
         for section in (
             self._table("facts", self.tr("This run"), self.tr("What"), self.tr("Value")),
             self._table("parameters", self.tr("Parameters"), self.tr("Parameter"), self.tr("Value")),
+            self._table("files", self.tr("Checkpoints and videos"), self.tr("What"), self.tr("File")),
             self._table("versions", self.tr("Versions"), self.tr("Package"), self.tr("Version")),
             self._table("host", self.tr("Machine"), self.tr("What"), self.tr("Value")),
             self._table("sources", self.tr("Code from elsewhere"), self.tr("What"), self.tr("Value")),
@@ -199,7 +201,7 @@ class OverviewTab(RunTab):
         self.remark.setText(remark_in_words(run))
         self.remark.setVisible(bool(self.remark.text()))
         self._draw_failure(run)
-        self._fill(facts=facts_of(run), parameters=parameters_of(run))
+        self._fill(facts=facts_of(run))
         self._draw_manifest(run)
         self.refresh_family()
 
@@ -263,7 +265,7 @@ class OverviewTab(RunTab):
         run = self.run
         if run is None:
             return
-        wanted = run.run_id, run.status, str(run.attempt)
+        wanted = run.run_id, run.status, f"{run.attempt} {run.event_seq} {run.step > 0}"
         if wanted != self._manifest_for:
             self._manifest_for = wanted
             run_dir = run.run_dir
@@ -293,6 +295,8 @@ class OverviewTab(RunTab):
         manifest = reading.manifest if reading is not None else None
         self._show_evaluation(evaluation_pairs(run, manifest))
         self._fill(
+            parameters=parameters_of(run, manifest),
+            files=files_of(manifest) if manifest else [],
             versions=versions_of(manifest) if manifest else [],
             host=host_of(manifest) if manifest else [],
             sources=sources_of(manifest) if manifest else [],

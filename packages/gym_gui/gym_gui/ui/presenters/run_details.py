@@ -17,15 +17,23 @@ Pairs = list[tuple[str, str]]
 _LONGEST_RETURNS = 200
 
 
-def parameters_of(run: pb.Run) -> Pairs:
-    """Hyper-parameters first, then the other extras; secrets were taken out by the daemon."""
+def parameters_of(run: pb.Run, manifest: AnalyticsManifest | None = None) -> Pairs:
+    """Hyper-parameters first: those given, then all that training uses; then the other extras, without secrets."""
     extras = parsed(run.extras_json)
-    if not isinstance(extras, dict):
-        return []
+    extras = extras if isinstance(extras, dict) else {}
     parameters = extras.get("algo_params")
-    own = sorted(parameters.items()) if isinstance(parameters, dict) else []
-    others = sorted((key, value) for key, value in extras.items() if key != "algo_params")
-    return [(str(key), text_of(value)) for key, value in (*own, *others) if value is not None]
+    given = dict(sorted(parameters.items())) if isinstance(parameters, dict) else {}
+    own = [*{**given, **(manifest.hyperparameters if manifest else {})}.items()]
+    others = sorted((key, value) for key, value in extras.items() if key != "algo_params" and value is not None)
+    return [(str(key), text_of(value)) for key, value in (*own, *others)]
+
+
+def files_of(manifest: AnalyticsManifest) -> Pairs:
+    """Its checkpoints and videos, and at which step each was made."""
+    steps = manifest.extra.get("video_steps")
+    known = steps if isinstance(steps, dict) else {}
+    pairs = [(f"{entry.kind}, step {entry.step:,}", entry.path) for entry in manifest.checkpoints]
+    return pairs + [(f"video, step {known[path]}" if path in known else "video", path) for path in manifest.videos]
 
 
 def versions_of(manifest: AnalyticsManifest) -> Pairs:

@@ -27,7 +27,7 @@ class PairsTable(QTableWidget):
         header.setSectionResizeMode(0, QHeaderView.ResizeMode.Interactive)
         header.setStretchLastSection(True)
         header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
-        header.resizeSection(0, self.fontMetrics().horizontalAdvance("m") * 10)
+        header.resizeSection(0, self.fontMetrics().horizontalAdvance("m") * 14)
         copy = QShortcut(QKeySequence(QKeySequence.StandardKey.Copy), self)
         copy.setContext(Qt.ShortcutContext.WidgetShortcut)
         copy.activated.connect(self._copy)
