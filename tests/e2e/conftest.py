@@ -48,6 +48,13 @@ def daemon(make_daemon: MakeDaemon) -> RunningDaemon:
     return make_daemon()
 
 
+@pytest.fixture
+def emptied_daemon(shared_daemon: RunningDaemon) -> Iterator[RunningDaemon]:
+    """The daemon of the module; a test's runs end with it."""
+    yield shared_daemon
+    shared_daemon.end_runs()
+
+
 @pytest.fixture(scope="module")
 def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """One daemon for a whole module, for tests that neither kill it nor look at all of its runs."""

@@ -40,10 +40,10 @@ def content_of(home: Home, run_id: str) -> dict[str, str]:
 
 
 def described(run: pb.Run) -> pb.Run:
-    """A run without what belongs to one daemon: its number there, where its files lie, its place in the journal."""
+    """A run without what belongs to one daemon: its number, where its files lie, what it knows of the worker."""
     copy = pb.Run()
     copy.CopyFrom(run)
-    for field in ("number", "run_dir", "logs_dir", "event_seq", "size_bytes"):
+    for field in ("number", "run_dir", "logs_dir", "event_seq", "size_bytes", "learning_json"):
         copy.ClearField(field)
     return copy
 

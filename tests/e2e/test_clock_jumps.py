@@ -115,6 +115,7 @@ def test_no_run_is_hurt_when_the_clock_jumps_by_a_day(make_daemon, clock: Clock)
         assert not {"faulted", "stalled", "no_progress"} & set(daemon.story_kinds(run_id))
 
 
+@pytest.mark.fault
 def test_a_restart_after_a_jump_finds_its_run_and_keeps_to_its_limits(make_daemon, clock: Clock) -> None:
     daemon = make_daemon(script=DAEMON, environment=clock.environment, silence_s=5)
     run_id = daemon.submit(**ENDLESS, resources={"max_wallclock_minutes": 10}).run_id

@@ -193,6 +193,7 @@ def cleanrl_config(algo: str, **flags: object) -> dict[str, object]:
     }
 
 
+@pytest.mark.fault
 def test_training_whose_event_file_finds_no_room_fails_for_that_reason_and_its_curves_stay(
     daemon: RunningDaemon, disk: SmallDisk
 ) -> None:

@@ -103,7 +103,8 @@ def test_no_more_cpus_are_given_away_than_there_are(make_daemon) -> None:
 
     assert wait_until(all_ended, timeout_s=90)
     assert most == 2
-    assert order_of_start(daemon, runs) == runs
+    # Two that start together may be told of in either order.
+    assert all(abs(place - runs.index(run_id)) <= 1 for place, run_id in enumerate(order_of_start(daemon, runs)))
 
 
 def test_a_worker_sees_the_gpus_it_holds_and_none_without_a_reservation(make_daemon) -> None:

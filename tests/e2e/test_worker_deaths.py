@@ -27,6 +27,11 @@ DEATHS: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
+@pytest.fixture
+def daemon(emptied_daemon: RunningDaemon) -> RunningDaemon:
+    return emptied_daemon
+
+
 @pytest.mark.parametrize("death", DEATHS)
 def test_a_dead_worker_is_a_failed_run_with_its_cause_and_nothing_of_it_is_left(
     daemon: RunningDaemon, death: str

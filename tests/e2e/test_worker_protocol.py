@@ -42,6 +42,11 @@ def tell():
 """
 
 
+@pytest.fixture
+def daemon(emptied_daemon: RunningDaemon) -> RunningDaemon:
+    return emptied_daemon
+
+
 def run_scripted(daemon: RunningDaemon, source: str, **parameters) -> tuple[pb.Run, list[list[str]]]:
     """The end of a run of a worker that makes its calls itself, and the answers it got."""
     install_scripted_worker(daemon.home, "raw", f"{RAW_CALLS}\n{source}")
@@ -178,7 +183,8 @@ def test_a_worker_that_says_things_out_of_order_harms_only_itself(
     assert "Traceback" not in daemon.log()
 
 
-def test_structured_lines_of_a_worker_appear_in_the_daemons_log_once(daemon: RunningDaemon) -> None:
+def test_structured_lines_of_a_worker_appear_in_the_daemons_log_once(make_daemon) -> None:
+    daemon = make_daemon()
     line = 'LOG503 | the training broke | extra={"loss": "nan"}'
     run_id = daemon.submit(timesteps=1_000_000, steps_per_second=50, print_line=line).run_id
     daemon.wait_for_run(run_id, lambda run: run.step > 20)

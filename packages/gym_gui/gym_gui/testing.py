@@ -172,14 +172,17 @@ class RunningDaemon:
         if self._process.poll() is not None:
             self.script = ""
             self.start()
-        for run in self.unfinished():
-            with suppress(TrainerError):  # it ended just now
-                self.client.cancel(run.run_id)
-        wait_until(lambda: not self.unfinished(), timeout_s=60)
+        self.end_runs()
         self.stop()
         self._process = None
         if warm := os.environ.get(WARM_CACHE):
             _copy_cache(self.home.cache, Path(warm))
+
+    def end_runs(self) -> None:
+        for run in self.unfinished():
+            with suppress(TrainerError):  # it ended just now
+                self.client.cancel(run.run_id)
+        wait_until(lambda: not self.unfinished(), timeout_s=60)
 
     def unfinished(self) -> list[pb.Run]:
         return list(self.client.list(statuses=["INIT", "HSHK", "RDY", "EXEC", "PAUSE", "FAULT"]).runs)
