@@ -15,6 +15,7 @@ import cleanrl_worker.cli
 import psutil
 import pytest
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
+from cleanrl_worker.testing import lend_sets
 from gym_gui.cli import main
 from gym_gui.services.trainer.check_processes import CheckProcesses
 from gym_gui.services.trainer.errors import InvalidConfig, NotPossibleNow
@@ -180,6 +181,36 @@ def test_the_list_of_algorithms_is_what_dry_runs_accept(mosaic: Mosaic, capsys: 
     assert {line.split()[0] for line in out.splitlines()[1:]} == accepted
     if not accepted:
         assert "mosaic extras install" in err
+
+
+@pytest.mark.parametrize(
+    ("requirement_set", "env_id", "some"),
+    [("atari", "ALE/Pong-v5", "ppo_atari"), ("minigrid", "MiniGrid-Empty-5x5-v0", "ppo"),
+     ("mujoco", "HalfCheetah-v5", "td3_continuous_action")],
+)  # fmt: skip
+def test_the_list_is_exact_where_a_set_is_installed(
+    home: Home, capsys: Any, requirement_set: str, env_id: str, some: str
+) -> None:
+    home.create()
+    lend_sets(home, requirement_set)
+    accepted = set()
+    for entry in DEFAULT_ALGO_REGISTRY.values():
+        total = next((f.default for f in entry.spec().fields if f.name == "total_timesteps"), 1)
+        document = {"algo": entry.name, "env_id": env_id, "total_timesteps": total}
+        if not cleanrl_worker.cli.check_document(document).problems:
+            accepted.add(entry.name)
+    assert some in accepted
+    with pytest.raises(SystemExit):
+        main(["algos", "--env", env_id, "--worker", "cleanrl"])
+    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]} == accepted
+
+
+def test_ppo_on_an_atari_game_is_ppo_atari(daemon: RunningDaemon) -> None:
+    lend_sets(daemon.home, "atari")
+    run = daemon.client.submit(config("ppo", "ALE/Pong-v5")).run
+    daemon.client.cancel(run.run_id)
+    assert run.algo == "ppo_atari"
+    assert daemon.wait_for(run.run_id).outcome == "cancelled"
 
 
 # ---------------------------------------------------------------- sweeps
