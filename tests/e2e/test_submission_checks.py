@@ -154,6 +154,18 @@ def test_a_short_name_that_fits_nothing_says_why(mosaic: Mosaic) -> None:
     assert "mosaic extras install atari" in err
 
 
+def test_a_name_is_clear_before_its_set_is_installed(mosaic: Mosaic) -> None:
+    code, _, err = mosaic("train", "ppo", "HalfCheetah-v5")
+    assert code == 2
+    assert "mosaic extras install mujoco" in err
+    assert "needs discrete" not in err
+    answer = cleanrl_worker.cli.check_document(
+        {"algo": "ppo", "env_id": "HalfCheetah-v5", "total_timesteps": 10**6, "extras": {"install_missing": True}}
+    )
+    assert answer.fits is False
+    assert "ppo needs discrete actions; those of HalfCheetah-v5 are continuous" in answer.problems[0].message
+
+
 def test_commands_have_the_names_people_try(mosaic: Mosaic, shared_daemon: RunningDaemon) -> None:
     for word in ("ls", "list"):
         assert mosaic(word)[:2] == mosaic("runs")[:2]

@@ -55,6 +55,8 @@ Memory = tuple[Callable[[], int | None], str]
 FREE: Memory = (free_memory_bytes, "are free")
 ALL_THERE_IS: Memory = (total_memory_bytes, "is all that this machine has")
 
+CONTINUOUS_ONLY = frozenset({"mujoco", "dm_control"})
+"""Sets whose environments all have continuous actions"""
 _ARRAYS = "state.safetensors"
 _MAX_HEADER_BYTES = 64 << 20
 
@@ -196,6 +198,10 @@ def _check_sets(
         return
     if answer.missing:
         found.missing_sets = answer.missing
+        kinds = algorithm.action_spaces
+        if kinds and "continuous" not in kinds and CONTINUOUS_ONLY & {*answer.missing}:
+            text = f"{algorithm.name} needs {' or '.join(kinds)} actions; those of {config.env_id} are continuous"
+            found.problems, found.fits = [*found.problems, Problem("env_id", text)], False
         found.problems += missing_set_problems(config.extras, answer.message, may_install=may_install)
         return
     if not answer.is_ready or answer.python is None:

@@ -60,7 +60,7 @@ class ConfigChecks:
             refusals += [InvalidConfig(problems)] if problems else []
             if answer.fits or (answer.fits is None and index == 0 and problems):
                 raise refusals[-1]  # another algorithm would not do better
-        raise refusals[0]
+        raise min(refusals, key=lambda refusal: len(refusal.problems))
 
     async def check(self, config: TrainRunConfig) -> None:
         """The same for a config that was validated already."""
