@@ -176,10 +176,10 @@ def test_a_seed_trained_twice_counts_once(mosaic, daemon, runs, tmp_path):
 
 
 def test_a_home_with_many_kinds_of_runs_is_drawn_by_what_changes_learning(mosaic, daemon, runs, tmp_path, recwarn):
-    """Bookkeeping and defaults split no group; evaluations, failures and runs without data are counted and left out."""
+    """Bookkeeping and defaults split no group; evaluations and cancelled runs are counted and left out."""
     parameters = {**PPO["algo_params"], "gamma": 0.99, "eval_episodes": 1, "exp_name": "mine", "capture_video": False}
     book = config({**PPO, "algo_params": parameters}, 4)
-    failing = config({**PPO, "algo_params": {**PPO["algo_params"], "env_kwargs": '{"nonsense": 1}'}}, 5)
+    stopped = config({**PPO, "total_timesteps": 50_000_000}, 5)
     judged = evaluation_config(
         worker_type="cleanrl",
         module="cleanrl_worker.cli",
@@ -190,20 +190,21 @@ def test_a_home_with_many_kinds_of_runs_is_drawn_by_what_changes_learning(mosaic
     )
     seedless = config(PPO, 1)
     del seedless["metadata"]["worker"]["config"]["seed"]
-    queued = [daemon.client.submit(each).run.run_id for each in (book, failing, judged, seedless)]
+    queued = [daemon.client.submit(each).run.run_id for each in (book, stopped, judged, seedless)]
+    daemon.client.cancel(queued[1])
     ended = [daemon.wait_for(run_id, timeout_s=PATIENCE_S) for run_id in queued]
-    assert [run.outcome for run in ended] == ["completed", "failed", "completed", "completed"], ended
+    assert [run.outcome for run in ended] == ["completed", "cancelled", "completed", "completed"], ended
     assert ended[3].seed == 1, "the seed its algorithm has when it is given none"
     out = tmp_path / "all.svg"
     code, said, err = mosaic("plot", "--env", "CartPole-v1", "--out", str(out))
     assert code == 0
     assert "ppo · CartPole-v1 (4 seeds)" in out.read_text()
     assert "2 lines of 6 runs" in said
-    assert "left out: 1 evaluation, 1 failed run (name them, or --with-trials, --outcome failed …" in err
+    assert "left out: 1 evaluation, 1 cancelled run (name them, or --with-trials, --outcome failed …" in err
     code, said, err = mosaic("compare", "--env", "CartPole-v1", "--no-baseline", "--json")
     groups = json.loads(said)["groups"]
     assert sorted(group["label"] for group in groups) == ["dqn · CartPole-v1 (2 seeds)", "ppo · CartPole-v1 (4 seeds)"]
-    code, said, err = mosaic("plot", "--outcome", "failed", "--env", "CartPole-v1")
+    code, said, err = mosaic("plot", "--outcome", "cancelled", "--env", "CartPole-v1")
     assert (code, "none of 1 run has a return" in err) == (1, True)
     assert not [str(each.message) for each in recwarn if "layout" in str(each.message)]
     for run in ended:
