@@ -95,7 +95,8 @@ TOPICS = (
     Topic(
         "Before the start",
         ("preflight.py", "needs.py"),
-        "the dry run found something a run would trip over: packages, memory, disk, a checkpoint of other shapes",
+        "the check before a run is queued (or a dry run) found something it would trip over: packages, memory, disk, a "
+        "checkpoint of other shapes",
         "do what the message says; it names the flag or the command",
     ),
     Topic(
