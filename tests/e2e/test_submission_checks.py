@@ -111,6 +111,13 @@ def test_the_command_prints_the_sentence_once_and_ends_with_2(mosaic: Mosaic) ->
     assert err.count("needs 4096 CPUs, this machine has") == 1
 
 
+def test_a_training_that_will_learn_nothing_is_queued_with_a_note(mosaic: Mosaic) -> None:
+    code, out, err = mosaic("train", "dqn", "CartPole-v1", "--total-timesteps", "200", "--detach")
+    assert code == 0
+    assert err.count("note: --learning-starts 10000 is not reached in 200 steps: nothing will be learned") == 1
+    mosaic("cancel", out.strip(), "--wait")
+
+
 def test_an_evaluation_with_a_video_is_refused_without_its_set(mosaic: Mosaic) -> None:
     code, _, err = mosaic("eval", "--random", "CartPole-v1", "--video", "-d")
     assert code == 2

@@ -31,13 +31,15 @@ class CheckAnswer:
     """Run configs such as the worker would submit itself, to be checked as well"""
     varied: Sequence[str] = ()
     """Parameters that are different in each of these runs"""
+    notes: Sequence[str] = ()
+    """What the user should know about values that a run can start with"""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> CheckAnswer:
         problems = [
             Problem(str(each["path"]), str(each["message"]), each["suggestion"]) for each in document["problems"]
         ]
-        return cls(problems, **{key: document[key] for key in ("fits", "missing_sets", "runs", "varied")})
+        return cls(problems, **{key: document[key] for key in ("fits", "missing_sets", "runs", "varied", "notes")})
 
 
 def serve_checks(check: Callable[[Mapping[str, Any]], CheckAnswer]) -> int:

@@ -133,7 +133,7 @@ def check_document(document: Mapping[str, Any]) -> CheckAnswer:
             found = check_script(config, script, spec, folder, home, may_install=True, memory=ALL_THERE_IS)
     except BadInput as error:
         return CheckAnswer([Problem("", str(error))])
-    return CheckAnswer(found.problems, found.fits, found.missing_sets)
+    return CheckAnswer(found.problems, found.fits, found.missing_sets, notes=found.notes)
 
 
 def _prepare(

@@ -29,6 +29,8 @@ def submit_command(cli: Cli, /, file: str, wants_follow: bool, idempotency_key: 
         run = answer.run
         if answer.already_known:
             say(f"this key is known already: {short_id(run.run_id)}")
+        for note in answer.notes:
+            say(f"note: {note}")
         if as_json:
             write_json_object(run_document(run))
         else:

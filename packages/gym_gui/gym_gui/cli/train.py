@@ -291,6 +291,8 @@ def _queue(client: TrainerClient, order: Order, options: dict[str, Any]) -> list
             run = client.update(run.run_id, notes=options["notes"])
         if run.algo != order.algorithm.name and not runs:
             say(f"{order.algorithm.name} in {run.env_id} means {run.algo}")
+        for note in answer.notes if not runs else ():
+            say(f"note: {note}")
         runs.append(run)
     return runs
 

@@ -60,19 +60,25 @@ class SubmitRunResponse(_message.Message):
 
     RUN_FIELD_NUMBER: _builtins.int
     ALREADY_KNOWN_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
     already_known: _builtins.bool
     """the idempotency key named an existing run"""
     @_builtins.property
     def run(self) -> Global___Run: ...
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """what to know about values that the run can start with"""
+
     def __init__(
         self,
         *,
         run: Global___Run | None = ...,
         already_known: _builtins.bool = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_known", b"already_known", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_known", b"already_known", "notes", b"notes", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

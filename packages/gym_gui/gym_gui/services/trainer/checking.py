@@ -41,8 +41,11 @@ class ConfigChecks:
         self._home, self._catalog, self._ledger, self._settings = home, catalog, ledger, settings
         self._processes = processes
 
-    async def accept(self, document: Mapping[str, Any] | str) -> TrainRunConfig:
-        """The canonical config, with the algorithm that is meant; InvalidConfig with everything that is wrong."""
+    async def accept(self, document: Mapping[str, Any] | str) -> tuple[TrainRunConfig, Sequence[str]]:
+        """Return the canonical config, with the algorithm that is meant, and notes on its values.
+
+        Raise InvalidConfig with everything that is wrong.
+        """
         raw, names = await asyncio.to_thread(self._read, document)
         refusals: list[InvalidConfig] = []
         for index, algorithm in enumerate(names or [None]):
@@ -56,7 +59,7 @@ class ConfigChecks:
                 continue
             problems, answer = await self._examine(config)
             if not problems and not _is_brought_by_another(names[index:], answer.missing_sets):
-                return config
+                return config, answer.notes
             refusals += [InvalidConfig(problems)] if problems else []
             if answer.fits or (answer.fits is None and index == 0 and problems):
                 raise refusals[-1]  # another algorithm would not do better

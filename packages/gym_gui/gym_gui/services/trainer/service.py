@@ -128,10 +128,10 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
 
     @_translated
     async def SubmitRun(self, request: pb.SubmitRunRequest, context: Any) -> pb.SubmitRunResponse:
-        record, known = await self._trainer.submit(
+        record, known, notes = await self._trainer.submit(
             request.config_json, request.idempotency_key, submitter=await self._submitter(context)
         )
-        return pb.SubmitRunResponse(run=self._run(record), already_known=known)
+        return pb.SubmitRunResponse(run=self._run(record), already_known=known, notes=notes)
 
     @_translated
     async def CancelRun(self, request: pb.CancelRunRequest, context: Any) -> pb.Run:

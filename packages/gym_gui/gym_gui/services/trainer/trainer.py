@@ -91,9 +91,10 @@ class Trainer:
 
     async def submit(
         self, config_json: str, idempotency_key: str = "", *, submitter: RunRecord | None = None
-    ) -> tuple[RunRecord, bool]:
+    ) -> tuple[RunRecord, bool, Sequence[str]]:
         """Accept a run: once this returns it is never lost. The same key again gives the same run.
 
+        Return its record, whether it was known, and notes on its values.
         `submitter`: the run whose worker asks for it. Its tag says so, and so does a column that nobody can change.
         """
         _checked_text("idempotency_key", idempotency_key, _MAX_KEY_CHARACTERS)
@@ -102,11 +103,11 @@ class Trainer:
             if known is not None:
                 if submitter is not None:
                     check_is_own(submitter.run_id, known)
-                return known, True
-        config = await self._checks.accept(config_json)
+                return known, True, ()
+        config, notes = await self._checks.accept(config_json)
         if submitter is None:
-            return await self._accept(config, idempotency_key, await self._parent_of(config))
-        return await self._accept_child(config, idempotency_key, submitter)
+            return *await self._accept(config, idempotency_key, await self._parent_of(config)), notes
+        return *await self._accept_child(config, idempotency_key, submitter), notes
 
     async def _accept_child(
         self, config: TrainRunConfig, idempotency_key: str, submitter: RunRecord
