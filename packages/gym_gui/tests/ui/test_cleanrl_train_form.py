@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cleanrl_worker.testing import lend_sets
 from gym_gui.testing import RunningDaemon
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
@@ -417,10 +418,13 @@ def test_the_key_of_wandb_is_in_the_secret_store_and_nowhere_under_the_home(
     key = "s3cr3t" * 7
     form = opened()
     write(form, "total_timesteps", "2000")
-    form.resources.set_values({"cpus": 4096})  # it will never start: this is about what is stored
+    lend_sets(window_daemon.home, "wandb")
     form.wandb.form.set_values({"track_wandb": True, "wandb_api_key": key})
-    with qtbot.waitSignal(form.submitted, timeout=30_000):
+    with qtbot.waitSignal(form.submitted, timeout=30_000) as submitted:
         form.submit()
+    run_id = submitted.args[0][0]
+    window_daemon.client.cancel(run_id)  # this is about what is stored
+    window_daemon.wait_for(run_id)
     found = [
         file
         for file in window_daemon.home.root.rglob("*")
