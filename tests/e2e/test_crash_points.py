@@ -7,7 +7,8 @@ from itertools import count
 
 import pytest
 from gym_gui.services.trainer.errors import DaemonUnreachable, NotPossibleNow
-from gym_gui.testing import RunningDaemon, processes_of, random_config
+from gym_gui.testing import RunningDaemon, install_scripted_worker, processes_of, random_config, scripted_config
+from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.lifecycle import LifecycleKind
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.testing import wait_until
@@ -66,7 +67,13 @@ def a_released_life(daemon: RunningDaemon, key: str) -> pb.Run:
 
 
 def an_impossible_life(daemon: RunningDaemon, key: str) -> pb.Run:
-    config = random_config(resources={"cpus": {"requested": 4096}})
+    install_scripted_worker(daemon.home, "gone", "")
+    file = daemon.home.workers / "gone" / "worker.json"
+    program = file.with_name("program")
+    program.write_text("#!/nowhere/python\n")
+    program.chmod(0o700)
+    write_json_atomically(file, {**read_json_object(file), "argv": [str(program)]})
+    config = scripted_config("gone")
     return until_it_ends(daemon, daemon.client.submit(config, idempotency_key=key).run.run_id)
 
 
@@ -135,7 +142,7 @@ def test_a_life_with_a_crash_at_every_commit(make_daemon) -> None:
     )
 
 
-def test_a_run_refused_as_impossible_is_failed_whatever_commit_the_daemon_dies_at(make_daemon) -> None:
+def test_a_run_that_cannot_be_started_is_failed_whatever_commit_the_daemon_dies_at(make_daemon) -> None:
     check_life_with_a_crash_at_every_commit(
         make_daemon(start=False), an_impossible_life, "after", outcome="failed", attempts=set()
     )

@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from gym_gui.testing import RunningDaemon
+from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
+from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.testing import wait_until
 
 KEEP = """
@@ -107,7 +108,13 @@ def test_command_and_webhook_hear_of_every_end(make_daemon, keeper, told: Path, 
     daemon = make_daemon(on_end_command=keeper, on_end_webhook=listener.address)
     completed = daemon.submit(timesteps=10).run_id
     failed = daemon.submit(timesteps=10, fail_at_step=5).run_id
-    impossible = daemon.submit(resources={"cpus": {"requested": 4096}}).run_id
+    install_scripted_worker(daemon.home, "gone", "")
+    file = daemon.home.workers / "gone" / "worker.json"
+    program = file.with_name("program")
+    program.write_text("#!/nowhere/python\n")
+    program.chmod(0o700)
+    write_json_atomically(file, {**read_json_object(file), "argv": [str(program)]})
+    impossible = daemon.client.submit(scripted_config("gone")).run.run_id
     cancelled = daemon.wait_for(daemon.submit(timesteps=10**6, steps_per_second=50).run_id, "EXEC").run_id
     daemon.client.cancel(cancelled)
     outcomes = {completed: "completed", failed: "failed", impossible: "failed", cancelled: "cancelled"}
