@@ -299,6 +299,7 @@ def check_room(needs: Needs, folder: RunFolder, found: Preflight, memory: Memory
     """Is there enough memory and disk?"""
     if (wrong := needs.memory_problem(memory[0](), memory[1])) is not None:
         found.problems.append(Problem("memory", wrong))
+    needs = replace(needs, margin=0) if memory is ALL_THERE_IS else needs  # a little room is soon made
     if (wrong := needs.disk_problem(free_disk_bytes(folder.root), folder.root)) is not None:
         found.problems.append(Problem("disk", wrong))
 
