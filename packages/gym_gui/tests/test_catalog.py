@@ -116,6 +116,18 @@ def test_an_installed_worker_is_described_and_gets_its_command(home, installed):
     assert spec.capabilities.estimated_memory_mb == 64
 
 
+def test_a_worker_that_is_asked_gets_no_secrets(home, installed, tmp_path, monkeypatch):
+    for name in ("WANDB_API_KEY", "HF_TOKEN", "MOSAIC_DAEMON_TOKEN"):
+        monkeypatch.setenv(name, "s3cr3t")
+    monkeypatch.setenv("TEST_KEPT", "kept")
+    note_environment = f"import os; open({str(tmp_path / 'seen')!r}, 'w').write(repr(dict(os.environ)))\n"
+    installed("tiny_worker", CLI, name="tiny").joinpath("cli.py").write_text(note_environment + CLI)
+    WorkerCatalog(home).get("tiny")
+    seen = (tmp_path / "seen").read_text()
+    assert "s3cr3t" not in seen
+    assert "TEST_KEPT" in seen
+
+
 def test_an_entry_point_inside_a_package_finds_the_packages_cli(home, installed):
     folder = installed("tiny_worker", CLI, name="tiny", target="tiny_worker.meta")
     (folder / "meta.py").write_text("")

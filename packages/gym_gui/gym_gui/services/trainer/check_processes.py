@@ -19,6 +19,8 @@ from mosaic_wire.config_checks import CheckAnswer
 from mosaic_wire.paths import Home
 from mosaic_wire.worker_spec import WorkerSpec
 
+from gym_gui.services.trainer.describe import environment_without_secrets
+
 logger = logging.getLogger(__name__)
 
 ANSWER_S = 20.0
@@ -97,10 +99,9 @@ class _CheckProcess:
 
     async def _start(self, spec: WorkerSpec) -> asyncio.subprocess.Process:
         self.end()
-        # The home's requirement sets and caches are the run's; no GPU is woken up for a check.
-        variables = {**os.environ, **spec.env, env.MOSAIC_HOME: str(self._home.root), env.CUDA_VISIBLE_DEVICES: ""}
-        for name in (env.MOSAIC_RUN_DIR, env.MOSAIC_DAEMON_TOKEN):
-            variables.pop(name, None)
+        # The home's requirement sets and caches are the run's.
+        variables = {**environment_without_secrets(), **spec.env, env.MOSAIC_HOME: str(self._home.root)}
+        variables.pop(env.MOSAIC_RUN_DIR, None)
         self._spec, self._process = spec, await asyncio.create_subprocess_exec(
             *spec.argv, "--check", env=variables, cwd="/", stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, start_new_session=True,

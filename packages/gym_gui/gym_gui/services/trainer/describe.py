@@ -14,7 +14,7 @@ from typing import Any
 
 from mosaic_wire import env
 from mosaic_wire.errors import SpecError
-from mosaic_wire.redaction import redact_text
+from mosaic_wire.redaction import is_secret_key, redact_text
 from mosaic_wire.worker_spec import ScriptSpec, WorkerSpec
 
 MAX_OUTPUT_BYTES = 16 << 20
@@ -85,18 +85,22 @@ def _last_object(output: bytes) -> Any:
     raise _Unusable("it is not JSON")
 
 
+def environment_without_secrets() -> dict[str, str]:
+    """Return the environment for a worker that is only asked: it gets no secrets, and must not wake up a GPU."""
+    return {name: value for name, value in os.environ.items() if not is_secret_key(name)} | {
+        env.CUDA_VISIBLE_DEVICES: ""
+    }
+
+
 def _run(command: Sequence[str], flag: str, timeout_s: float) -> tuple[int, bytes, bytes, str]:
     """Exit code, stdout, the end of stderr, and which limit it broke (or nothing)."""
-    environment = {name: value for name, value in os.environ.items() if name != env.MOSAIC_DAEMON_TOKEN}
-    # A description needs no GPU, and must not wake one up.
-    environment[env.CUDA_VISIBLE_DEVICES] = ""
     try:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment,
+            env=environment_without_secrets(),
             cwd="/",  # `-m` looks for modules in the current folder first: let that be one nobody writes to
             start_new_session=True,
         )
