@@ -140,6 +140,14 @@ def test_conditions_reach_the_daemon_in_its_names(mosaic, fake_trainer):
     assert (list(request.tags), request.text, request.include_archived, request.limit) == (["a"], "cart", True, 50)
 
 
+def test_algo_means_the_algorithm_as_lists_show_it(mosaic, fake_trainer):
+    own = fake_trainer.add(algo="dqn")
+    script = fake_trainer.add(algo="my_ppo", extras_json='{"script_path": "/tmp/my_ppo.py"}')
+    upstream = fake_trainer.add(algo="dqn", extras_json='{"script_path": "/tmp/dqn.py", "source": "upstream"}')
+    for words, run in (("dqn", own), ("my_ppo.py", script), ("dqn (upstream)", upstream)):
+        assert mosaic("runs", "--algo", words, "-q").out.split() == [run.run_id]
+
+
 def test_filters_are_saved_used_listed_and_misspelt(mosaic, fake_trainer):
     assert mosaic("runs", "--tag", "a", "--status", "EXECUTING", "--save-filter", "mine").code == 0
     mosaic("runs", "--filter", "mine", "--text", "x")

@@ -209,6 +209,16 @@ def test_lists_are_filtered_and_newest_first(registry: RunRegistry) -> None:
     assert registry.list(RunQuery(limit=9)).matching == 3
 
 
+def test_a_text_is_the_beginning_or_the_end_of_an_id_but_never_found_within_one(registry: RunRegistry) -> None:
+    run_id = "01J0000000PZAAAAAAAACCWXYZ"
+    registry.submit(NewRun(run_id, "random", name="mine"))
+    for text, is_found in (
+        ("pz", False), ("PZAAAA", False), ("yz", False), ("01", False), ("wxyz", True), ("01j00", True), (run_id, True),
+        ("min", True),
+    ):  # fmt: skip
+        assert registry.list(RunQuery(text=text)).matching == is_found, text
+
+
 def test_tags_changed_later_are_found_and_the_old_ones_are_not(registry: RunRegistry) -> None:
     run_id = submit(registry, tags=("old", "kept"))
     registry.record(run_id, "edited", tags=("kept", "new", "new"))

@@ -61,11 +61,12 @@ def run_conditions(*tag_names: str, short: bool = True) -> Callable[[Command], C
     """What runs have in common, as options of a click command; `tag_names`: how its option for tags is called."""
     limit = ("-n", "--limit") if short else ("--limit",)
     options = (
-        click.option("--algo", "algos", multiple=True, metavar="ALGO", help="Runs of this algorithm (or pattern)."),
+        click.option("--algo", "algos", multiple=True, metavar="ALGO", help="Runs of this algorithm, as shown."),
         click.option("--env", "env_ids", multiple=True, metavar="ENV", help="Runs in this environment (or pattern)."),
         click.option(*(tag_names or ("--with-tag",)), "run_tags", multiple=True, metavar="TAG",
                      help="Runs with this tag; repeated: all."),
-        click.option("--text", default="", help="Found in id, name, algorithm, environment or note."),
+        click.option("--text", default="",
+                     help="Found in name, algorithm, environment or note; or an id's first or last 4 or more letters."),
         click.option("--status", "states", multiple=True, metavar="STATUS",
                      help="queued, starting, running, paused, faulted, finished, completed … (also INIT … TERM)."),
         click.option("--outcome", "outcomes", multiple=True, type=click.Choice(_OUTCOMES), help="How they ended."),
@@ -202,13 +203,15 @@ def conditions_of(client: TrainerClient, selection: Selection) -> dict[str, Any]
 
 def list_runs(client: TrainerClient, conditions: dict[str, Any], limit: int = 0) -> tuple[list[pb.Run], int]:
     """The runs that fit, newest first and at most `limit` (0: all), and how many fit."""
+    from gym_gui.wording.run_view import algo_of
+
     query = dict(conditions)
     algos, env_ids = query.pop("algos"), query.pop("env_ids")
     is_narrower = bool(algos or env_ids)
     answer = client.list(**query, limit=0 if is_narrower else limit)
     if not is_narrower:
         return list(answer.runs), answer.matching
-    found = [run for run in answer.runs if _fits(run.algo, algos) and _fits(run.env_id, env_ids)]
+    found = [run for run in answer.runs if _fits(algo_of(run), algos) and _fits(run.env_id, env_ids)]
     return found[: limit or None], len(found)
 
 

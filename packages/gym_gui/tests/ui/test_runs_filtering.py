@@ -93,6 +93,13 @@ def test_a_text_finds_the_runs_it_means(text: str, expected: set[str]) -> None:
     assert names_of(RunFilter(text)) == expected
 
 
+def test_a_word_is_the_beginning_or_the_end_of_an_id_but_never_found_within_one() -> None:
+    row = a_row(run_id="01J0000000PZAAAAAAAACCWXYZ", name="mine")
+    for word, is_found in (("pz", False), ("pzaaaa", False), ("yz", False), ("wxyz", True), ("01J0", True)):
+        assert RunFilter(word).fits(row) is is_found, word
+        assert RunFilter(f"-{word}").fits(row) is not is_found, word
+
+
 def test_a_word_with_an_unknown_field_is_looked_for_as_it_stands() -> None:
     row = a_row(env_id="ale_py:ALE/Pong-v5")
     assert parse("py:ALE stat:running").unknown == ("py", "stat")

@@ -21,7 +21,9 @@ from gym_gui.services.trainer.registry_rows import (
 _RUN = ", ".join(RUN_COLUMNS)
 _EVENT = ", ".join(EVENT_COLUMNS)
 
-_SEARCHED = " || char(10) || ".join(("run_id", "name", "algo", "env_id", "notes"))
+_SEARCHED = " || char(10) || ".join(("name", "algo", "env_id", "notes"))
+_MIN_OF_ID = 4
+"""Characters of a text that may be the beginning or the end of an id; within ids, which are random, nothing is found"""
 
 
 def run_exists(connection: Connection, run_id: str) -> bool:
@@ -127,7 +129,11 @@ def conditions_of(query: RunQuery) -> tuple[str, list[Any]]:
     for tag in dict.fromkeys(query.tags):
         require("number IN (SELECT number FROM run_tags WHERE tag = ?)", tag)
     if query.text:
-        require(f"instr(lower({_SEARCHED}), lower(?)) > 0", query.text)
+        found, bound = f"instr(lower({_SEARCHED}), lower(?)) > 0", [query.text]
+        if len(query.text) >= _MIN_OF_ID:
+            ends = (f"upper(?) = substr(run_id, {place})" for place in (f"1, {len(query.text)}", -len(query.text)))
+            found, bound = " OR ".join((found, *ends)), bound * 3
+        require(f"({found})", *bound)
     if query.submitted_by:
         require("submitted_by = ?", query.submitted_by)
     if query.run_id_prefix:

@@ -1,6 +1,7 @@
 """What a person types to find runs, the facets they tick, and which runs fit both. No widgets, no daemon.
 
-    cartpole -draft              words anywhere in name, algorithm, environment, worker, tags, notes, state or id
+    cartpole -draft              words anywhere in name, algorithm, environment, worker, tags, notes or state;
+                                 or the first or last 4 or more letters of an id
     "my first run"               words that belong together
     algo:ppo,dqn status:running  a field; several values: any of them; -status:failed: none of them
     env:*Pole* algo:=ppo         with wildcards; with = exactly that

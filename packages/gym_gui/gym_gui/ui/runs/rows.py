@@ -18,6 +18,9 @@ from gym_gui.wording.run_view import algo_of, elapsed_s, fraction, remaining_s, 
 _SEARCHED_NOTES = 2_000
 """Characters of a note that a filter looks through; a note may be a whole page"""
 
+_MIN_OF_ID, _NO_ID = 4, "-"
+"""Characters of a word that may begin or end an id, as in the daemon; what neither begins nor ends one"""
+
 
 def QT_TRANSLATE_NOOP(context: str, text: str) -> str:
     """Mark a text for translation and return it as it is; Qt's own returns just any object."""
@@ -155,11 +158,11 @@ class Row:
 
     @property
     def haystack(self) -> str:
-        """Everything that a word of the filter is looked for in, in lower case."""
+        """Everything that a word of the filter is looked for in, in lower case; ids are random and not in it."""
         if self._haystack is None:
             run = self.run
             self._haystack = (
-                f"{run.name}\n{self.algo}\n{run.env_id}\n{run.worker_type}\n{run.run_id}\n{self.state}\n"
+                f"{run.name}\n{self.algo}\n{run.env_id}\n{run.worker_type}\n{self.state}\n"
                 f"{chr(10).join(run.tags)}\n{run.notes[:_SEARCHED_NOTES]}"
             ).lower()
         return self._haystack
@@ -295,10 +298,20 @@ def in_order(rows: list[Row], column: Column, *, descending: bool) -> list[Row]:
 
 
 def containing(rows: Iterable[Row], word: str) -> list[Row]:
-    """Those that have a word (in lower case) somewhere."""
+    """Those that have a word (in lower case) somewhere, or whose id begins or ends with it."""
     # Reached into for speed: this is what happens ten thousand times at every key.
-    return [row for row in rows if word in (row._haystack or row.haystack)]
+    end = _end_of_id(word)
+    return [row for row in rows if word in (row._haystack or row.haystack) or _has_end(row.entry_id, end)]
 
 
 def without(rows: Iterable[Row], word: str) -> list[Row]:
-    return [row for row in rows if word not in (row._haystack or row.haystack)]
+    end = _end_of_id(word)
+    return [row for row in rows if word not in (row._haystack or row.haystack) and not _has_end(row.entry_id, end)]
+
+
+def _end_of_id(word: str) -> str:
+    return word.upper() if len(word) >= _MIN_OF_ID else _NO_ID
+
+
+def _has_end(run_id: str, end: str) -> bool:
+    return run_id.startswith(end) or run_id.endswith(end)
