@@ -175,6 +175,30 @@ def test_a_seed_trained_twice_counts_once(mosaic, daemon, runs, tmp_path):
     daemon.client.delete(copy.run_id)
 
 
+def test_what_a_run_continues_is_part_of_its_curve_also_when_it_was_not_chosen(mosaic, daemon, runs, tmp_path):
+    first = runs[0]
+    second = daemon.client.resume(first.run_id, additional_timesteps=1_024)
+    second = daemon.wait_for(second.run_id, timeout_s=PATIENCE_S)
+    daemon.client.update(second.run_id, add_tags=["whole"], remove_tags=["seeds"])
+
+    def figures(*words: str) -> dict[str, Any]:
+        code, out, _ = mosaic("compare", *words, "--no-baseline", "--json")
+        (found,) = json.loads(out)["runs"]
+        return found
+
+    both, alone = figures(first.run_id, second.run_id), figures("--with-tag", "whole")
+    assert alone == both
+    assert alone["episodes"] > 100
+    assert mosaic("plot", "--with-tag", "whole", "--out", str(tmp_path / "a.csv"))[0] == 0
+    assert first.run_id in (tmp_path / "a.csv").read_text()
+    _, out, err = mosaic("plot", "--with-tag", "whole", "--out", str(tmp_path / "a.png"))
+    assert (out.split("  ")[1], err) == ("1 line of 2 runs\n", "")
+    page = tmp_path / "whole.html"
+    assert mosaic("report", second.run_id, "--no-baseline", "--out", str(page))[0] == 0
+    assert f"episodes {both['episodes']:,}" in " ".join(re.sub(r"<[^>]+>", " ", page.read_text()).split())
+    daemon.client.delete(second.run_id)
+
+
 def test_a_home_with_many_kinds_of_runs_is_drawn_by_what_changes_learning(mosaic, daemon, runs, tmp_path, recwarn):
     """Bookkeeping and defaults split no group; evaluations and cancelled runs are counted and left out."""
     parameters = {**PPO["algo_params"], "gamma": 0.99, "eval_episodes": 1, "exp_name": "mine", "capture_video": False}

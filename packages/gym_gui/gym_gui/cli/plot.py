@@ -71,18 +71,21 @@ def plot_command(cli: Cli, /, **options: Any) -> int:
 
     Without --out a sketch is printed. CSV and Parquet files hold every point, without smoothing.
     """
+    from gym_gui.services.analytics.lineage import with_earlier
+
     selection = Selection.take(options)
     out: Path | None = options["out"]
     _check_out(out)
     wanted = _figure_options(options)
     with cli.client() as client:
-        runs = select_runs(client, selection)
+        chosen = select_runs(client, selection)
+        runs = with_earlier(client, chosen)
         tags = _tags(client, runs, options["tags"])
         if out is not None and out.suffix.lower() in _TABLES:
             return _write_points(client, runs, tags, out)
         curves = _load(client, runs, tags, wanted)
     for tag in tags:
-        _show(tag, runs, curves, wanted, options, several=len(tags) > 1)
+        _show(tag, runs, len(chosen), curves, wanted, options, several=len(tags) > 1)
     return 0
 
 
@@ -174,7 +177,7 @@ def _write_points(client: TrainerClient, runs: Sequence[pb.Run], tags: Sequence[
 
 
 def _show(
-    tag: str, runs: Sequence[pb.Run], curves: Mapping[str, Mapping[str, Curve]], wanted: FigureOptions,
+    tag: str, runs: Sequence[pb.Run], chosen: int, curves: Mapping[str, Mapping[str, Curve]], wanted: FigureOptions,
     options: Mapping[str, Any], *, several: bool,
 ) -> None:  # fmt: skip
     from dataclasses import replace
@@ -183,7 +186,7 @@ def _show(
 
     figure = build_figure(runs, curves, replace(wanted, tag=tag))
     drawn = {run_id for line in figure.lines for run_id in line.run_ids}
-    missing = [run for run in runs if run.run_id not in drawn and run.run_id not in figure.repeated]
+    missing = [run for run in runs[:chosen] if run.run_id not in drawn and run.run_id not in figure.repeated]
     say_left_out(missing, f"a curve {tag}")
     if figure.is_empty:
         return

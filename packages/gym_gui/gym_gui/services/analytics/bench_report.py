@@ -20,6 +20,7 @@ from gym_gui.services.analytics.curves import RETURN_TAGS, Axis, Curve, load_cur
 from gym_gui.services.analytics.exporting import write_csv
 from gym_gui.services.analytics.figure import FigureOptions, build_figure
 from gym_gui.services.analytics.interval_plot import interval_picture, intervals_of
+from gym_gui.services.analytics.lineage import with_earlier
 from gym_gui.services.analytics.report_facts import redacted_run
 from gym_gui.services.analytics.smoothing import Smoothing
 from gym_gui.services.analytics.steady_colours import SteadyColours
@@ -53,6 +54,7 @@ def write_report(
     curves: dict[str, dict[str, Curve]] = {}
     if completed:
         comparison = compare(client, completed, baselines=baselines)
+        completed = [redacted_run(run) for run in with_earlier(client, completed)]
         curves = load_curves(client, completed, RETURN_TAGS, max_points=points_per_curve(len(completed)))
     stories = {run.run_id: list(client.story(run.run_id)) for run in bench.failed}
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from gym_gui.services.analytics.configurations import Configuration, environment
 from gym_gui.services.analytics.curves import RETURN_TAGS, Curve, Floats, load_curves, return_curve
 from gym_gui.services.analytics.figure import groups_of
 from gym_gui.services.analytics.labels import configuration_labels, differing_parameters, how_many, parameter_value
-from gym_gui.services.analytics.lineage import joined, members
+from gym_gui.services.analytics.lineage import joined, members, with_earlier
 from gym_gui.services.analytics.repeated_seeds import once_per_seed, repeated_note
 from gym_gui.services.analytics.smoothing import Smoothing
 from gym_gui.services.analytics.statistics import (
@@ -155,13 +155,16 @@ def compare(
 ) -> Comparison:
     """Measure runs against each other, by their return or another curve (`tag`; more is better, no baseline).
 
-    `baselines` by `environment_of`; `baselines.baselines_for` finds or measures them. With `only_with_data` runs
-    without the curve are left out where others have it.
+    What a run continues is part of its curve, chosen or not. `baselines` by `environment_of`; `baselines.baselines_for`
+    finds or measures them. With `only_with_data` runs without the curve are left out where others have it.
     """
-    curves = load_curves(client, runs, tag or RETURN_TAGS, max_points=None)
+    everyone = with_earlier(client, runs)
+    curves = load_curves(client, everyone, tag or RETURN_TAGS, max_points=None)
     if only_with_data:
-        runs = [run for run in runs if any(len(curve) for curve in curves[run.run_id].values())] or runs
-    return compare_curves(runs, curves, tag=tag, baselines=baselines)
+        _, whole = joined(everyone, curves)
+        has_data = {run_id for run_id, own in (curves | whole).items() if any(map(len, own.values()))}
+        everyone = with_earlier(client, [run for run in runs if run.run_id in has_data] or runs)
+    return compare_curves(everyone, curves, tag=tag, baselines=baselines)
 
 
 def compare_curves(

@@ -21,6 +21,7 @@ from gym_gui.services.analytics.figure import Figure, FigureOptions, build_figur
 from gym_gui.services.analytics.html_page import Html, element, folded, inline_svg, page, section, together
 from gym_gui.services.analytics.html_timeline import timeline
 from gym_gui.services.analytics.interval_plot import interval_picture, intervals_of
+from gym_gui.services.analytics.lineage import with_earlier
 from gym_gui.services.analytics.report_facts import RunFacts, facts_of, redacted_run
 from gym_gui.services.analytics.smoothing import Smoothing
 from gym_gui.services.analytics.steady_colours import SteadyColours
@@ -70,6 +71,7 @@ def write_html_report(
     # Half a training would only blur what the whole ones reached.
     measured = [run for run in runs if run.outcome not in ("failed", "cancelled")] or runs
     comparison = compare(client, measured, baselines=baselines)
+    measured = [redacted_run(run) for run in with_earlier(client, measured)]
     curves = load_curves(client, measured, _PATTERNS, max_points=_POINTS)
     text = render(facts, comparison, draw(measured, curves), path.absolute().parent, title=title, now=time.time())
     data = text.encode("utf-8", "replace")

@@ -9,11 +9,30 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gym_gui.services.analytics.curves import Curve
+from gym_gui.services.trainer.errors import RunNotFound
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
 
+    from gym_gui.services.trainer.client import TrainerClient
+
 Curves = Mapping[str, Mapping[str, Curve]]
+
+
+def with_earlier(client: TrainerClient, runs: Sequence[pb.Run]) -> list[pb.Run]:
+    """These runs, then what they continue, however it ended: it is part of their curves. Deleted runs are left out."""
+    found = {run.run_id: run for run in runs}
+    waiting = list(runs)
+    while waiting:
+        run = waiting.pop()
+        if run.HasField("parent") and run.parent.run_id not in found:
+            try:
+                earlier = client.get(run.parent.run_id)
+            except RunNotFound:
+                continue
+            found[earlier.run_id] = earlier
+            waiting.append(earlier)
+    return list(found.values())
 
 
 def joined(runs: Sequence[pb.Run], curves: Curves) -> tuple[list[pb.Run], dict[str, dict[str, Curve]]]:

@@ -183,8 +183,18 @@ class ComparePanel(QWidget):
             self._split.setSizes([wanted, height - wanted])
 
     def _give_runs(self) -> None:
+        chosen = self.runs
+        runs = list(chosen.values())
+        if any(run.HasField("parent") and run.parent.run_id not in chosen for run in runs):
+            self.link.call(
+                lambda client: _with_earlier(client, runs), owner=self,
+                done=lambda found: self._show_runs(found) if chosen is self.runs else None, failed=self._say,
+            )  # fmt: skip
+        else:
+            self._show_runs(runs)
+
+    def _show_runs(self, runs: Sequence[pb.Run]) -> None:
         if self.board is not None and self.figures is not None:
-            runs = list(self.runs.values())
             self.board.set_runs(runs)
             self.figures.set_runs(runs)
             self._bring_forward(self.figures.table.chosen_runs())
@@ -333,6 +343,12 @@ def _import_parts() -> tuple[Any, Any]:
     names = ("chart_board", "comparison_view")
     board, view = (importlib.import_module(f"gym_gui.ui.widgets.{name}") for name in names)
     return board, view
+
+
+def _with_earlier(client: TrainerClient, runs: Sequence[pb.Run]) -> list[pb.Run]:
+    from gym_gui.services.analytics.lineage import with_earlier  # imports NumPy: in the thread that asks
+
+    return with_earlier(client, runs)
 
 
 def _records(client: TrainerClient, run_ids: Sequence[str]) -> list[pb.Run]:
