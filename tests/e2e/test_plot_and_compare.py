@@ -182,7 +182,7 @@ def test_what_a_run_continues_is_part_of_its_curve_also_when_it_was_not_chosen(m
     daemon.client.update(second.run_id, add_tags=["whole"], remove_tags=["seeds"])
 
     def figures(*words: str) -> dict[str, Any]:
-        code, out, _ = mosaic("compare", *words, "--no-baseline", "--json")
+        out = mosaic("compare", *words, "--no-baseline", "--json")[1]
         (found,) = json.loads(out)["runs"]
         return found
 
