@@ -63,15 +63,15 @@ $(MADE):
 	@$(PIP) install -c requirements/constraints.txt setuptools
 	@touch $@
 
-$(TRAIN_READY): $(MADE) requirements/constraints.txt requirements/base.txt requirements/cleanrl_worker.txt $(PROJECTS)
+$(TRAIN_READY): $(MADE) $(addprefix requirements/,constraints.txt base.txt cleanrl_worker.txt sweep_worker.txt) $(PROJECTS)
 	@echo "Installing what training needs into $(VENV) (about 1 GB, a minute or two) …"
-	@$(PIP_INSTALL) -r requirements/cleanrl_worker.txt
+	@$(PIP_INSTALL) -r requirements/cleanrl_worker.txt -r requirements/sweep_worker.txt
 	@touch $@
 
-$(GUI_READY): $(TRAIN_READY) requirements/gui.txt requirements/sweep_worker.txt tools/qt_libraries.sh
+$(GUI_READY): $(TRAIN_READY) requirements/gui.txt tools/qt_libraries.sh
 	@tools/qt_libraries.sh
 	@echo "Installing Qt and what else the window needs into $(VENV) (250 MB) …"
-	@$(PIP_INSTALL) -r requirements/gui.txt -r requirements/sweep_worker.txt
+	@$(PIP_INSTALL) -r requirements/gui.txt
 	@touch $@
 
 $(TEST_READY): $(GUI_READY) requirements/dev.txt

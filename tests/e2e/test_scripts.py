@@ -181,6 +181,21 @@ def test_mosaic_train_script_sweep_and_bench_take_a_file(daemon: RunningDaemon, 
         "sweep", "./walk_argparse.py", "--env", "CartPole-v1", "--param", "fail-at=int:3000:4000", "--print"
     )
     assert str(SCRIPTS / "walk_argparse.py") in printed.stdout, printed.stderr
+    unseeded = tmp_path / "unseeded.py"
+    unseeded.write_text(
+        "# @total_timesteps: 100\nimport argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--lr', type=float, default=0.1)\nparser.parse_args()\n"
+    )
+    search = ("sweep", str(unseeded), "--param", "lr=float:0:1", "--trials", "1", "-d")
+    seeded = mosaic(*search, "--seeds", "1")
+    assert (seeded.returncode, "unseeded.py has no flag --seed" in seeded.stderr) == (2, True), seeded.stderr
+    queued = mosaic(*search)
+    assert queued.returncode == 0, queued.stderr
+    daemon.wait_for(queued.stdout.strip(), "TERM", timeout_s=PATIENCE_S)
+    (trial,) = json.loads(mosaic("runs", "--tag", f"sweep:{queued.stdout.strip()}", "--json").stdout)
+    assert (trial["outcome"], trial["seed"], trial["env_id"]) == ("completed", None, "none")
+    unsaved = mosaic("eval", trial["run_id"])
+    assert (unsaved.returncode, "saved no model" in unsaved.stderr) == (2, True), unsaved.stderr
     words = ("--envs", "CartPole-v1", "--seeds", "1", "--no-follow", "--out", str(tmp_path / "report"))
     queued = mosaic("bench", "--algos", "./walk_argparse.py", *words)
     assert queued.returncode == 0, queued.stderr

@@ -241,7 +241,7 @@ def test_the_command_starts_shows_and_trains_with_the_best(
     assert json.loads(out)[0]["number"] == best.number
     code, out = mosaic("sweep", "best", run.run_id)
     assert f"trial {best.number}:" in out
-    assert f"--x {best.params['x']!r}" in out
+    assert f"none --total-timesteps 20 --step-s 0.005 --x {best.params['x']!r}" in out, out
     code, out = mosaic("compare", "--with-tag", f"sweep:{run.run_id}", "--no-baseline")
     assert (code, "none: 2 runs" in out) == (0, True), "trials of a sweep that is named are meant"
     code, out = mosaic("train", "--from-trial", run.run_id, "--seed", "7", "-d", "--json")

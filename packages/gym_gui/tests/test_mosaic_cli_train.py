@@ -103,6 +103,14 @@ def test_words_between_flags_stay_words():
     assert parsed.words == ["CartPole-v1", "Other-v1"]
 
 
+def test_numbers_after_a_list_flag_are_its_values_and_never_an_environment():
+    script = AlgorithmSpec("script", fields=(FieldSpec("lrs", "json", None), FieldSpec("lr", "float", 0.1)))
+    for typed, values in (("0.1 0.2 -1e-3", [0.1, 0.2, -1e-3]), ("[1,2]", [1, 2]), ("1,2", [1, 2]), ("3", 3)):
+        parsed = parse_flags(["--lrs", *typed.split(), "CartPole-v1"], script)
+        assert (parsed.parameters, parsed.words, parsed.problems) == ({"lrs": values}, ["CartPole-v1"], [])
+    assert "expected float, got '0.1,0.2'" in parse_flags(["--lr", "0.1", "0.2"], script).problems[0]
+
+
 def test_a_script_that_could_not_be_read_takes_any_flag():
     script = AlgorithmSpec("script", open_flags=True)
     parsed = parse_flags(["--a", "1", "--b=x", "--c", "--no-d", "--e", "True", "--f", "-1"], script)

@@ -40,7 +40,8 @@ class SweepSettings:
     sampler: str = "tpe"
     pruner: str = "none"
     parallel: int = 1
-    seeds: tuple[int, ...] = (1,)
+    seeds: tuple[int | None, ...] = (1,)
+    """(None,): whatever trains has no seed to set"""
     aggregate: str = "mean"
     metric: str = MEAN_RETURN
     direction: str = "maximize"
@@ -114,7 +115,8 @@ def read_settings(document: Mapping[str, Any], *, path: str = "") -> tuple[Sweep
     if not rehearses or trial:
         problems += _wrong_trial(trial, f"{prefix}trial")
     seeds = document.get("seeds", [1])
-    if not isinstance(seeds, list) or not 0 < len(seeds) <= _MOST_SEEDS or not all(_is_seed(seed) for seed in seeds):
+    is_list = isinstance(seeds, list) and 0 < len(seeds) <= _MOST_SEEDS
+    if not is_list or not (seeds == [None] or all(_is_seed(seed) for seed in seeds)):
         problems.append(Problem(f"{prefix}seeds", f"expected a list of whole numbers from 0, got {seeds!r:.80}"))
     elif len(set(seeds)) != len(seeds):
         problems.append(Problem(f"{prefix}seeds", "a seed is named twice"))

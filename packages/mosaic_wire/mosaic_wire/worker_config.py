@@ -7,6 +7,7 @@ config with the worker's part at `metadata.worker.config`.
 from __future__ import annotations
 
 import os
+import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -250,14 +251,18 @@ def add_worker_arguments(parser: ArgumentParser) -> None:
     )
 
 
+_NUMBER = r"-?\d+\.?\d*(?:[eE][-+]?\d+)?"
+_NUMBERS = re.compile(f"{_NUMBER}(?:,{_NUMBER})*")
+
+
 def canonical_flags(words: Sequence[str]) -> list[str]:
-    """Return flags in the spelling that parsers here know: `--env_id=X` → `--env-id=X`, `--ids 0 1` → `--ids 0,1`."""
+    """Return flags in the spelling that parsers here know: `--env_id=X` → `--env-id=X`, `--x 0.1 2` → `--x 0.1,2`."""
     flags: list[str] = []
     for word in words:
         if word.startswith("--"):
             name, has_value, value = word.partition("=")
             flags.append(name.replace("_", "-") + has_value + value)
-        elif word.isdigit() and len(flags) > 1 and flags[-2].startswith("--") and flags[-1].replace(",", "").isdigit():
+        elif len(flags) > 1 and flags[-2].startswith("--") and all(map(_NUMBERS.fullmatch, (flags[-1], word))):
             flags[-1] += f",{word}"
         else:
             flags.append(word)

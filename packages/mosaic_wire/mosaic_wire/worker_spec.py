@@ -71,7 +71,7 @@ class FieldSpec:
             elif self.kind == "float":
                 value = float(text)
             elif self.kind == "json":
-                value = json.loads(f"[{text}]" if text.replace(",", "").isdigit() and "," in text else text)
+                value = json.loads(f"[{text}]" if "," in text and text[:1] not in '[{"' else text)
         except (KeyError, ValueError) as error:
             raise ValueError(f"{self.flag}: expected {self.kind}, got {text!r}") from error
         if (wrong := self.problem_with(value)) is not None:

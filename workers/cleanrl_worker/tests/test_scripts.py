@@ -242,7 +242,7 @@ def test_a_script_without_a_flag_for_the_environment_refuses_one(capsys, tmp_pat
     assert (code, summary["arguments"]) == (0, ["--lr", "0.5"])
     words = ["--extras", json.dumps({"script_path": str(script)}), "--env-id", "CartPole-v1", "--seed", "3"]
     assert cli.main([*words, "--total-timesteps", "100", "--dry-run"]) == 2
-    assert "has no flag for it and decides itself; leave 'CartPole-v1' out" in capsys.readouterr().err
+    assert "has no flag --env-id and decides itself; leave 'CartPole-v1' out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

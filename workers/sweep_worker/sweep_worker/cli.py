@@ -95,7 +95,12 @@ def check_document(document: Mapping[str, Any]) -> CheckAnswer:
     except DamagedCheckpoint as error:
         return CheckAnswer([Problem("extras.checkpoint_path", str(error))])
     values = {each.name: each.choices[0] if each.choices else each.low for each in settings.parameters}
-    return CheckAnswer(runs=[with_parameters(settings.trial, values)] if settings.trial else [], varied=list(values))
+    if not settings.trial:
+        return CheckAnswer()
+    run = with_parameters(settings.trial, values)
+    if settings.seeds != (None,):
+        run["metadata"]["worker"]["config"]["seed"] = settings.seeds[0]
+    return CheckAnswer(runs=[run], varied=list(values))
 
 
 def place_of(order: Order, folder: Path) -> StudyPlace:

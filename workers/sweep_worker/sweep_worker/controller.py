@@ -207,7 +207,8 @@ class SweepController:
 
     def _hear(self, run: ChildRun) -> None:
         for each in list(self._active.values()):
-            if (seed := each.seed_of(run.run_id)) is not None:
+            if run.run_id in each.run_ids:
+                seed = next(seed for seed, known in each.runs.items() if known.run_id == run.run_id)
                 each.runs[seed] = run
                 self._look_at(each)
                 return

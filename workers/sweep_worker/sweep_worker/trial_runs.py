@@ -35,32 +35,30 @@ class TrialRuns:
     curves: Curves
     rungs: Sequence[int]
     """Steps at which it is compared with others, those behind it left out"""
-    runs: dict[int, ChildRun] = field(default_factory=dict)
+    runs: dict[int | None, ChildRun] = field(default_factory=dict)
     """By seed"""
     verdict: Verdict = Verdict.NONE
     reason: str = ""
-    _figures: dict[int, RunFigure] = field(default_factory=dict)
-    _reached: dict[int, float] = field(default_factory=dict)
+    _figures: dict[int | None, RunFigure] = field(default_factory=dict)
+    _reached: dict[int | None, float] = field(default_factory=dict)
     """By seed, the figure at the next rung"""
 
     def __post_init__(self) -> None:
         self._figures = {seed: RunFigure(self.settings.metric, self.curves) for seed in self.settings.seeds}
         self.rungs = list(self.rungs)
 
-    def config_of(self, seed: int) -> dict[str, Any]:
+    def config_of(self, seed: int | None) -> dict[str, Any]:
         """The run config of one of its runs."""
         document = with_parameters(self.settings.trial, self.parameters)
         worker = document["metadata"]["worker"]["config"]
-        worker["seed"] = seed
+        if seed is not None:
+            worker["seed"] = seed
         several = f"-s{seed}" if len(self.settings.seeds) > 1 else ""
         name = document.get("run_name") or f"{worker['algo']}-{worker['env_id']}"
         document["run_name"] = f"{name[:160]}-t{self.trial.number}{several}"
         tags = [tag for tag in document.get("tags", []) if not tag.startswith("trial:")]
         document["tags"] = [*tags, f"trial:{self.trial.number}"]
         return document
-
-    def seed_of(self, run_id: str) -> int | None:
-        return next((seed for seed, run in self.runs.items() if run.run_id == run_id), None)
 
     @property
     def run_ids(self) -> list[str]:
@@ -114,6 +112,6 @@ class TrialRuns:
                 return rung, AGGREGATES[self.settings.aggregate](list(reached.values()))
         return None
 
-    def objectives(self) -> dict[int, float | None]:
+    def objectives(self) -> dict[int | None, float | None]:
         """By seed, what its run came to."""
         return {seed: self._figures[seed].at(self.runs[seed]) for seed in self.settings.seeds}

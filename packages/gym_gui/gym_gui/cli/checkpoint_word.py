@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import person_path
 
 from gym_gui.services import policy_files
@@ -35,6 +36,8 @@ def _of_run(run: pb.Run, checkpoint: str) -> Chosen:
     extras = parsed(run.extras_json) or {}
     if extras.get("mode") in NOT_TRAINING:
         raise click.UsageError(f"{short_id(run.run_id)} trained no policy: its mode was {extras['mode']}")
+    if extras.get("script_path") and run.status == "TERM" and _saved_no_model(Path(run.run_dir)):
+        raise click.UsageError(f"run {short_id(run.run_id)} saved no model: its script wrote no {MODEL_SUFFIX} file")
     schedule = extras.get("curriculum_schedule")
     path = run.run_id
     if checkpoint:
@@ -44,6 +47,14 @@ def _of_run(run: pb.Run, checkpoint: str) -> Chosen:
         path, short_id(run.run_id), run.worker_type, run.algo, _last_env(schedule) or run.env_id, seed, run.step,
         curriculum=schedule,
     )  # fmt: skip
+
+
+def _saved_no_model(folder: Path) -> bool:
+    """Whether the run's manifest names none; False where it cannot be read (on another machine)."""
+    try:
+        return not AnalyticsManifest.read(folder / "analytics.json").policy
+    except (OSError, ValueError):
+        return False
 
 
 def _last_env(schedule: Any) -> str:

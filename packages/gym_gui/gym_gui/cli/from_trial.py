@@ -9,7 +9,7 @@ import click
 
 from gym_gui.cli.context import say
 from gym_gui.cli.sweep import find_sweep
-from gym_gui.services.sweeps import SweepUnreadable, config_of_trial, trial_of
+from gym_gui.services.sweeps import SweepUnreadable, config_of_trial, settings_of, trial_of
 from gym_gui.services.trainer.errors import DaemonUnreachable
 from gym_gui.wording.run_view import short_id
 
@@ -34,7 +34,8 @@ def queue_trial(client: TrainerClient, word: str, options: dict[str, Any]) -> li
                        trial.params.items())  # fmt: skip
     say(f"trial {trial.number} of {short_id(sweep.run_id)}: {values}")
     _adjust(config, options)
-    seeds = options["seeds"] or ([options["seed"]] if options["seed"] is not None else [1])
+    usual = [None] if settings_of(sweep).get("seeds") == [None] else [1]
+    seeds = options["seeds"] or ([options["seed"]] if options["seed"] is not None else usual)
     key = options["idempotency_key"] or secrets.token_hex(16)
     runs = []
     for seed in seeds:

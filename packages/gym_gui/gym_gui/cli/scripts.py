@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 UPSTREAM = "upstream"
 SHELL = ".sh"
 OWN = ("", "mosaic")
+NO_ENVIRONMENT = "none"
+"""What is written for the environment of a script that has no parameter for it"""
 
 
 def is_script(word: str) -> bool:

@@ -20,6 +20,7 @@ from gym_gui.wording.run_view import short_id
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
+    from mosaic_wire.worker_spec import ScriptSpec
 
     from gym_gui.cli.algorithms import InstalledWorker
     from gym_gui.services.sweeps import SweepOrder
@@ -236,6 +237,7 @@ def _config(cli: Cli, ctx: click.Context, file: str | None, options: dict[str, A
         spec, script = choose_script(workers, algo, order.values.get("worker"), "")
         algorithm = script.algorithm
         order.values["extras"] = {**(order.values.get("extras") or {}), "script_path": script.path}
+        order.values = {**_told_by(script), **order.values}
     else:
         spec, algorithm = choose_algorithm(workers, algo, order.values.get("worker"))
     _read_fixed(order, options["fixed"], algorithm, problems)
@@ -244,6 +246,22 @@ def _config(cli: Cli, ctx: click.Context, file: str | None, options: dict[str, A
     if problems:
         raise click.UsageError(problems[0] if len(problems) == 1 else "\n  ".join(["not yet right:", *problems]), ctx)
     return config
+
+
+def _told_by(script: ScriptSpec) -> dict[str, Any]:
+    """What the script says where the person does not: its environment, its length, that it has no seed."""
+    from gym_gui.cli.custom_script import facts_of
+    from gym_gui.cli.flags import default_of
+    from gym_gui.cli.scripts import NO_ENVIRONMENT
+
+    algorithm = script.algorithm
+    length = default_of(algorithm, "total_timesteps") or facts_of(Path(script.path)).get("total_timesteps")
+    told = {
+        "env_id": default_of(algorithm, "env_id") if algorithm.field("env_id") else NO_ENVIRONMENT,
+        "total_timesteps": length,
+        "seeds": None if algorithm.open_flags or algorithm.field("seed") else [None],
+    }
+    return {name: value for name, value in told.items() if value}
 
 
 def _in_a_sentence(problem: Problem) -> str:
@@ -321,7 +339,8 @@ def _require_sweep_worker(workers: list[InstalledWorker]) -> None:
     known = next((worker for worker in workers if worker.name == WORKER_TYPE), None)
     if known is None:
         raise click.ClickException(
-            "sweeps need the sweep worker, which is not installed: pip install -r requirements/sweep_worker.txt"
+            "sweeps need the sweep worker, which is not installed; in MOSAIC's folder: "
+            f"{sys.executable} -m pip install -r requirements/sweep_worker.txt"
         )
     if known.spec is None:
         raise click.ClickException(f"the sweep worker cannot be used: {known.problem}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gym_gui.cli.listing import Column, write_json, write_json_object, write_table
+from gym_gui.cli.scripts import NO_ENVIRONMENT
 from gym_gui.services.sweeps import SweepUnreadable, settings_of, study_of, trial_of
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import short_id
@@ -66,9 +67,13 @@ def write_best(run: pb.Run, *, as_json: bool = False) -> int:
     for name, value in trial.params.items():
         click.echo(f"  {name} = {value_text(value)}")
     part = settings["trial"]["metadata"]["worker"]["config"]
-    flags = [flag for name, value in trial.params.items() for flag in (f"--{name.replace('_', '-')}", _typed(value))]
+    extras = part.get("extras") or {}
+    values = {"total_timesteps": part["total_timesteps"], **(extras.get("algo_params") or {}), **trial.params}
+    script = extras.get("script_path")
+    what = [script] if script and part["env_id"] == NO_ENVIRONMENT else [script or part["algo"], part["env_id"]]
+    flags = [flag for name, value in values.items() for flag in (f"--{name.replace('_', '-')}", _typed(value))]
     click.echo(f"\ntrain with it:  mosaic train --from-trial {short_id(run.run_id)}:{trial.number}")
-    click.echo(f"or by hand:     mosaic train {shlex.join([part['algo'], part['env_id'], *flags])}")
+    click.echo(f"or by hand:     mosaic train {shlex.join([*what, *flags])}")
     return 0
 
 

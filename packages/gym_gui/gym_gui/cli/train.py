@@ -16,7 +16,7 @@ from gym_gui.cli.algorithms import choose_algorithm, installed_workers
 from gym_gui.cli.context import Cli, say
 from gym_gui.cli.flags import OWN_FIELDS, default_of, flag_help, parse_flags
 from gym_gui.cli.listing import write_json
-from gym_gui.cli.scripts import OWN, SHELL, UPSTREAM, choose_script, is_script
+from gym_gui.cli.scripts import NO_ENVIRONMENT, OWN, SHELL, UPSTREAM, choose_script, is_script
 from gym_gui.cli.values import Minutes, Seeds, Steps
 from gym_gui.services.run_configs import seed_name
 from gym_gui.services.trainer.errors import DaemonUnreachable, InvalidConfig, TrainerError
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 EVALUATION_EPISODES = 20
 """How many episodes --expect-return judges by, unless --eval-episodes says otherwise"""
-
-NO_ENVIRONMENT = "none"
-"""What is written for the environment of a script that has no parameter for it"""
 
 
 @dataclass(frozen=True)

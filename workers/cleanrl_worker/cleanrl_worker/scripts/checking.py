@@ -52,7 +52,7 @@ def values_for(script: Script, config: CleanRLWorkerConfig) -> dict[str, Any]:
             values.setdefault(name, config.extras[name])
     for role in SAME_AS:
         parameter, value = script.parameter_for(role), getattr(config, role)
-        if parameter is not None and value is not None:
+        if parameter is not None and value not in (None, NO_ENVIRONMENT):
             values.setdefault(parameter.field.name, value)
     return values
 
@@ -95,10 +95,13 @@ def check_script(
 def _contradictions(script: Script, config: CleanRLWorkerConfig, values: Mapping[str, Any]) -> Iterator[Problem]:
     for role in SAME_AS:
         parameter, wanted = script.parameter_for(role), getattr(config, role)
-        if parameter is None and role != "total_timesteps" and wanted not in (None, NO_ENVIRONMENT):
-            if not script.open_flags:
-                yield Problem(role, f"{script.path.name} has no flag for it and decides itself; leave {wanted!r} out")
-        elif parameter is not None and wanted is not None and values[parameter.field.name] != wanted:
+        if wanted in (None, NO_ENVIRONMENT):
+            continue
+        if parameter is None:
+            if role != "total_timesteps" and not script.open_flags:
+                flag = f"--{role.replace('_', '-')}"
+                yield Problem(role, f"{script.path.name} has no flag {flag} and decides itself; leave {wanted!r} out")
+        elif values[parameter.field.name] != wanted:
             said = values[parameter.field.name]
             yield Problem(parameter.field.name, f"is {said!r}, but the run's {role} is {wanted!r}; keep one of the two")
 
