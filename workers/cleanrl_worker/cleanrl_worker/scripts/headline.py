@@ -20,7 +20,8 @@ LOOK_EVERY_S = 2.0
 
 RETURN_TAGS = ("charts/episodic_return", "charts/episode_return", "rollout/ep_rew_mean", "episodic_return")
 SPS_TAGS = ("charts/SPS", "time/fps", "SPS")
-_EPISODES = 20
+_EPISODES = 100
+"""Of which the return is the mean: as many as of every other run"""
 
 
 def parameters_in(table: str) -> dict[str, str]:
@@ -43,7 +44,7 @@ class Headline:
 
     step: int = 0
     episodic_return: float | None = None
-    """mean of the latest episodes"""
+    """mean of the last 100 episodes"""
     sps: float | None = None
 
 
