@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,7 @@ def test_runs_that_end_while_no_daemon_looks_are_finished_from_their_files(daemo
     daemon.kill()
     os.kill(pids["is told to stop"], signal.SIGTERM)
     assert wait_until(lambda: not any(processes_of(run.run_id) for run in wanted.values()), timeout_s=60)
+    gone_at = time.time()
 
     daemon.start()
 
@@ -84,6 +86,8 @@ def test_runs_that_end_while_no_daemon_looks_are_finished_from_their_files(daemo
         "is told to stop": "failed",
     }
     assert ended["completes"].step == 60
+    assert ended["completes"].finished_at < gone_at, "its exit.json says when it was"
+    assert ended["raises"].finished_at < gone_at
     assert "fail_at_step asked for an error" in ended["raises"].reason
     assert "left no exit.json" in ended["is killed"].reason
     assert "signal that did not come from MOSAIC" in ended["is told to stop"].reason

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import Any
 
 from mosaic_wire.checkpoints import last_good_checkpoint
 from mosaic_wire.errors import WireError
+from mosaic_wire.exit_record import ExitRecord
 from mosaic_wire.frames import remove_frames
 from mosaic_wire.paths import Home
 
@@ -41,7 +43,7 @@ from gym_gui.services.trainer.run_files import size_of_run
 from gym_gui.services.trainer.run_queue import RunQueue
 from gym_gui.services.trainer.run_supervisor import Finished, RunSupervisor, output_tails
 from gym_gui.services.trainer.secrets import SecretStore
-from gym_gui.services.trainer.supervision import CANCELLED_ON_REQUEST
+from gym_gui.services.trainer.supervision import CANCELLED_ON_REQUEST, when_it_ended
 
 logger = logging.getLogger(__name__)
 
@@ -356,7 +358,11 @@ class TrainerDispatcher:
             mask = SecretMask((await asyncio.to_thread(self._secret_store.known, run_id)).values())
             await self._finalise(record, "failed", reason)
             tails = await asyncio.to_thread(output_tails, self._home, run_id, mask)
-            ended = await self._journal.apply(run_id, RunEvent.GIVEN_UP, reason=reason, payload=tails)
+            told = await asyncio.to_thread(ExitRecord.read, self._home.run_folder(run_id).exit_record)
+            ended = await self._journal.apply(
+                run_id, RunEvent.GIVEN_UP, reason=reason, payload=tails,
+                finished_at=when_it_ended(record, told, time.time()),
+            )  # fmt: skip
             await self._ended(ended)
 
     async def _finalise(self, record: RunRecord, outcome: str, reason: str) -> None:

@@ -34,7 +34,7 @@ from gym_gui.services.trainer.journal import Journal, with_headline
 from gym_gui.services.trainer.masking import SecretMask
 from gym_gui.services.trainer.metrics.store import MEAN_RETURN, SPS_TAG
 from gym_gui.services.trainer.records import Headline, RunRecord, StoryEvent
-from gym_gui.services.trainer.supervision import BAD_INPUT, Ending, EndingFacts, conclude, paused_before
+from gym_gui.services.trainer.supervision import BAD_INPUT, Ending, EndingFacts, conclude, paused_before, when_it_ended
 from gym_gui.services.trainer.tokens import digest
 from gym_gui.services.trainer.worker_logs import LogFollower, cap_size, tail_text
 from gym_gui.wording.run_view import STATE_WORDS
@@ -466,7 +466,7 @@ class RunSupervisor:
             if ending.event is RunEvent.FAULTED and self._disk_was_full and "No space left" not in ending.reason:
                 # A worker that found no room could not write why it failed either.
                 ending = replace(ending, reason=f"{ending.reason}; the disk is full ({self._home.root})")
-            return await self._store(ending)
+            return await self._store(ending, when_it_ended(self.record, exit_record, time.time()))
 
     def _complaint(self) -> str:
         """What a worker that refused its config said about it."""
@@ -484,7 +484,7 @@ class RunSupervisor:
             await asyncio.to_thread(self._read_lifecycle_file)
             await self._apply_lifecycle()
 
-    async def _store(self, ending: Ending) -> Finished:
+    async def _store(self, ending: Ending, finished_at: float) -> Finished:
         run_id = self.record.run_id
         process_gone: dict[str, Any] = {"pid": 0, "stalled": False, "no_progress": False, "paused_by_signal": False}
         await asyncio.to_thread(self._tend_logs)
@@ -510,7 +510,13 @@ class RunSupervisor:
             finalise_manifest, self._folder, self.record, _OUTCOME_WORDS[ending.event], ending.reason
         )
         self.record = await self._journal.apply(
-            run_id, ending.event, reason=ending.reason, payload=self.tails(), pause_requested="", **process_gone
+            run_id,
+            ending.event,
+            reason=ending.reason,
+            payload=self.tails(),
+            pause_requested="",
+            finished_at=finished_at,
+            **process_gone,
         )
         return Finished(self.record, ending)
 

@@ -10,7 +10,7 @@ from mosaic_wire.exit_record import ExitOutcome, ExitRecord
 from mosaic_wire.lifecycle import LifecycleKind
 
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
-from gym_gui.services.trainer.records import StoryEvent
+from gym_gui.services.trainer.records import RunRecord, StoryEvent
 
 BAD_INPUT = 2
 """Exit code of a worker that cannot use its config"""
@@ -95,6 +95,13 @@ def paused_before(story: Iterable[StoryEvent], attempt: int, now: float) -> floa
         elif event.kind == RunEvent.RESUMED and since is not None:
             total, since = total + max(0.0, event.timestamp - since), None
     return total if since is None else total + max(0.0, now - since)
+
+
+def when_it_ended(record: RunRecord, told: ExitRecord | None, now: float) -> float:
+    """What its exit.json says: while no daemon looked, only the worker knows; otherwise now."""
+    if told is None or told.attempt != record.attempt or not record.started_at <= told.finished_at <= now:
+        return now
+    return told.finished_at
 
 
 def describe_exit(code: int | None) -> str:
