@@ -136,8 +136,9 @@ def test_a_comparison_says_who_learned_and_who_is_better(mosaic, daemon, runs):
     assert "learned" in lines["ppo (3 seeds)"]
     assert "nothing" not in lines["ppo (3 seeds)"]
     assert "learned nothing" in lines["dqn (2 seeds)"]
-    assert "1.00 [1.00, 1.00]" in out
+    assert "1.00 (fewer than 3 seeds: no interval)" in out
     assert "not better than a random policy's" in err
+    assert "few seeds (ppo · CartPole-v1 (3 seeds), dqn · CartPole-v1 (2 seeds)): with fewer than 5" in err
 
     # It is measured once: the run that did it is archived, and found again.
     (kept,) = daemon.client.list(tags=[BASELINE_TAG], include_archived=True).runs
@@ -197,6 +198,17 @@ def test_what_a_run_continues_is_part_of_its_curve_also_when_it_was_not_chosen(m
     assert mosaic("report", second.run_id, "--no-baseline", "--out", str(page))[0] == 0
     assert f"episodes {both['episodes']:,}" in " ".join(re.sub(r"<[^>]+>", " ", page.read_text()).split())
     daemon.client.delete(second.run_id)
+
+
+def test_several_environments_have_a_figure_each(mosaic, daemon, runs, tmp_path):
+    elsewhere = config({**PPO, "total_timesteps": 1_024}, 1)
+    elsewhere["metadata"]["worker"]["config"]["env_id"] = "MountainCar-v0"
+    other = daemon.wait_for(daemon.client.submit(elsewhere).run.run_id, timeout_s=PATIENCE_S)
+    code, out, err = mosaic("plot", runs[0].run_id, other.run_id, "--out", str(tmp_path / "a.png"))
+    assert (code, err) == (0, "2 environments: a figure for each, as their axes differ (--env draws one)\n")
+    assert {file.name for file in tmp_path.iterdir()} == {"a-CartPole-v1.png", "a-MountainCar-v0.png"}
+    assert out.count("1 line of 1 run") == 2
+    daemon.client.delete(other.run_id)
 
 
 def test_a_home_with_many_kinds_of_runs_is_drawn_by_what_changes_learning(mosaic, daemon, runs, tmp_path, recwarn):

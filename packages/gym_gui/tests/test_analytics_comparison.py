@@ -17,6 +17,7 @@ from gym_gui.services.analytics.comparison import (
 )
 from gym_gui.services.analytics.comparison_document import RUN_COLUMNS, comparison_document, run_rows
 from gym_gui.services.analytics.curves import Curve
+from gym_gui.services.analytics.figure import FigureOptions, build_figure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mosaic_wire.proto import trainer_pb2 as pb
@@ -146,7 +147,38 @@ def test_pairs_are_of_one_environment_the_better_one_in_front(comparison):
     _, found = comparison
     (pair,) = found.improvements
     assert (found.group(pair.better).algo, found.group(pair.worse).algo) == ("ppo", "dqn")
-    assert (pair.probability.value, pair.probability.interval.low) == (1.0, 1.0)
+    assert (pair.probability.value, pair.probability.interval) == (1.0, None)
+
+
+def test_of_two_seeds_there_is_no_interval_and_of_three_there_is(comparison):
+    """With two it was [lower, higher], called 95 %."""
+    ppo, dqn, _ = comparison[1].groups
+    assert (dqn.final.interval, dqn.final_iqm.interval, dqn.auc.interval) == (None, None, None)
+    assert dqn.final_std is not None
+    assert None not in (ppo.final.interval, ppo.final_iqm.interval, ppo.auc.interval)
+
+
+def test_a_run_that_goes_on_has_no_verdict_and_is_named():
+    runs = [make_run(1, status="TERM"), make_run(2, status="EXEC")]
+    runs[1].step = 0
+    curves = {run.run_id: curve(run, learned(20, 200, seed=run.number)) for run in runs}
+    found = compare_curves(runs, curves, baselines={"CartPole-v1": RANDOM})
+    assert [found.runs[run.run_id].learned for run in runs] == [Verdict.LEARNED, Verdict.UNFINISHED]
+    assert [found.runs[run.run_id].steps for run in runs] == [1000, 400], "its curve is ahead of its heartbeat"
+    assert found.groups[0].learned is Verdict.UNFINISHED
+    assert found.note == "so far: 1 run not finished (00000002)"
+
+
+def test_a_seed_that_was_extended_is_told_where_it_counts():
+    runs = [make_run(number) for number in (1, 2, 3)]
+    more = make_run(4, parent=pb.ParentRun(run_id=runs[0].run_id, step=1000))
+    more.seed, more.total = 1, 2000
+    curves = {run.run_id: curve(run, [1, 2, 3]) for run in (*runs, more)}
+    found = compare_curves([*runs, more], curves)
+    assert sorted(len(group.run_ids) for group in found.groups) == [1, 2]
+    said = "00000001 (seed 1) counts only in 00000004, which continues it"
+    assert found.note == said
+    assert said in build_figure([*runs, more], curves, FigureOptions()).note
 
 
 def test_who_has_the_higher_mean_need_not_be_better_more_often():
@@ -239,7 +271,7 @@ def test_configurations_that_met_in_several_environments_are_compared_over_them(
     runs = [
         make_run(10 * at + seed, algo=algo, env_id=env_id)
         for at, (env_id, algo) in enumerate((env_id, algo) for env_id in places for algo in ("ppo", "dqn", "sac"))
-        for seed in (1, 2)
+        for seed in (1, 2, 3)
         if (env_id, algo) != ("Acrobot-v1", "sac")
     ]
     level = {

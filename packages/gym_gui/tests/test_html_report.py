@@ -294,7 +294,7 @@ def test_a_table_cell_cannot_break_its_table():
 @pytest.mark.parametrize(
     ("interval", "seeds", "said"),
     [
-        (None, 1, "no: a single seed"),
+        (None, 2, "no: fewer than 3 seeds"),
         (Interval(0.3, 1.0), 9, "no: 0.50 lies within"),
         (Interval(0.6, 1.0), 3, "likely: only 3 seeds"),
         (Interval(0.6, 1.0), 5, "yes"),

@@ -54,13 +54,13 @@ def tables(text: str) -> list[str]:
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_tables_fit_the_terminal_and_say_the_most_important_things(monkeypatch, capsys, width):
-    runs, found = compared(3)
+    runs, found = compared(3, seeds=3)
     monkeypatch.setattr(listing, "terminal_width", lambda: width)
     monkeypatch.setattr(sys, "stdout", Terminal(sys.stdout))
     monkeypatch.setenv("NO_COLOR", "1")
     compare._write(found, runs, show_runs=True)
     out = click.unstyle(capsys.readouterr().out)
-    assert out.startswith("HalfCheetah-v5: 6 runs · random policy -280.0 ± 60.0 over 100 episodes\n")
+    assert out.startswith("HalfCheetah-v5: 9 runs · random policy -280.0 ± 60.0 over 100 episodes\n")
     assert max(map(len, tables(out))) <= width
     heading = next(line for line in out.splitlines() if line.startswith("GROUP"))
     assert "FINAL" in heading
@@ -82,7 +82,7 @@ def test_of_many_groups_the_best_are_compared_and_the_rest_is_counted(capsys):
 def test_one_run_each_has_no_interval(capsys):
     runs, found = compared(2, seeds=1)
     compare._write(found, runs, show_runs=False)
-    assert "1.00 (a single seed: no interval)" in capsys.readouterr().out
+    assert "1.00 (fewer than 3 seeds: no interval)" in capsys.readouterr().out
 
 
 def test_progress_is_one_line_on_a_terminal_and_told_once_elsewhere(monkeypatch, capsys):

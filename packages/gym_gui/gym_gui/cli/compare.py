@@ -44,9 +44,9 @@ def compare_command(cli: Cli, /, **options: Any) -> int:
     """Compare runs: final and best return, area under the curve, speed, parameters, probability of improvement.
 
     Runs that differ only in their seed are one group, in which each seed counts once. FINAL is the mean of the last 100
-    episodes, BEST the highest mean of 100 in a row, AUC the mean over all steps; [ ] are 95 % bootstrap intervals. A
-    run "learned nothing" when its last episodes are not better than those of a policy that acts at random, which is
-    measured once per environment.
+    episodes (of all, when there are fewer), BEST the highest mean of 100 in a row, AUC the mean over all steps; [ ] are
+    95 % bootstrap intervals, of groups from three seeds on. A run "learned nothing" when its last episodes are not
+    better than those of a policy that acts at random, which is measured once per environment.
     """
     selection = Selection.take(options)
     from gym_gui.services.analytics.comparison import compare
@@ -112,6 +112,7 @@ class _Progress:
 
 def _write(found: Comparison, runs: Sequence[pb.Run], *, show_runs: bool) -> None:
     from gym_gui.services.analytics.curves import RETURN_TAGS
+    from gym_gui.services.analytics.statistics import ENOUGH_SEEDS
 
     if found.tag != RETURN_TAGS[0]:
         click.echo(click.style(f"by {found.tag}", dim=True))
@@ -128,6 +129,10 @@ def _write(found: Comparison, runs: Sequence[pb.Run], *, show_runs: bool) -> Non
     _write_overall(found)
     if found.note:
         say(found.note)
+    few = [group.label for group in found.groups if 1 < len(group.run_ids) < ENOUGH_SEEDS]
+    if few:
+        named = ", ".join(few[:3]) + (" …" if len(few) > 3 else "")
+        say(f"few seeds ({named}): with fewer than {ENOUGH_SEEDS} an interval is too narrow to rely on")
     if any(figures.learned == "learned nothing" for figures in found.runs.values()):
         say("learned nothing: its last 100 episodes are not better than a random policy's (95 % interval)")
 
@@ -280,7 +285,7 @@ def _with_interval(figure: RunFigures) -> str:
 
 def _probability(estimate: Estimate) -> str:
     if estimate.interval is None:
-        return f"{estimate.value:.2f} (a single seed: no interval)"
+        return f"{estimate.value:.2f} (fewer than 3 seeds: no interval)"
     return f"{estimate.value:.2f} [{estimate.interval.low:.2f}, {estimate.interval.high:.2f}]"
 
 

@@ -84,8 +84,14 @@ def plot_command(cli: Cli, /, **options: Any) -> int:
         if out is not None and out.suffix.lower() in _TABLES:
             return _write_points(client, runs, tags, out)
         curves = _load(client, runs, tags, wanted)
+    environments = list(dict.fromkeys(run.env_id for run in chosen))
+    if len(environments) > 1:
+        say(f"{len(environments)} environments: a figure for each, as their axes differ (--env draws one)")
     for tag in tags:
-        _show(tag, runs, len(chosen), curves, wanted, options, several=len(tags) > 1)
+        for env_id in environments:
+            here, ours = ([run for run in some if run.env_id == env_id] for some in (runs, chosen))
+            endings = [tag] * (len(tags) > 1) + [env_id] * (len(environments) > 1)
+            _show(tag, here, ours, curves, wanted, options, endings)
     return 0
 
 
@@ -177,26 +183,29 @@ def _write_points(client: TrainerClient, runs: Sequence[pb.Run], tags: Sequence[
 
 
 def _show(
-    tag: str, runs: Sequence[pb.Run], chosen: int, curves: Mapping[str, Mapping[str, Curve]], wanted: FigureOptions,
-    options: Mapping[str, Any], *, several: bool,
+    tag: str, runs: Sequence[pb.Run], chosen: Sequence[pb.Run], curves: Mapping[str, Mapping[str, Curve]],
+    wanted: FigureOptions, options: Mapping[str, Any], endings: Sequence[str],
 ) -> None:  # fmt: skip
     from dataclasses import replace
 
     from gym_gui.services.analytics.figure import build_figure
+    from gym_gui.services.analytics.repeated_seeds import unfinished_note
 
     figure = build_figure(runs, curves, replace(wanted, tag=tag))
     drawn = {run_id for line in figure.lines for run_id in line.run_ids}
-    missing = [run for run in runs[:chosen] if run.run_id not in drawn and run.run_id not in figure.repeated]
+    missing = [run for run in chosen if run.run_id not in drawn and run.run_id not in figure.repeated]
     say_left_out(missing, f"a curve {tag}")
     if figure.is_empty:
         return
+    going = unfinished_note([run for run in chosen if run.run_id in drawn])
+    figure = replace(figure, note=" · ".join(filter(None, (figure.note, going))))
     out: Path | None = options["out"]
     if out is None:
         _print_sketch(figure)
         return
     from gym_gui.services.analytics.drawing import save_figure
 
-    target = out.with_stem(f"{out.stem}-{tag.replace('/', '-')}") if several else out
+    target = out.with_stem("-".join((out.stem, *(re.sub(r"[^\w.]+", "-", ending) for ending in endings))))
     save_figure(figure, target, size=options["size"], dark=options["dark"])
     lines = sum(not line.is_faint for line in figure.lines)
     click.echo(f"{target}  {formats.plural(lines, 'line')} of {formats.plural(len(drawn), 'run')}")

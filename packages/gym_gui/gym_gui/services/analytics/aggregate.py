@@ -10,7 +10,7 @@ import numpy as np
 
 from gym_gui.services.analytics.curves import Axis, Curve, Floats
 from gym_gui.services.analytics.smoothing import Smoothing
-from gym_gui.services.analytics.statistics import iqm_weights, resample_counts
+from gym_gui.services.analytics.statistics import FEWEST_RUNS, iqm_weights, resample_counts
 
 GRID_POINTS = 500
 """Places of the common grid: a figure has about as many pixels"""
@@ -33,7 +33,7 @@ class Band(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Aggregated:
-    """One line: its centre, and a band where there is one (`low` and `high` are None for a single seed)."""
+    """One line: its centre, and a band where there is one (a deviation needs two seeds, an interval three)."""
 
     x: Floats
     centre: Floats
@@ -97,6 +97,8 @@ def summarise(table: Floats, band: Band) -> tuple[Floats, Floats | None, Floats 
     if band is Band.STD:
         spread = table.std(axis=0, ddof=1)
         return centre, centre - spread, centre + spread
+    if len(table) < FEWEST_RUNS:
+        return centre, None, None
     # How often each seed was drawn, as a matrix: all resamples of all columns are one product.
     counts = resample_counts(len(table), _RESAMPLES)
     weights = iqm_weights(counts) if band is Band.IQM else counts / len(table)

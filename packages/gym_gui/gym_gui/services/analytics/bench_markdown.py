@@ -314,9 +314,9 @@ def _repeat(bench: Bench) -> Iterator[str]:
 
 _MEANING = """## What the figures mean
 
-- **Final return**: the mean over the last 100 training episodes of a run; over seeds, the interquartile mean (IQM) and
-  the mean, each with its 95 % interval from a percentile bootstrap over the seeds. With few seeds intervals are wide,
-  and that is the truth. **std**: over the seeds.
+- **Final return**: the mean over the last 100 training episodes of a run, or over all where there were fewer; over
+  seeds, the interquartile mean (IQM) and the mean, each with its 95 % interval from a percentile bootstrap over the
+  seeds, from three seeds on. **std**: over the seeds.
 - **Best**: the highest mean over 100 episodes in a row. **AUC**: the area under the curve of the return divided by the
   steps, that is the mean return over the whole training.
 - **Learned?**: against a policy that acts at random, measured once for each environment.

@@ -14,16 +14,17 @@ import numpy as np
 from gym_gui.services.analytics.across import OverallImprovement, improvements_across
 from gym_gui.services.analytics.configurations import Configuration, environment_kwargs_of
 from gym_gui.services.analytics.curves import RETURN_TAGS, Curve, Floats, load_curves, return_curve
-from gym_gui.services.analytics.figure import groups_of
+from gym_gui.services.analytics.figure import continued_note, groups_of
 from gym_gui.services.analytics.labels import configuration_labels, differing_parameters, how_many, parameter_value
 from gym_gui.services.analytics.lineage import joined, members, with_earlier
-from gym_gui.services.analytics.repeated_seeds import once_per_seed, repeated_note
+from gym_gui.services.analytics.repeated_seeds import is_unfinished, once_per_seed, repeated_note, unfinished_note
 from gym_gui.services.analytics.smoothing import Smoothing
 from gym_gui.services.analytics.statistics import (
     Estimate,
     Interval,
     bootstrap_interval,
     difference_interval,
+    interval_over_runs,
     iqm,
     mean,
     probability_of_improvement,
@@ -51,6 +52,8 @@ class Verdict(StrEnum):
     """of a group: not all of its runs"""
     NO_BASELINE = "no baseline"
     NO_EPISODES = "no episodes"
+    UNFINISHED = "unfinished"
+    """it may still learn; of a group: one of its runs may"""
 
 
 @dataclass(frozen=True)
@@ -129,11 +132,14 @@ class Comparison:
     """What was compared"""
     overall: tuple[OverallImprovement, ...] = ()
     """Configurations that met in several environments, over all of these"""
+    notes: tuple[str, ...] = ()
+    """Which runs are unfinished, and which count elsewhere than their likes"""
 
     @property
     def note(self) -> str:
-        """Which runs are in no group's figures; empty for none."""
-        return repeated_note([run_id for group in self.groups for run_id in group.repeated])
+        """Which runs are in no group's figures, or not as one might think; empty for none."""
+        repeated = repeated_note([run_id for group in self.groups for run_id in group.repeated])
+        return " · ".join(filter(None, (repeated, *self.notes)))
 
     def group(self, key: str) -> GroupFigures:
         return next(group for group in self.groups if group.key == key)
@@ -198,6 +204,7 @@ def compare_curves(
         figures, tuple(judged), tuple(_improvements(judged, figures)), tuple(differing),
         {environment_of(run): known.get(environment_of(run)) for run in shown}, tag or RETURN_TAGS[0],
         tuple(improvements_across({configuration: _finals(own, figures) for configuration, own in groups.items()})),
+        (unfinished_note(shown), continued_note(shown, by_id)),
     )  # fmt: skip
 
 
@@ -207,12 +214,14 @@ def _figures(run: pb.Run, earlier: Sequence[pb.Run], curve: Curve | None, baseli
     wall_s = sum(durations) if durations else None
     if curve is None or not len(curve):
         return RunFigures(run.run_id, None, None, None, sps, wall_s, run.step, 0, Verdict.NO_EPISODES)
+    going = is_unfinished(run)
+    steps = max(run.step, int(curve.steps[-1])) if going else run.step  # a curve's news come before a heartbeat's
     # Of a curve that came as means of stretches so many points as are a hundred episodes.
     window = max(1, round(LAST_EPISODES * len(curve) / curve.total))
     last = curve.values[-window:]
     return RunFigures(
-        run.run_id, float(last.mean()), best_mean(curve.values, window), mean_over_steps(curve), sps, wall_s, run.step,
-        curve.total, verdict_on(last, baseline), bootstrap_interval(last),
+        run.run_id, float(last.mean()), best_mean(curve.values, window), mean_over_steps(curve), sps, wall_s, steps,
+        curve.total, Verdict.UNFINISHED if going else verdict_on(last, baseline), bootstrap_interval(last),
     )  # fmt: skip
 
 
@@ -257,7 +266,7 @@ def _group(
         seeds=tuple(run.seed for run in runs if run.HasField("seed")),
         final=_estimate(finals),
         final_std=float(np.std(finals, ddof=1)) if len(finals) > 1 else None,
-        final_iqm=Estimate(float(iqm(finals)), bootstrap_interval(finals, iqm)) if finals else None,
+        final_iqm=Estimate(float(iqm(finals)), interval_over_runs(finals, iqm)) if finals else None,
         best=_estimate([figure.best for figure in own if figure.best is not None]),
         auc=_estimate([figure.auc for figure in own if figure.auc is not None]),
         sps=_mean([figure.sps for figure in own if figure.sps is not None]),
@@ -271,8 +280,8 @@ def _group(
 
 def _together(verdicts: Sequence[Verdict]) -> Verdict:
     judged = {verdict for verdict in verdicts if verdict is not Verdict.NO_EPISODES}
-    if not judged:
-        return Verdict.NO_EPISODES
+    if not judged or Verdict.UNFINISHED in judged:
+        return Verdict.UNFINISHED if judged else Verdict.NO_EPISODES
     return next(iter(judged)) if len(judged) == 1 else Verdict.PARTLY
 
 
@@ -292,7 +301,7 @@ def _improvements(groups: Sequence[GroupFigures], figures: Mapping[str, RunFigur
 
 
 def _estimate(values: Sequence[float]) -> Estimate | None:
-    return Estimate(float(mean(values)), bootstrap_interval(values)) if values else None
+    return Estimate(float(mean(values)), interval_over_runs(values)) if values else None
 
 
 def _mean(values: Sequence[float]) -> float | None:

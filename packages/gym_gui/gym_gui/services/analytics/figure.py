@@ -13,6 +13,7 @@ from gym_gui.services.analytics.labels import configuration_labels, how_many, ru
 from gym_gui.services.analytics.lineage import joined, members
 from gym_gui.services.analytics.repeated_seeds import once_per_seed, repeated_note
 from gym_gui.services.analytics.smoothing import Smoothing
+from gym_gui.wording.run_view import short_id
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
@@ -112,11 +113,29 @@ def build_figure(runs: Sequence[pb.Run], curves: Mapping[str, Mapping[str, Curve
         tuple(replace(line, x=line.x / unit) if unit != 1 else line for line in lines),
         " · ".join(
             filter(
-                None, (_BANDS[options.band] if has_band else "", options.smoothing.in_words(), repeated_note(repeated))
+                None,
+                (
+                    _BANDS[options.band] if has_band else "",
+                    options.smoothing.in_words(),
+                    repeated_note(repeated),
+                    continued_note(shown, {run.run_id: run for run in runs}) if options.grouped else "",
+                ),
             )
         ),
         tuple(repeated),
     )
+
+
+def continued_note(shown: Sequence[pb.Run], by_id: Mapping[str, pb.Run]) -> str:
+    """Say which runs are missing among their likes because another one, with other steps, continues them."""
+    groups, moved = groups_of(shown), []
+    for run in shown:
+        for earlier_id in members(run, by_id)[:-1]:
+            like = configuration_of(by_id[earlier_id])
+            if like in groups and like != configuration_of(run):
+                seed = f" (seed {run.seed})" if run.HasField("seed") else ""
+                moved.append(f"{short_id(earlier_id)}{seed} counts only in {short_id(run.run_id)}, which continues it")
+    return "; ".join(moved)
 
 
 def groups_of(runs: Sequence[pb.Run]) -> dict[Configuration, list[pb.Run]]:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from gym_gui.services.analytics.comparison import Comparison, Improvement
 from gym_gui.services.analytics.labels import NOT_GIVEN
-from gym_gui.services.analytics.statistics import Estimate
+from gym_gui.services.analytics.statistics import ENOUGH_SEEDS, FEWEST_RUNS, Estimate
 from gym_gui.wording import formats
-
-ENOUGH_SEEDS = 5
-"""From so many on the interval of a bootstrap is believed"""
 
 
 def number(value: float | None) -> str:
@@ -33,7 +30,7 @@ def probability_text(probability: Estimate) -> str:
 def decided(probability: Estimate, seeds: int) -> str:
     """What an interval allows to say; of a handful of seeds a bootstrap knows too little to be trusted."""
     if probability.interval is None:
-        return "no: a single seed"
+        return f"no: fewer than {FEWEST_RUNS} seeds"
     if 0.5 in probability.interval:
         return "no: 0.50 lies within"
     return "yes" if seeds >= ENOUGH_SEEDS else f"likely: only {formats.plural(seeds, 'seed')}"

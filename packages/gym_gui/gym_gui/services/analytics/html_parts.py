@@ -242,11 +242,12 @@ def _settings(facts: Sequence[RunFacts], configuration: Configuration) -> dict[s
 MEANING = together(
     element(
         "p",
-        "Final return: the mean over the last 100 training episodes. Best: the highest mean over 100 episodes in a "
-        "row. AUC: the area under the curve of the return divided by the steps, that is the mean return over the "
-        "training. IQM: the interquartile mean over the seeds. Brackets hold 95 % intervals of a percentile bootstrap "
-        "over the seeds; with few seeds they are wide. Learned: better than a policy that acts at random, which is "
-        "measured once for each environment.",
+        "Final return: the mean over the last 100 training episodes, or over all of a run that had fewer. Best: the "
+        "highest mean over 100 episodes in a row. AUC: the area under the curve of the return divided by the steps, "
+        "that is the mean return over the training. IQM: the interquartile mean over the seeds. Brackets hold 95 % "
+        "intervals of a percentile bootstrap over the seeds: none with fewer than three seeds, and too narrow to rely "
+        "on with fewer than five. Learned: better than a policy that acts at random, which is measured once for each "
+        "environment.",
     ),
     element(
         "p",

@@ -36,9 +36,25 @@ def once_per_seed(
     return kept, [run for run in runs if run.HasField("seed") and run.run_id not in counted]
 
 
+def is_unfinished(run: pb.Run) -> bool:
+    """Whether its figures are only those so far."""
+    return run.status not in ("", "TERM")
+
+
+def unfinished_note(runs: Sequence[pb.Run]) -> str:
+    """Say which runs go on; empty for none."""
+    going = [run for run in runs if is_unfinished(run)]
+    return f"so far: {formats.plural(len(going), 'run')} not finished ({_named(going)})" if going else ""
+
+
 def repeated_note(run_ids: Sequence[str]) -> str:
     """Say which runs do not count; empty for none."""
     if not run_ids:
         return ""
-    named = ", ".join(map(short_id, run_ids[:_MOST_NAMED])) + (" …" if len(run_ids) > _MOST_NAMED else "")
-    return f"each seed counts once: {formats.plural(len(run_ids), 'run')} with a repeated seed left out ({named})"
+    number = formats.plural(len(run_ids), "run")
+    return f"each seed counts once: {number} with a repeated seed left out ({_named(run_ids)})"
+
+
+def _named(runs: Sequence[pb.Run | str]) -> str:
+    ids = [short_id(run if isinstance(run, str) else run.run_id) for run in runs[:_MOST_NAMED]]
+    return ", ".join(ids) + (" …" if len(runs) > _MOST_NAMED else "")

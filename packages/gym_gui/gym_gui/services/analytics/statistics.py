@@ -18,6 +18,10 @@ from gym_gui.services.analytics.curves import Floats
 Statistic = Callable[[Floats], Floats]
 """Reduces the last axis of a table: a row is one sample"""
 RESAMPLES = 2_000
+FEWEST_RUNS = 3
+"""Of two runs a bootstrap can only say the lower and the higher one: no 95 % interval"""
+ENOUGH_SEEDS = 5
+"""From so many on the interval of a bootstrap is believed"""
 _CUT = 0.25
 _FEW = 200
 """Up to so many values the draws are kept: a thousand runs have the same hundred last episodes to resample"""
@@ -122,6 +126,11 @@ def bootstrap_interval(
     return _percentiles(np.concatenate(drawn), level)
 
 
+def interval_over_runs(values: Sequence[float], statistic: Statistic = mean) -> Interval | None:
+    """The bootstrap interval over independent runs; None for fewer than three."""
+    return bootstrap_interval(values, statistic) if len(values) >= FEWEST_RUNS else None
+
+
 def difference_interval(
     xs: ArrayLike, ys: ArrayLike, *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> Interval:
@@ -156,7 +165,7 @@ def probability_of_improvement(
         x_draws = _mean_draws(len(x), resamples, seed + 2 * task)
         y_draws = _mean_draws(len(y), resamples, seed + 2 * task + 1)
         drawn += np.einsum("bi,bi->b", x_draws @ better, y_draws) / len(tasks)
-    enough = all(len(x) > 1 and len(y) > 1 for x, y in tasks)  # a single run drawn again is a copy of itself
+    enough = all(min(len(x), len(y)) >= FEWEST_RUNS for x, y in tasks)
     return Estimate(value, _percentiles(drawn, level) if enough else None)
 
 

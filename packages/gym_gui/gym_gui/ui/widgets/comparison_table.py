@@ -31,6 +31,7 @@ _SIGNS = {
     Verdict.PARTLY: "◐",
     Verdict.NO_BASELINE: "?",
     Verdict.NO_EPISODES: "–",
+    Verdict.UNFINISHED: "…",
 }
 
 
@@ -64,6 +65,7 @@ def verdict_text(verdict: Verdict) -> str:
         Verdict.PARTLY: tr("some learned"),
         Verdict.NO_BASELINE: tr("no baseline"),
         Verdict.NO_EPISODES: tr("no episodes"),
+        Verdict.UNFINISHED: tr("unfinished"),
     }
     return f"{_SIGNS[verdict]} {words[verdict]}"
 
@@ -75,6 +77,7 @@ def _explained(verdict: Verdict) -> str:
         Verdict.PARTLY: tr("Some of its runs are better than a random policy, others are not"),
         Verdict.NO_BASELINE: tr("Nobody has measured yet what a random policy reaches in this environment"),
         Verdict.NO_EPISODES: tr("It has finished no episode, so there is nothing to judge"),
+        Verdict.UNFINISHED: tr("It is not finished: these are its figures so far"),
     }[verdict]
 
 

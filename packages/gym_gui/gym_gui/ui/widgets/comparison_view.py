@@ -105,7 +105,7 @@ class ComparisonView(QWidget):
             better, worse, 100 * probability.value
         )
         if interval is None:
-            return words + "\n" + self.tr("A single seed: too few to say how sure that is")
+            return words + "\n" + self.tr("Fewer than three seeds: too few to say how sure that is")
         if interval.low <= 0.5 <= interval.high:
             return words + "\n" + self.tr("The interval holds 50 %: the runs do not tell which is better")
         return words
