@@ -78,7 +78,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     (config(extras={"env_kwargs": {"no_such": 1}}), ".config.env_id", "no_such"),
     (
         config("ppo_atari", "ALE/Pong-v5"), ".extras.install_missing",
-        "Install: mosaic extras install atari (about 165 MB), or train with --install-missing",
+        "Install: mosaic extras install atari (about 165 MB), or add --install-missing",
     ),
     (config(capture_video=True), ".extras.install_missing", "mosaic extras install video (about 135 MB)"),
     (config("dqn", buffer_size=10**12), "memory", "is all that this machine has; lower --buffer-size"),

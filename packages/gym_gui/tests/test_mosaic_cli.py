@@ -66,7 +66,7 @@ def test_a_mistyped_home_is_not_made_into_one(mosaic, tmp_path):
     ended = mosaic("--home", str(tmp_path / "typo"), "runs")
     assert (ended.code, (tmp_path / "typo").exists()) == (1, False)
     assert ended.err.startswith("mosaic: no trainer daemon runs for ")
-    assert "mosaic daemon start" in ended.err
+    assert f"`mosaic --home {tmp_path / 'typo'} daemon start` starts one" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,7 @@ def test_a_mistyped_home_is_not_made_into_one(mosaic, tmp_path):
         (["tag", "--ad", "x"], "there is no option --ad"),
         (["submit", "/no/such.json"], "cannot read /no/such.json"),
         (["import", "/no/such"], "/no/such"),
+        (["priority", "5", "C0EKDVP2"], "the priority comes last, a whole number such as 5; 'C0EKDVP2' is none"),
     ],
 )
 def test_a_mistake_is_one_message_and_exit_code_2(mosaic, words, expected):
@@ -146,6 +147,20 @@ def test_algo_means_the_algorithm_as_lists_show_it(mosaic, fake_trainer):
     upstream = fake_trainer.add(algo="dqn", extras_json='{"script_path": "/tmp/dqn.py", "source": "upstream"}')
     for words, run in (("dqn", own), ("my_ppo.py", script), ("dqn (upstream)", upstream)):
         assert mosaic("runs", "--algo", words, "-q").out.split() == [run.run_id]
+
+
+def test_deleting_a_sweep_says_that_its_trials_stay(mosaic, fake_trainer):
+    sweep = fake_trainer.add(worker_type="sweep")
+    fake_trainer.add(tags=[f"sweep:{sweep.run_id}"])
+    ended = mosaic("delete", sweep.run_id, "-y")
+    assert f"its trials are still there (1 run); `mosaic delete --tag sweep:{sweep.run_id}`" in ended.err
+
+
+def test_what_is_over_is_told_as_such(mosaic, fake_trainer):
+    run = fake_trainer.add(status="TERM", outcome="cancelled")
+    assert "it recorded no video" in mosaic("frames", run.run_id, "--output", "clip.mp4").err
+    assert "never started" in mosaic("eval", run.run_id).err
+    assert mosaic("ps", "-q").out.split() == [run.run_id]
 
 
 def test_filters_are_saved_used_listed_and_misspelt(mosaic, fake_trainer):

@@ -111,6 +111,11 @@ def test_numbers_after_a_list_flag_are_its_values_and_never_an_environment():
     assert "expected float, got '0.1,0.2'" in parse_flags(["--lr", "0.1", "0.2"], script).problems[0]
 
 
+def test_the_environment_before_the_algorithm_is_told_as_such(mosaic):
+    code, _, err = mosaic("train", "CartPole-v1", "ppo")
+    assert (code, "the algorithm comes first: mosaic train ppo CartPole-v1" in err) == (2, True)
+
+
 def test_a_script_that_could_not_be_read_takes_any_flag():
     script = AlgorithmSpec("script", open_flags=True)
     parsed = parse_flags(["--a", "1", "--b=x", "--c", "--no-d", "--e", "True", "--f", "-1"], script)
@@ -118,7 +123,7 @@ def test_a_script_that_could_not_be_read_takes_any_flag():
 
 
 @pytest.mark.parametrize(
-    ("typed", "seeds"), [("1-3", [1, 2, 3]), ("5", [5]), ("1,3,7-8,3", [1, 3, 7, 8]), ("2..3", [2, 3])]
+    ("typed", "seeds"), [("1-3", [1, 2, 3]), ("5", [5]), ("1,3,7-8", [1, 3, 7, 8]), ("2..3", [2, 3])]
 )
 def test_seeds_are_read(typed, seeds):
     assert Seeds().convert(typed, None, None) == seeds
@@ -126,7 +131,7 @@ def test_seeds_are_read(typed, seeds):
 
 @pytest.mark.parametrize(
     ("kind", "typed"),
-    [(Seeds(), text) for text in ("", "a", "3-1", "1-", "-1", "0-99999")]
+    [(Seeds(), text) for text in ("", "a", "3-1", "1-", "-1", "0-99999", "1,1,2", "1-3,0-1", "0,0")]
     + [(Steps(), text) for text in ("", "x", "0", "-5", "1.5", "1e400", "nan")]
     + [(Minutes(), text) for text in ("", "0", "-1", "1w", "h")],
 )

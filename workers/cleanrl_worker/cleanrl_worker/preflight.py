@@ -183,7 +183,7 @@ def missing_set_problems(extras: Mapping[str, Any], message: str, *, may_install
     """None where the run asks for the installation itself."""
     if may_install and extras.get("install_missing") is True:
         return []
-    return [Problem("extras.install_missing", f"{message}, or train with --install-missing")]
+    return [Problem("extras.install_missing", f"{message}, or add --install-missing")]
 
 
 def _check_sets(

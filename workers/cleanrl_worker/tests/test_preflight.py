@@ -218,7 +218,7 @@ def test_a_set_that_is_not_installed_is_named_with_the_command(home):
     (problem,) = problems(home, config("ALE/Pong-v5"))
     assert problem.startswith("extras.install_missing: requirement set 'atari' is not installed")
     assert "mosaic extras install atari" in problem
-    assert "(about 165 MB), or train with --install-missing" in problem
+    assert "(about 165 MB), or add --install-missing" in problem
     assert problems(home, config("ALE/Pong-v5", install_missing=True)) == []
 
 

@@ -63,7 +63,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "version": ("about", "Print the version."),
     },
 }
-ALIASES = {"stop": "cancel", "kill": "cancel", "ls": "runs", "list": "runs"}
+ALIASES = {"stop": "cancel", "kill": "cancel", "ls": "runs", "list": "runs", "ps": "runs"}
 """What people type who come from elsewhere; in no help text"""
 COMMANDS = {name: entry for commands in SECTIONS.values() for name, entry in commands.items()}
 

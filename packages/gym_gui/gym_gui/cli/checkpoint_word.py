@@ -36,6 +36,8 @@ def _of_run(run: pb.Run, checkpoint: str) -> Chosen:
     extras = parsed(run.extras_json) or {}
     if extras.get("mode") in NOT_TRAINING:
         raise click.UsageError(f"{short_id(run.run_id)} trained no policy: its mode was {extras['mode']}")
+    if run.status == "TERM" and not run.started_at:
+        raise click.UsageError(f"run {short_id(run.run_id)} never started, so it has no policy")
     if extras.get("script_path") and run.status == "TERM" and _saved_no_model(Path(run.run_dir)):
         raise click.UsageError(f"run {short_id(run.run_id)} saved no model: its script wrote no {MODEL_SUFFIX} file")
     schedule = extras.get("curriculum_schedule")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--print", "only_print", is_flag=True, help="Print the config and queue nothing.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Another seed than the original's.")
 @click.option("--name", help="Name of the new run.")
-@click.option("-f", "--follow", "wants_follow", is_flag=True, help="Follow the run until it ends.")
+@click.option("-f/-d", "--follow/--detach", "wants_follow", help="Follow the run until it ends.")
 @pass_cli
 def clone_command(
     cli: Cli, /, run: str, only_print: bool, seed: int | None, name: str | None, wants_follow: bool

@@ -59,7 +59,7 @@ def pause_command(cli: Cli, /, runs: tuple[str, ...], release: bool) -> int:
 @click.option("--algo", metavar="ALGO", help="Without RUN: the algorithm, for a file that does not say it.")
 @click.option("--env-id", metavar="ENV", help="Without RUN: the environment, for a file that does not say it.")
 @click.option("--no-statistics", is_flag=True, help="Without RUN: a file without a normaliser's statistics, as it is.")
-@click.option("-f", "--follow", "wants_follow", is_flag=True, help="Follow them until they end.")
+@click.option("-f/-d", "--follow/--detach", "wants_follow", help="Follow them until they end.")
 @pass_cli
 def resume_command(
     cli: Cli, /, runs: tuple[str, ...], checkpoint: str, timesteps: int | None, algo: str | None, env_id: str | None,
@@ -91,7 +91,7 @@ def resume_command(
 @one_run
 @click.option("--timesteps", type=Steps(), required=True, help="Train this many steps more.")
 @click.option("--checkpoint", default="", metavar="PATH", help="Start from this checkpoint, not the last.")
-@click.option("-f", "--follow", "wants_follow", is_flag=True, help="Follow it until it ends.")
+@click.option("-f/-d", "--follow/--detach", "wants_follow", help="Follow it until it ends.")
 @pass_cli
 def extend_command(cli: Cli, /, run: str, timesteps: int, checkpoint: str, wants_follow: bool) -> int:
     """Train a finished run longer; a new run continues it."""

@@ -36,7 +36,7 @@ DEFAULT_EPISODES = 20
 @click.option("--tag", "tags", multiple=True, help="A tag; may be repeated.")
 @click.option("--expect-return", type=float, metavar="X", help="Exit 1 when the mean return is below this.")
 @click.option("--install-missing", is_flag=True, help="Install what the evaluation lacks before it starts.")
-@click.option("-d", "--detach", is_flag=True, help="Queue and return, do not follow.")
+@click.option("-d/-f", "--detach/--follow", help="Queue and return, do not follow.")
 @json_option
 @pass_cli
 def eval_command(cli: Cli, /, policy: str | None, random_env: str | None, **options: Any) -> int:

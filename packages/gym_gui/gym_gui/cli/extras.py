@@ -13,9 +13,11 @@ from gym_gui.cli.algorithms import PREFERRED_WORKER, installed_workers
 from gym_gui.cli.context import Cli, json_option, pass_cli
 
 
-@click.group()
-def extras_command() -> None:
-    """Requirement sets: list, install, check and remove them."""
+@click.group(invoke_without_command=True)
+@click.pass_context
+def extras_command(ctx: click.Context) -> int | None:
+    """Requirement sets: list (also without a command), install, check and remove them."""
+    return _run(ctx.find_object(Cli) or Cli(), ["--list"], as_json=False) if ctx.invoked_subcommand is None else None
 
 
 @extras_command.command("list")

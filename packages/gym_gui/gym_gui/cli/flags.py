@@ -110,6 +110,8 @@ class _Reader:
             self._found.parameters[name] = value
 
     def _unknown_flag(self, written: str) -> str:
+        if written == "--save-model" and "policy_eval" in self._algorithm.modes:
+            return f"leave {written} out: {self._algorithm.name!r} always saves its model"
         flags = [*(known.flag for known in self._algorithm.fields), *self._own_options]
         usual = f"--{_USUAL_NAMES.get(written.strip('-').replace('_', '-'))}"
         close = usual if usual in flags else nearest(written.replace("_", "-"), flags)

@@ -14,7 +14,9 @@ import click
 from mosaic_wire.paths import Home
 
 from gym_gui.cli.context import Cli, one_run, pass_cli, say
+from gym_gui.cli.summary import videos_of
 from gym_gui.services.trainer.errors import NotPossibleNow
+from gym_gui.wording.run_view import short_id
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
@@ -28,7 +30,7 @@ _PATIENCE_S = 60.0
 
 @click.command()
 @one_run
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE",
+@click.option("-o", "--out", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE",
               help="clip.mp4, .gif or .webp; a .png or .jpg is one picture.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Length of the clip.")
 @click.option("--fps", type=click.FloatRange(min=0.1, max=60), default=30.0, show_default=True)
@@ -39,7 +41,9 @@ def frames_command(cli: Cli, /, run: str, out: Path, seconds: float, fps: float,
     with cli.client() as client:
         found = client.find(run)
         if found.status == "TERM":
-            raise NotPossibleNow(f"run {run} is over and draws nothing any more; its videos are in {found.run_dir}")
+            videos = videos_of(found)
+            told = f"its last video is {videos[-1]}" if videos else "it recorded no video"
+            raise NotPossibleNow(f"run {short_id(found.run_id)} is over and draws nothing any more; {told}")
         single = out.suffix.lower() in (".png", ".jpg", ".jpeg")
         clip = _clip_for(out, fps, cli.home)
         recorded = 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from mosaic_wire.sweep_settings import WORKER_TYPE
 
 from gym_gui.cli.context import Cli, one_run, pass_cli, say
 from gym_gui.cli.control import for_each
@@ -38,7 +39,7 @@ def archive_command(cli: Cli, /, undo: bool, yes: bool, **options: Any) -> int:
 @click.command()
 @one_run
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path, allow_dash=True), metavar="FILE",
+    "-o", "--output", "--out", type=click.Path(path_type=Path, allow_dash=True), metavar="FILE",
     help="Where to (- is standard output).  [default: mosaic-<RUN>.tar.gz]",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
@@ -102,4 +103,8 @@ def delete_command(cli: Cli, /, yes: bool, **options: Any) -> int:
                 say(f"mosaic: cannot delete {short_id(run.run_id)}: {error}")
                 code = 1
         say(f"freed {formats.size(freed)}")
+        for tag in (f"sweep:{run.run_id}" for run in found if run.worker_type == WORKER_TYPE):
+            if left := client.list(tags=[tag], include_archived=True, limit=1).matching:
+                count = formats.plural(left, "run")
+                say(f"its trials are still there ({count}); `mosaic delete --tag {tag}` deletes them, too")
         return code

@@ -103,9 +103,18 @@ def rename_command(cli: Cli, /, run: str, name: str) -> int:
     return 0
 
 
+class Priority(click.IntRange):
+    """The last word of the command."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).lstrip("+-").isdigit():
+            self.fail(f"the priority comes last, a whole number such as 5; {value!r} is none", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @click.command(context_settings={"ignore_unknown_options": True})
 @some_runs
-@click.argument("priority", type=click.IntRange(-1000, 1000))
+@click.argument("priority", type=Priority(-1000, 1000))
 @pass_cli
 def priority_command(cli: Cli, /, runs: tuple[str, ...], priority: int) -> int:
     """Give queued runs a priority: higher goes first, equal ones in order of submission."""

@@ -17,7 +17,7 @@ from gym_gui.wording.run_view import run_document, short_id, title_of
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True))
-@click.option("-f", "--follow", "wants_follow", is_flag=True, help="Follow the run until it ends.")
+@click.option("-f/-d", "--follow/--detach", "wants_follow", help="Follow the run until it ends.")
 @click.option("--idempotency-key", default="", metavar="KEY", help="The same key queues the same run only once.")
 @json_option
 @pass_cli

@@ -107,7 +107,7 @@ class Trials(click.ParamType[int]):
     help="Go on with a finished, failed or cancelled sweep; --trials +20: with more trials.",
 )  # fmt: skip
 @click.option("--print", "only_print", is_flag=True, help="Print the config and queue nothing.")
-@click.option("-d", "--detach", is_flag=True, help="Queue and return, do not follow.")
+@click.option("-d/-f", "--detach/--follow", help="Queue and return, do not follow.")
 @json_option
 @click.pass_context
 def start_command(ctx: click.Context, /, file: str | None, **options: Any) -> int:

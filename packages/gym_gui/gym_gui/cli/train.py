@@ -101,7 +101,7 @@ def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: s
 @click.option("--worker", metavar="NAME", help="The worker, when several have the algorithm.")
 @click.option("--from-trial", metavar="SWEEP[:N]", help="The values of a sweep's best trial, or of its trial N.")
 @click.option("--idempotency-key", metavar="KEY", help="The same key queues the same run only once.")
-@click.option("-d", "--detach", is_flag=True, help="Queue and return, do not follow.")
+@click.option("-d/-f", "--detach/--follow", help="Queue and return, do not follow.")
 @click.option("--json", "as_json", is_flag=True, help="Print the queued runs as JSON (with --detach).")
 @click.option("-h", "--help", "wants_help", is_flag=True, help="This text; after ALGO, also the algorithm's flags.")
 @click.pass_context
@@ -139,6 +139,9 @@ def train_command(ctx: click.Context, /, words: tuple[str, ...], wants_help: boo
         spec, script = choose_script(workers, algo, options["worker"], options["source"])
         algorithm = script.algorithm
     else:
+        known = {each.name for worker in workers if worker.spec is not None for each in worker.spec.algorithms}
+        if algo not in known and known & {*rest[:1]}:
+            raise click.UsageError(f"the algorithm comes first: mosaic train {rest[0]} {algo}", ctx)
         spec, algorithm = choose_algorithm(workers, algo, options["worker"])
     if wants_help:
         click.echo(_algorithm_help(ctx, spec, algorithm))
@@ -210,7 +213,7 @@ def _check(
 
         total = facts_of(Path(script.path)).get("total_timesteps")
     if total is None:
-        in_file = ", or a line `# @total_timesteps: N` in its first 30" if script is not None else ""
+        in_file = ", or a line `# @total_timesteps: N` at the top of the file" if script is not None else ""
         problems.append(f"how long? --total-timesteps N{in_file}")
     if problems:
         raise click.UsageError(_in_one_message(problems), ctx)

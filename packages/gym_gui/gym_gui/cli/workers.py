@@ -87,7 +87,7 @@ def algos_command(cli: Cli, /, env_id: str | None, worker: str | None, everythin
         ]
     )
     if unavailable and not everything:
-        say(f"{unavailable} more cannot run now; --all lists them with the reason")
+        say(f"{unavailable}{' more' if pairs else ''} cannot run now; --all lists them with the reason")
     return 0
 
 

@@ -168,7 +168,8 @@ def trial_of(run: pb.Run, number: int | None = None) -> Trial:
     study = study_of(run)
     if number is None:
         if study.best is None:
-            raise SweepUnreadable(f"no trial of sweep {run.run_id} has completed yet")
+            yet = "" if run.status == "TERM" else " yet"
+            raise SweepUnreadable(f"no trial of sweep {run.run_id} has completed{yet}")
         return study.best
     found = next((trial for trial in study.trials if trial.number == number), None)
     if found is None:

@@ -42,4 +42,6 @@ def parse_seeds(text: str) -> list[int]:
         if last < first or last - first >= MOST_SEEDS:
             raise ValueError(f"{part.strip()!r} is empty or more than {MOST_SEEDS} seeds")
         seeds.extend(range(first, last + 1))
-    return list(dict.fromkeys(seeds))
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"expected every seed once, not {text!r}")
+    return seeds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from mosaic_wire.errors import WireError
 from mosaic_wire.files import read_json_object
-from mosaic_wire.paths import Home
+from mosaic_wire.paths import Home, find_home
 
 from gym_gui.services.trainer.errors import DaemonUnreachable, NotAllowed, TrainerError
 
@@ -125,9 +126,10 @@ def was_stopped(home: Home) -> bool:
 
 
 def no_daemon_message(home: Home) -> str:
+    named = "" if home.root == find_home().root else f"--home {shlex.quote(str(home.root))} "
     if was_stopped(home):
-        return f"the trainer daemon of {home.root} was stopped; `mosaic daemon start` starts it again"
-    return f"no trainer daemon runs for {home.root}; `mosaic daemon start` starts one"
+        return f"the trainer daemon of {home.root} was stopped; `mosaic {named}daemon start` starts it again"
+    return f"no trainer daemon runs for {home.root}; `mosaic {named}daemon start` starts one"
 
 
 def silence_message(home: Home, timeout_s: float) -> str:

@@ -340,7 +340,8 @@ class RunSupervisor:
             return f"the worker was silent for more than {limit:g} s"
         left = self._wallclock_left_s()
         if left is not None and left <= 0:
-            return f"out of wall-clock time: more than {self.record.max_wallclock_minutes:g} minutes"
+            unit = "minute" if self.record.max_wallclock_minutes == 1 else "minutes"
+            return f"out of wall-clock time: more than {self.record.max_wallclock_minutes:g} {unit}"
         return kernels
 
     def clean(self, path: Path) -> None:
