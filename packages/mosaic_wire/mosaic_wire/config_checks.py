@@ -39,7 +39,8 @@ class CheckAnswer:
         problems = [
             Problem(str(each["path"]), str(each["message"]), each["suggestion"]) for each in document["problems"]
         ]
-        return cls(problems, **{key: document[key] for key in ("fits", "missing_sets", "runs", "varied", "notes")})
+        known = {key: document[key] for key in ("fits", "missing_sets", "runs", "varied")}
+        return cls(problems, **known, notes=document.get("notes", ()))  # newer than the others
 
 
 def serve_checks(check: Callable[[Mapping[str, Any]], CheckAnswer]) -> int:
