@@ -72,6 +72,14 @@ LONG_MODULES = (
 )
 
 
+def pytest_configure() -> None:
+    from hypothesis import HealthCheck, settings  # here, because pytest has loaded its plugin by now
+
+    # How long an example takes says nothing about the program on a busy machine.
+    settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("patient")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest modules first, then those with the most tests: whoever is done early takes a small one."""
     tests = Counter(item.path for item in items)

@@ -291,12 +291,14 @@ def test_one_process_checks_many_configs_and_is_replaced_when_it_dies(shared_dae
 
 
 def test_a_check_that_fails_or_hangs_refuses_nothing(shared_daemon: RunningDaemon) -> None:
-    """It says so in the daemon's log."""
+    """It says so in the daemon's log and in a note."""
     install_scripted_worker(shared_daemon.home, "wild", "open_session().finish('completed')")
     file = shared_daemon.home.workers / "wild" / "worker.json"
     write_json_atomically(file, {**read_json_object(file), "argv": ["/bin/false"], "checks": True})
-    run = shared_daemon.client.submit(scripted_config("wild")).run
+    answer = shared_daemon.client.submit(scripted_config("wild"))
+    run = answer.run
     assert run.status == "INIT"
+    assert "could not check this run" in answer.notes[0]
     shared_daemon.wait_for(run.run_id)
     assert "worker 'wild' could not check a config before it was queued" in shared_daemon.home.daemon_log.read_text()
 

@@ -168,6 +168,9 @@ def test_filters_are_saved_used_listed_and_misspelt(mosaic, fake_trainer):
     mosaic("runs", "--filter", "mine", "--text", "x")
     request = fake_trainer.asked[-1]
     assert (list(request.tags), list(request.statuses), request.text) == (["a"], ["EXEC"], "x")
+    mosaic("runs", "--filter", "mine", "--tag", "b")
+    assert set(fake_trainer.asked[-1].tags) == {"a", "b"}, "a condition must never widen a filter"
+    assert "says which statuses already" in mosaic("delete", "--filter", "mine", "--status", "paused", "--yes").err
     listed = mosaic("runs", "--filters", "--json").json
     assert listed == [{"name": "mine", "query": {"statuses": ["EXEC"], "tags": ["a"]}}]
     assert "did you mean 'mine'?" in mosaic("runs", "--filter", "mien").err

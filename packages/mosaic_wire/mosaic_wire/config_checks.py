@@ -39,8 +39,8 @@ class CheckAnswer:
         problems = [
             Problem(str(each["path"]), str(each["message"]), each["suggestion"]) for each in document["problems"]
         ]
-        known = {key: document[key] for key in ("fits", "missing_sets", "runs", "varied")}
-        return cls(problems, **known, notes=document.get("notes", ()))  # newer than the others
+        others = ("fits", "missing_sets", "runs", "varied", "notes")
+        return cls(problems, **{key: document[key] for key in others if key in document})
 
 
 def serve_checks(check: Callable[[Mapping[str, Any]], CheckAnswer]) -> int:

@@ -9,9 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
+import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,7 +26,8 @@ from mosaic_wire.paths import Home
 logger = logging.getLogger(__name__)
 
 PROBE = "cleanrl_worker.environment_probe"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 15.0
+"""Below what the daemon waits for a check; an environment that takes longer is not checked"""
 _ERROR_CHARACTERS = 400
 _JUST_NOW_S = 5.0
 _just_now: dict[str, tuple[float, dict[str, Any]]] = {}
@@ -34,7 +39,7 @@ Request = tuple[str, Mapping[str, Any], str, str]
 def facts_about(
     requests: Sequence[Request], *, python: Path, versions: Mapping[str, str], home: Home, environ: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """For each request its spaces, or `{"problem": …}`."""
+    """For each request its spaces, or `{"problem": …}`, with `timed_out` when nothing is known."""
     files = [_cache_file(home, request, python, versions) for request in requests]
     keys = [json.dumps([str(python), dict(versions), *request], sort_keys=True) for request in requests]
     known = [_read(file) or _asked_just_now(key) for file, key in zip(files, keys, strict=True)]
@@ -59,21 +64,36 @@ def _asked_just_now(key: str) -> dict[str, Any] | None:
 
 def _ask(requests: Sequence[Request], python: Path, environ: Mapping[str, str]) -> list[dict[str, Any]]:
     asked = json.dumps([[env_id, dict(given), *rest] for env_id, given, *rest in requests])
-    argv = [str(python), "-m", PROBE, asked]
     try:
-        done = subprocess.run(
-            argv, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False
-        )
-        answers = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+        code, output, errors = _run([str(python), "-m", PROBE, asked], environ)
     except subprocess.TimeoutExpired:
-        return [{"problem": f"{env_id} could not be made within {TIMEOUT_S:g} s"} for env_id, *_ in requests]
-    except (OSError, ValueError, IndexError) as error:
+        late = f"could not be made within {TIMEOUT_S:g} s, so nothing about it was checked"
+        return [{"problem": f"{env_id} {late}", "timed_out": True} for env_id, *_ in requests]
+    except OSError as error:
         return [{"problem": f"{env_id} could not be looked at with {python}: {error}"} for env_id, *_ in requests]
-    if answers is None:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-        words = f"making it ended with exit code {done.returncode}: {last[0][:_ERROR_CHARACTERS]}"
-        return [{"problem": f"{env_id} cannot be made: {words}"} for env_id, *_ in requests]
-    return list(answers)
+    with suppress(ValueError, IndexError):
+        if code == 0:
+            return list(json.loads(output.splitlines()[-1]))
+    last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+    words = f"making it ended with exit code {code}: {last[0][:_ERROR_CHARACTERS]}"
+    return [{"problem": f"{env_id} cannot be made: {words}"} for env_id, *_ in requests]
+
+
+def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, bytes, bytes]:
+    """Exit code, output and errors. Files, not pipes: a process that the environment left behind would hold those."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            argv, env=dict(environ), stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True
+        )
+        try:
+            process.wait(TIMEOUT_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        errors.seek(0)
+        return process.returncode, output.read(), errors.read()
 
 
 def _cache_file(home: Home, request: Request, python: Path, versions: Mapping[str, str]) -> Path | None:

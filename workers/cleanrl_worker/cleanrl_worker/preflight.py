@@ -233,7 +233,9 @@ def _look_at_environments(
     )
     for (env_id, *_), facts in zip(requests, answers, strict=True):
         found.facts[env_id] = facts
-        if "problem" in facts:
+        if "timed_out" in facts:
+            found.notes.append(facts["problem"])
+        elif "problem" in facts:
             path = _path_of(config, env_id)
             path = "env_backend" if _first_flag(facts["problem"]) == "env_backend" else path
             found.problems.append(Problem(path, facts["problem"], facts.get("suggestion")))

@@ -437,7 +437,7 @@ def test_the_last_one_and_a_pause_wait_until_it_is_on_disk(tmp_path: Path, monke
     training.join(60)
     assert stopped == [False]
     order = [kind for kind, _ in run._channel.heard if kind != "progress"]
-    assert order == ["checkpoint_saved", "paused", "resumed"]
+    assert order == ["parameters", "checkpoint_saved", "paused", "resumed"]
     run.writer.close()
     learner.envs.close()
 

@@ -281,7 +281,7 @@ def test_damage_is_named_and_such_an_overlay_is_not_used(installed, damage):
     expected = SetState[damage.__name__.removeprefix("break_").upper()]
     answer = preflight(home, ["alpha"], lists=lists)
     assert answer.state is expected
-    assert "install_extras --set alpha" in answer.message
+    assert "mosaic extras install alpha" in answer.message
     with pytest.raises(SetNotReady):
         interpreter_for(home, ["alpha"], lists=lists)
 
@@ -313,7 +313,7 @@ def test_a_damaged_overlay_is_built_anew_from_kept_wheels_without_the_index(inst
 
 def test_a_package_nobody_has_fails_with_the_command_to_repeat(tmp_path, lists):
     home = Home(tmp_path / "home")
-    with pytest.raises(InstallFailed, match=r"No file of nobody-has-this==1.0 fits[\s\S]*--set absent --home"):
+    with pytest.raises(InstallFailed, match=r"No file of nobody-has-this==1.0 fits[\s\S]*extras install absent --home"):
         install(home, "absent", lists=lists)
     assert state_of(home, lists, "absent") is SetState.INCOMPLETE
 

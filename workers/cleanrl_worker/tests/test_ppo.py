@@ -339,7 +339,7 @@ def test_commands_are_obeyed_at_the_safe_point(tmp_path):
     )
     assert run.stopped is Stop.RELEASED
     kinds = [kind for kind in run._channel.told if kind != "progress"]
-    assert kinds == ["checkpoint_saved", "paused", "resumed", "checkpoint_saved", "policy"]
+    assert kinds == ["parameters", "checkpoint_saved", "paused", "resumed", "checkpoint_saved", "policy"]
 
 
 def test_stop_saves_where_training_is(tmp_path):

@@ -156,8 +156,9 @@ def test_a_checkpoint_of_another_number_of_processes_is_refused(two: Processes, 
 def test_pause_and_stop_reach_all_at_the_same_safe_point(tmp_path: Path) -> None:
     stopped = Processes(tmp_path, 2, {**SMALL, "total_timesteps": 10**6}, "stop")
     assert len(stopped.weights()) == 1
-    kinds = [line.split()[0] for line in stopped.said[0][0].splitlines() if not line.startswith("progress")]
-    assert kinds == ["checkpoint_saved", "paused", "resumed", "checkpoint_saved", "policy"]
+    lines = stopped.said[0][0].splitlines()
+    kinds = [line.split()[0] for line in lines if not line.startswith(("progress", "global_step="))]
+    assert kinds == ["parameters", "checkpoint_saved", "paused", "resumed", "checkpoint_saved", "policy"]
     assert sorted(path.name for path in (tmp_path / "checkpoints").glob("step-*")) == ["step-32", "step-64"]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cleanrl_worker import cli
+from cleanrl_worker import cli, environment_facts
 from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.description import spec_without_environments
 from cleanrl_worker.environment_facts import facts_about
@@ -188,6 +188,33 @@ def test_environments_of_ones_own_are_looked_at_too(home, env_id, kwargs, told):
         (problem,) = found
         assert problem.startswith("env_id: ")
         assert told in problem
+
+
+SLOW_WORLDS = {
+    "sleeps": "time.sleep(600)",
+    "leaves_a_child": "os.fork() or time.sleep(600)",
+    "ends_the_process": "os._exit(0)",
+}
+
+
+@pytest.mark.parametrize("name", SLOW_WORLDS)
+def test_an_environment_that_never_answers_is_not_waited_for(home, tmp_path, monkeypatch, name):
+    """A child it leaves behind holds nothing up; one that takes too long is a note, because a run may be patient."""
+    (tmp_path / f"{name}.py").write_text(
+        "import os, time, gymnasium\n"
+        "gymnasium.register('Slow-v0', entry_point='gymnasium.envs.classic_control:CartPoleEnv')\n" + SLOW_WORLDS[name]
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(environment_facts, "TIMEOUT_S", 3.0 if name == "sleeps" else 60.0)
+    answer = cli.check_document({"algo": "ppo", "env_id": f"{name}:Slow-v0", "total_timesteps": 512})
+    if name == "sleeps":
+        assert not answer.problems
+        assert "could not be made within 3 s" in answer.notes[0]
+    elif name == "leaves_a_child":
+        assert not answer.problems
+        assert answer.fits
+    else:
+        assert "making it ended with exit code 0: it said nothing" in answer.problems[0].message
 
 
 @pytest.mark.usefixtures("own_world")

@@ -254,7 +254,7 @@ def test_tracking_needs_its_requirement_set(capsys, tmp_path):
         pytest.skip("the base environment has wandb")
     words = ["--algo", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "1024", "--dry-run"]
     assert cli.main([*words, "--track"]) == 2
-    assert "install_extras --set wandb" in capsys.readouterr().err
+    assert "mosaic extras install wandb" in capsys.readouterr().err
     assert cli.main([*words, "--extras", '{"track_wandb": true}', "--no-track"]) == 0
 
 

@@ -187,7 +187,7 @@ def _found(runs: list[pb.Run]) -> list[pb.Run]:
 
 
 def conditions_of(client: TrainerClient, selection: Selection) -> dict[str, Any]:
-    """The conditions as a filter is saved; what was not given comes from the saved filter, if one is named."""
+    """The conditions as a filter is saved, added to those of the saved filter if one is named."""
     statuses, ends = status_words(selection.states)
     conditions: dict[str, Any] = {
         "statuses": statuses, "outcomes": list(dict.fromkeys([*selection.outcomes, *ends])),
@@ -197,7 +197,13 @@ def conditions_of(client: TrainerClient, selection: Selection) -> dict[str, Any]
     if selection.filter_name:
         saved = client.filters()
         check_filter(selection.filter_name, saved)
-        conditions = {key: value or saved[selection.filter_name].get(key, value) for key, value in conditions.items()}
+        for key, value in saved[selection.filter_name].items():
+            if key == "tags":
+                conditions[key] += value  # a run has to have all of them
+            elif value and conditions.get(key) and key != "include_archived":
+                raise click.UsageError(f"the filter {selection.filter_name!r} says which {key} already; leave one out")
+            else:
+                conditions[key] = value or conditions.get(key, value)
     return conditions
 
 

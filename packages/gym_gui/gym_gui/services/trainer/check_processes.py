@@ -47,7 +47,7 @@ class CheckProcesses:
         except (OSError, ValueError, KeyError, TypeError, EOFError) as error:  # TimeoutError is an OSError
             why = str(error) or f"no answer within {self._answer_s:g} s"
             logger.warning("worker %r could not check a config before it was queued: %s", spec.name, why)
-            return CheckAnswer()
+            return CheckAnswer(notes=[f"the worker could not check this run ({why}): a mistake shows when it starts"])
 
     async def close(self) -> None:
         """End them all."""

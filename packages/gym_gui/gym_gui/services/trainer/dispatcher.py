@@ -339,6 +339,7 @@ class TrainerDispatcher:
 
     async def _leave_fault(self, record: RunRecord, *, retry: bool) -> None:
         run_id, reason = record.run_id, record.fault_reason or record.reason
+        record = await self._journal.read(self._journal.registry.get, run_id)
         story = await self._journal.read(self._journal.registry.story, run_id)
         retried = sum(event.kind == RunEvent.RETRIED for event in story)
         if record.cancel_requested:
@@ -358,6 +359,9 @@ class TrainerDispatcher:
             mask = SecretMask((await asyncio.to_thread(self._secret_store.known, run_id)).values())
             await self._finalise(record, "failed", reason)
             tails = await asyncio.to_thread(output_tails, self._home, run_id, mask)
+            if (await self._journal.read(self._journal.registry.get, run_id)).cancel_requested:  # meanwhile
+                await self._end_cancelled(run_id)
+                return
             told = await asyncio.to_thread(ExitRecord.read, self._home.run_folder(run_id).exit_record)
             ended = await self._journal.apply(
                 run_id, RunEvent.GIVEN_UP, reason=reason, payload=tails,
