@@ -13,6 +13,7 @@ from gym_gui.services.analytics.labels import configuration_labels, how_many, ru
 from gym_gui.services.analytics.lineage import joined, members
 from gym_gui.services.analytics.repeated_seeds import once_per_seed, repeated_note
 from gym_gui.services.analytics.smoothing import Smoothing
+from gym_gui.services.analytics.statistics import FEWEST_RUNS
 from gym_gui.wording.run_view import short_id
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def build_figure(runs: Sequence[pb.Run], curves: Mapping[str, Mapping[str, Curve
         repeated = [run.run_id for own in groups_of(shown).values() for run in once_per_seed(own)[1]]
         shown = [run for run in shown if run.run_id not in repeated]
     lines = _lines(shown, found, options)
+    has_too_few = options.band in (Band.CI, Band.IQM) and any(1 < len(line.run_ids) < FEWEST_RUNS for line in lines)
     if options.smoothing.is_on and len(lines) <= _MOST_WITH_FAINT_LINES:
         lines = [*_faint_lines(lines, found, options.axis), *lines]
     lines = [replace(line, run_ids=_with_earlier(line.run_ids, runs)) for line in lines]
@@ -116,6 +118,7 @@ def build_figure(runs: Sequence[pb.Run], curves: Mapping[str, Mapping[str, Curve
                 None,
                 (
                     _BANDS[options.band] if has_band else "",
+                    f"no interval of fewer than {FEWEST_RUNS} seeds" if has_too_few else "",
                     options.smoothing.in_words(),
                     repeated_note(repeated),
                     continued_note(shown, {run.run_id: run for run in runs}) if options.grouped else "",
