@@ -261,12 +261,13 @@ def test_a_pdf_is_a_pdf_and_another_ending_is_refused(figure, tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.parametrize("flags", [1, 2, 5])
 @pytest.mark.parametrize(("size", "most"), [((960, 540), 24), ((400, 300), 6)])
-def test_the_legend_of_many_lines_is_counted_and_leaves_room_for_the_axes(monkeypatch, tmp_path, size, most):
+def test_the_legend_of_many_lines_is_counted_and_leaves_room_for_the_axes(monkeypatch, tmp_path, size, most, flags):
     """Warnings are errors here: matplotlib gives up its layout where a legend takes all the room."""
     drawn = []
     monkeypatch.setattr(drawing, "write_canvas", lambda draw, *_, **__: drawn.append(draw(palette.LIGHT)))
-    names = ("gamma", "learning_rate", "num_steps", "ent_coef", "update_epochs")
+    names = ("gamma", "learning_rate", "num_steps", "ent_coef", "update_epochs")[:flags]
     runs = [make_run(number, parameters=dict.fromkeys(names, number / 7)) for number in range(1, 41)]
     curves = {run.run_id: line_of(run, [0, 1000], [run.number, 2 * run.number]) for run in runs}
     save_figure(build_figure(runs, curves, FigureOptions()), tmp_path / "many.png", size=size)
@@ -278,6 +279,8 @@ def test_the_legend_of_many_lines_is_counted_and_leaves_room_for_the_axes(monkey
     assert texts[-1] == f"… and {40 - len(texts) + 1} more"
     assert legend.get_window_extent().y1 <= axes.get_tightbbox().y0
     assert axes.get_window_extent().height > size[1] / 4
+    assert legend.get_window_extent().x0 >= 0, "the first column is cut off"
+    assert legend.get_window_extent().x1 <= size[0], "the last column is cut off"
 
 
 def test_a_file_of_many_long_lines_stays_small(tmp_path):

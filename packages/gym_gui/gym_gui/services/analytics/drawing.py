@@ -26,7 +26,7 @@ _DOTS_PER_INCH = 100
 _MOST_POINTS = 2_000
 """Of a line in a file; more are no more to be seen"""
 _MOST_LABELS = 24
-_LETTER, _HANDLE, _LABEL_HEIGHT = 6, 6, 19
+_LETTER, _HANDLE, _LABEL_HEIGHT = 7, 9, 19
 """Of a legend: pixels of a letter, letters that the line before a name takes, pixels of a row"""
 _CROWD = 16
 """More lines than this are thin"""
