@@ -198,6 +198,13 @@ def test_show_tells_everything_in_lines(mosaic, fake_trainer):
     assert "first\n            second\n" in out
 
 
+@pytest.mark.parametrize("sps", [5e-324, 1e-300, 1e308, float("inf"), float("nan")])
+def test_a_speed_that_says_nothing_gives_no_time_left(mosaic, fake_trainer, sps):
+    fake_trainer.add(status="EXEC", outcome="", step=5, total=100, sps=sps, created_at=1e300, started_at=1)
+    ended = mosaic("show", "last")
+    assert (ended.code, "to go" in ended.out and sps < 1) == (0, False)
+
+
 def test_an_unknown_and_an_ambiguous_run_are_bad_input(mosaic, fake_trainer):
     fake_trainer.add(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV")
     fake_trainer.add(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAW")

@@ -13,6 +13,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of `mosaic`: runs a command and exits with its code, with one message for whatever went wrong."""
     # gRPC's C library tells about lost connections on stderr; our own messages say it better.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from gym_gui.cli.terminal import clean_output
+
+    clean_output()
     code = _run(list(sys.argv[1:] if argv is None else argv))
     try:
         sys.stdout.flush()

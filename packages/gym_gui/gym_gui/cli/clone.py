@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gym_gui.cli.context import Cli, one_run, pass_cli, say
+from gym_gui.cli.listing import write_json_object
 from gym_gui.services import run_configs
 from gym_gui.services.run_configs import ConfigUnreadable, take_secrets_from
 from gym_gui.wording.run_view import short_id, title_of
@@ -43,7 +43,7 @@ def clone_command(
         for missing in take_secrets_from(os.environ, worker):
             say(f"mosaic: {missing} is left out: a secret is not copied. Set it in the environment to pass it on")
         if only_print:
-            click.echo(json.dumps(shown(config), indent=2, ensure_ascii=False))
+            write_json_object(shown(config))
             return 0
         answer = client.submit(config)
         click.echo(answer.run.run_id)

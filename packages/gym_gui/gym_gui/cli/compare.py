@@ -12,7 +12,9 @@ import click
 from gym_gui.cli.context import Cli, json_option, pass_cli, say
 from gym_gui.cli.listing import Column, terminal_width, write_json_object, write_table
 from gym_gui.cli.selecting import Selection, run_selection, say_left_out, select_runs
+from gym_gui.cli.terminal import as_it_is, style
 from gym_gui.wording import formats
+from gym_gui.wording.plain_text import one_line
 from gym_gui.wording.run_view import short_id
 
 if TYPE_CHECKING:
@@ -92,11 +94,12 @@ class _Progress:
         self._last = ""
 
     def __call__(self, line: str) -> None:
+        line = one_line(line)
         is_final = "no baseline" in line
         if self._is_live:
             room = (terminal_width() or 100) - 1
             text = line[:room]
-            print(f"\r{text.ljust(self._width)}", end="\n" if is_final else "", file=sys.stderr, flush=True)
+            print(f"\r{text.ljust(self._width)}", end="\n" if is_final else "", file=as_it_is(sys.stderr), flush=True)
             self._width = 0 if is_final else len(text)
         elif is_final or line.partition(":")[0] != self._last:
             self._last = line.partition(":")[0]
@@ -104,7 +107,7 @@ class _Progress:
 
     def end(self) -> None:
         if self._is_live and self._width:
-            print(f"\r{' ' * self._width}\r", end="", file=sys.stderr, flush=True)
+            print(f"\r{' ' * self._width}\r", end="", file=as_it_is(sys.stderr), flush=True)
 
 
 # ---------------------------------------------------------------- tables
@@ -115,10 +118,10 @@ def _write(found: Comparison, runs: Sequence[pb.Run], *, show_runs: bool) -> Non
     from gym_gui.services.analytics.statistics import ENOUGH_SEEDS
 
     if found.tag != RETURN_TAGS[0]:
-        click.echo(click.style(f"by {found.tag}", dim=True))
+        click.echo(style(f"by {found.tag}", dim=True))
     for env_id in dict.fromkeys(group.env_id for group in found.groups):
         groups = [group for group in found.groups if group.env_id == env_id]
-        click.echo(click.style(_headline(env_id, groups, found), bold=True))
+        click.echo(style(one_line(_headline(env_id, groups, found)), bold=True))
         _write_groups(groups, found)
         _write_parameters(groups, found)
         _write_improvements(groups, found)
@@ -201,7 +204,7 @@ def _write_improvements(groups: Sequence[GroupFigures], found: Comparison) -> No
 def _write_overall(found: Comparison) -> None:
     if not found.overall:
         return
-    click.echo(click.style("over all environments that both were trained in", bold=True))
+    click.echo(style("over all environments that both were trained in", bold=True))
     write_table(
         [
             Column("BETTER", [pair.better for pair in found.overall], shrink_to=14),

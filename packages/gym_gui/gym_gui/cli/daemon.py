@@ -10,6 +10,7 @@ import click
 
 from gym_gui.cli.context import Cli, json_option, pass_cli, say
 from gym_gui.cli.listing import write_json_object, write_pairs
+from gym_gui.cli.terminal import style
 from gym_gui.wording import formats
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def _pairs(health: pb.Health, log: Path | None) -> list[tuple[str, str]]:
     available, total = (formats.size(mb * 2**20) for mb in (health.memory_mb_available, health.memory_mb_total))
     return [
         ("daemon", f"pid {health.pid}, version {health.version}, up {formats.duration(health.uptime_s)}"),
-        ("trouble", click.style(health.trouble, fg="red") if health.trouble else ""),
+        ("trouble", style(health.trouble, fg="red") if health.trouble else ""),
         ("home", health.home),
         ("listens on", "\n".join(health.addresses)),
         ("runs", f"{health.running} running, {health.queued} queued"),

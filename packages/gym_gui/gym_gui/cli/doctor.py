@@ -21,6 +21,7 @@ from mosaic_wire.paths import Home, config_home
 from gym_gui.cli.context import Cli, json_option, pass_cli
 from gym_gui.cli.findings import Finding
 from gym_gui.cli.listing import write_json
+from gym_gui.cli.terminal import style
 from gym_gui.wording import formats
 
 MIN_PYTHON = (3, 11)
@@ -48,7 +49,7 @@ def doctor_command(cli: Cli, /, as_json: bool, only_wandb: bool) -> int:
         wide = max(len(finding.name) for finding in findings)
         for finding in findings:
             mark, colour = {"ok": ("✓", "green"), "note": ("·", "yellow"), "broken": ("✗", "red")}[finding.state]
-            click.echo(f"{click.style(mark, fg=colour)} {finding.name.ljust(wide)}  {finding.text}")
+            click.echo(f"{style(mark, fg=colour)} {finding.name.ljust(wide)}  {finding.text}")
             if finding.cure:
                 click.echo(f"  {' ' * wide}  → {finding.cure}")
         broken = sum(finding.state == "broken" for finding in findings)

@@ -12,6 +12,7 @@ from gym_gui.cli.context import Cli, complete_run, find_runs, one_run, pass_cli,
 from gym_gui.cli.control import for_each
 from gym_gui.cli.selecting import Selection, run_conditions, select_to_change
 from gym_gui.services.trainer.errors import AmbiguousRunId, RunNotFound
+from gym_gui.wording.plain_text import one_line
 from gym_gui.wording.run_view import SHORT_ID, short_id
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def tag_command(
         selection = replace(selection, runs=tuple(plain))
         for run in select_to_change(client, selection, "tag", yes=yes, fits=lambda run: True, unfit=""):
             after = client.update(run.run_id, add_tags=added, remove_tags=removed) if added or removed else run
-            click.echo(f"{short_id(run.run_id)}  {', '.join(after.tags) or '(no tags)'}")
+            click.echo(f"{short_id(run.run_id)}  {one_line(', '.join(after.tags)) or '(no tags)'}")
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -11,6 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+
+from gym_gui.cli.terminal import coloured, style, use_colour
+from gym_gui.wording.plain_text import json_escaped, one_line
 
 _GAP = "  "
 
@@ -34,10 +36,6 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def use_colour() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
-
-
 def write_table(columns: Sequence[Column], *, width: int | None = None) -> None:
     """Print a table; cut to `width` or, on a terminal, to its width."""
     sys.stdout.write(layout(columns, width=width if width is not None else terminal_width(), colour=use_colour()))
@@ -48,7 +46,7 @@ def layout(columns: Sequence[Column], *, width: int | None, colour: bool = False
     shown = [column for column in columns if any(column.cells)]
     if not shown:
         return ""
-    cells = {id(column): [column.header, *column.cells] for column in shown}
+    cells = {id(column): _one_line_each([column.header, *column.cells]) for column in shown}
     widths = {key: max(map(_cells_wide, texts)) for key, texts in cells.items()}
     if width is not None:
         shown = _fit(shown, widths, width)
@@ -60,12 +58,17 @@ def layout(columns: Sequence[Column], *, width: int | None, colour: bool = False
 
 def write_json(documents: Iterable[Any]) -> None:
     """Print a JSON array, one element a line (the indenting encoder of Python is many times slower)."""
-    body = ",\n".join([json.dumps(document, ensure_ascii=False) for document in documents])
+    body = ",\n".join([_as_json(document) for document in documents])
     sys.stdout.write(f"[\n{body}\n]\n" if body else "[]\n")
 
 
 def write_json_object(document: Any) -> None:
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(_as_json(document, indent=2) + "\n")
+
+
+def _as_json(document: Any, indent: int | None = None) -> str:
+    is_unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    return json_escaped(json.dumps(document, indent=indent, ensure_ascii=not is_unicode))
 
 
 def write_pairs(pairs: Iterable[tuple[str, str]]) -> None:
@@ -74,9 +77,13 @@ def write_pairs(pairs: Iterable[tuple[str, str]]) -> None:
     wide = max((len(label) for label, _ in present), default=0)
     for label, value in present:
         first, *more = value.splitlines() or [""]
-        click.echo(click.style(label.ljust(wide), dim=True) + _GAP + first)
+        click.echo(style(label.ljust(wide), dim=True) + _GAP + first)
         for line in more:
             click.echo(" " * (wide + len(_GAP)) + line)
+
+
+def _one_line_each(cells: list[str]) -> list[str]:
+    return cells if "".join(cells).isprintable() else [one_line(cell) for cell in cells]
 
 
 def _fit(columns: list[Column], widths: dict[int, int], width: int) -> list[Column]:
@@ -111,11 +118,11 @@ def _lay_out(column: Column, cells: list[str], width: int, is_last: bool, colour
         laid_out = [cell.rstrip() for cell in laid_out]
     if not colour:
         return laid_out
-    laid_out[0] = click.style(laid_out[0], bold=True)
+    laid_out[0] = coloured(laid_out[0], bold=True)
     if column.colours is not None:
         for position, name in enumerate(column.colours, start=1):
             if name:
-                laid_out[position] = click.style(laid_out[position], fg=name)
+                laid_out[position] = coloured(laid_out[position], fg=name)
     return laid_out
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import codecs
 import queue
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from gym_gui.cli.context import Cli, one_run, pass_cli, say
+from gym_gui.cli.terminal import as_it_is
 from gym_gui.services.trainer.errors import TrainerError
 from gym_gui.wording.log_lines import lifecycle_line
+from gym_gui.wording.plain_text import printable, without_escapes
 
 if TYPE_CHECKING:
     from gym_gui.services.trainer.client import TrainerClient
@@ -52,7 +56,7 @@ def logs_command(cli: Cli, /, run: str, follow: bool, stream: str | None, raw: b
 
 
 class _Printer:
-    """Writes bytes through, with a heading when another stream begins (as `tail` does for several files).
+    """Writes bytes through, to a terminal their text; with a heading when another stream begins, as `tail` does.
 
     Lifecycle events, which a worker prints to stdout as JSON lines, are rendered unless `raw`.
     """
@@ -63,6 +67,9 @@ class _Printer:
         self._with_headings = with_headings
         self._last = ""
         self._at_line_start = True
+        self._decoders: dict[str, codecs.IncrementalDecoder] = defaultdict(
+            lambda: codecs.getincrementaldecoder("utf-8")("replace")
+        )
 
     def write(self, stream: str, data: bytes) -> None:
         """Print what was written to a stream; of the worker's stdout whole lines alone."""
@@ -82,8 +89,13 @@ class _Printer:
             return
         if self._with_headings and stream != self._last:
             gap = "" if not self.wrote else "\n" if self._at_line_start else "\n\n"
-            sys.stdout.buffer.write(f"{gap}==> {stream} <==\n".encode())
+            print(f"{gap}==> {stream} <==", flush=True)
         self.wrote, self._last, self._at_line_start = True, stream, data.endswith(b"\n")
+        if sys.stdout.isatty():  # elsewhere, the bytes as they are
+            parts = self._decoders[stream].decode(data).split("\r")  # progress bars go back to the line's beginning
+            as_it_is(sys.stdout).write("\r".join(printable(without_escapes(part)) for part in parts))
+            sys.stdout.flush()
+            return
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gym_gui.cli.context import Cli, pass_cli, say
-from gym_gui.cli.listing import use_colour
 from gym_gui.cli.selecting import Selection, run_selection, say_left_out, select_runs
+from gym_gui.cli.terminal import style, use_colour
 from gym_gui.wording import formats
+from gym_gui.wording.plain_text import one_line
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
@@ -217,10 +218,10 @@ def _print_sketch(figure: Figure) -> None:
     colour = use_colour()
 
     def coloured(text: str, owner: int | None) -> str:
-        return click.style(text, fg=COLOURS[owner % len(COLOURS)]) if colour and owner is not None else text
+        return style(text, fg=COLOURS[owner % len(COLOURS)]) if colour and owner is not None else text
 
     width = min(120, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
-    title = click.style(figure.title, bold=True) if colour else figure.title
+    title = style(one_line(figure.title), bold=True)
     click.echo(title + (f"  ({figure.note})" if figure.note else ""))
     for row in sketch(figure, width=width):
         stretches = groupby(row, key=lambda cell: cell[1])
@@ -228,7 +229,7 @@ def _print_sketch(figure: Figure) -> None:
     lines = visible(figure)
     for index, line in enumerate(lines[:_MOST_LISTED]):
         end = formats.quantity(float(line.y[-1]))
-        click.echo(f"  {coloured(mark_of(index), index)}  {line.label}, ends at {end}")
+        click.echo(f"  {coloured(mark_of(index), index)}  {one_line(line.label)}, ends at {end}")
     if len(lines) > _MOST_LISTED:
         click.echo(f"     … and {len(lines) - _MOST_LISTED} more")
     if sys.stdout.isatty():

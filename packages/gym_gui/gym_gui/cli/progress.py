@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gym_gui.cli.context import say
 from gym_gui.cli.follow import RunFollower
+from gym_gui.cli.terminal import Cleaned, as_it_is
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import (
     COLOURS,
@@ -62,7 +63,7 @@ def _show_live(follower: RunFollower, until: Callable[[], bool], headline: Headl
     from rich.console import Console
     from rich.live import Live
 
-    console = Console()
+    console = Console(file=as_it_is(sys.stdout))
     with Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
         while True:
             runs = list(follower.runs.values())
@@ -137,7 +138,7 @@ def picture(runs: Sequence[pb.Run], console: Console, trouble: str = "", *, head
     if trouble:
         parts.append(Text(f"no news: {trouble}", style="red"))
     # The terminal prints ^C at the end of the last line; without room for it the line would wrap and be drawn twice.
-    return Constrain(Group(*parts), console.width - 3)
+    return Constrain(Cleaned(Group(*parts)), console.width - 3)
 
 
 def _table(runs: Sequence[pb.Run], width: int) -> RenderableType:

@@ -14,6 +14,7 @@ from mosaic_wire.paths import RunFolder
 from gym_gui.cli.context import Cli, find_runs, json_option, pass_cli, some_runs
 from gym_gui.cli.listing import write_json, write_pairs
 from gym_gui.cli.summary import evaluation_in_words
+from gym_gui.cli.terminal import style
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import (
     COLOURS,
@@ -79,10 +80,10 @@ def _manifest_of(run: pb.Run) -> dict[str, Any]:
 def _pairs(run: pb.Run) -> Iterator[tuple[str, str]]:
     state = state_of(run)
     flags = f" ({', '.join(run.flags)})" if run.flags else ""
-    yield "run", click.style(run.run_id, bold=True) + ("  (archived)" if run.archived else "")
+    yield "run", style(run.run_id, bold=True) + ("  (archived)" if run.archived else "")
     yield "name", run.name
     yield "what", f"{title_of(run)}, worker {run.worker_type}"
-    yield "status", click.style(state, fg=COLOURS.get(state)) + f"  {run.status}{flags}"
+    yield "status", style(state, fg=COLOURS.get(state)) + f"  {run.status}{flags}"
     yield "reason", run.reason if run.reason != run.outcome else ""
     yield "stopped early", stopped_early(run)
     yield "waits for", run.queue_reason

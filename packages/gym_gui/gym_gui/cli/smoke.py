@@ -15,6 +15,7 @@ from mosaic_wire.worker_spec import WorkerSpec
 from gym_gui.cli.algorithms import choose_algorithm, installed_workers
 from gym_gui.cli.context import Cli
 from gym_gui.cli.flags import parse_flags
+from gym_gui.wording.plain_text import one_line
 from gym_gui.wording.run_view import state_of
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _run_once(client: TrainerClient, spec: WorkerSpec, config: dict[str, Any]) -
     worker = {"type": spec.name, "module": spec.module, "config": config}
     run = wait_for_end(client, client.submit({"tags": ["smoke"], "metadata": {"worker": worker}}).run)
     write_json_atomically(Path(run.run_dir) / SMOKE_FILE, smoke_report(client, run))
-    click.echo(f"{state_of(run):10} {run.algo:28} {run.env_id:28} {run.run_id}  {run.reason}")
+    click.echo(f"{state_of(run):10} {run.algo:28} {run.env_id:28} {run.run_id}  {one_line(run.reason)}")
     return run
 
 

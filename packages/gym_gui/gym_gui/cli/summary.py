@@ -13,6 +13,7 @@ from mosaic_wire.paths import RunFolder
 
 from gym_gui.cli.context import say
 from gym_gui.cli.listing import write_pairs
+from gym_gui.cli.terminal import style
 from gym_gui.services.trainer.errors import TrainerError
 from gym_gui.wording import formats
 from gym_gui.wording.last_words import last_words
@@ -62,7 +63,7 @@ def _write_end(run: pb.Run, *, brief: bool) -> None:
     took = elapsed_s(run)
     headline = f"{SYMBOLS.get(state, '·')} {state}"
     after = f" after {formats.duration(took)}" if took is not None else ""
-    click.echo(click.style(headline, fg=COLOURS.get(state), bold=True) + f"  {title_of(run)}{after}  {run.run_id}")
+    click.echo(style(headline, fg=COLOURS.get(state), bold=True) + f"  {title_of(run)}{after}  {run.run_id}")
     pairs = [("stopped early", stopped_early(run)), ("evaluation", evaluation_in_words(evaluation_of(run)))]
     if state != "completed":
         pairs.append(("reason", run.reason))

@@ -13,6 +13,7 @@ from mosaic_wire.errors import Problem
 from mosaic_wire.sweep_settings import AGGREGATES, DIRECTIONS, PRUNERS, SAMPLERS, WORKER_TYPE
 
 from gym_gui.cli.context import Cli, complete_run, json_option, one_run, pass_cli, say
+from gym_gui.cli.listing import write_json_object
 from gym_gui.cli.queued import submit, tell_queued
 from gym_gui.cli.values import Minutes, Seeds, Steps
 from gym_gui.services.trainer.errors import NotPossibleNow
@@ -131,7 +132,7 @@ def start_command(ctx: click.Context, /, file: str | None, **options: Any) -> in
     if options["only_print"]:
         from gym_gui.cli.clone import shown
 
-        click.echo(json.dumps(shown(config), indent=2, ensure_ascii=False))
+        write_json_object(shown(config))
         return 0
     with cli.client(start=True) as client:
         run = submit(client, config)

@@ -11,6 +11,7 @@ from gym_gui.cli.context import say
 from gym_gui.cli.follow import RunFollower
 from gym_gui.cli.progress import FRAME_S, line_about
 from gym_gui.cli.sweep_table import value_text
+from gym_gui.cli.terminal import Cleaned, as_it_is
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import COLOURS, fraction, remaining_s, remark_on, short_id, state_of
 
@@ -98,7 +99,7 @@ def _show_live(follower: RunFollower, sweep_id: str) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    console = Console()
+    console = Console(file=as_it_is(sys.stdout))
     with Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
         while True:
             sweep = follower.runs[sweep_id]
@@ -156,4 +157,4 @@ def picture(sweep: pb.Run, children: list[pb.Run], console: Console, trouble: st
         parts.append(Text(remark, style="yellow", overflow="ellipsis", no_wrap=True))
     if trouble:
         parts.append(Text(f"no news: {trouble}", style="red"))
-    return Constrain(Group(*parts), console.width - 3)
+    return Constrain(Cleaned(Group(*parts)), console.width - 3)

@@ -53,7 +53,10 @@ def age(then: float, now: float | None = None) -> str:
 
 def moment(then: float) -> str:
     """A point in time on this machine's clock."""
-    return datetime.fromtimestamp(then).strftime("%Y-%m-%d %H:%M:%S") if then else ""
+    try:
+        return datetime.fromtimestamp(then).strftime("%Y-%m-%d %H:%M:%S") if then else ""
+    except (OSError, OverflowError, ValueError):  # beyond the calendar: a damaged archive
+        return ""
 
 
 def size(number_of_bytes: float) -> str:

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from gym_gui.wording.formats import short_count
+from gym_gui.wording.plain_text import one_line
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
@@ -40,6 +41,8 @@ COLOURS = {
     "released": "magenta",
 }
 _SHOWN_ELSEWHERE = frozenset({"charts/SPS", "charts/episodic_return", "charts/episodic_length"})
+_NEVER_S = 100 * 365 * 86400.0
+"""A speed that makes a run take longer says nothing"""
 SYMBOLS = {"completed": "✓", "failed": "✗", "cancelled": "–"}
 
 
@@ -66,7 +69,7 @@ def remark_on(run: pb.Run) -> str:
         text = f"stopped early: {early}" if (early := stopped_early(run)) else ""
     else:
         text = run.reason
-    return " ".join(text.split()) if text else ""
+    return one_line(" ".join(text.split())) if text else ""
 
 
 def stopped_early(run: pb.Run) -> str:
@@ -107,7 +110,8 @@ def remaining_s(run: pb.Run) -> float | None:
         return None
     if run.step < 2:
         return None  # the speed of a single step means nothing
-    return (run.total - run.step) / run.sps
+    seconds = (run.total - run.step) / run.sps
+    return seconds if seconds < _NEVER_S else None
 
 
 def figures_of(run: pb.Run) -> str:
@@ -137,7 +141,7 @@ def title_of(run: pb.Run) -> str:
     parts = [algo_of(run) or run.worker_type or "run", run.env_id]
     if run.HasField("seed"):
         parts.append(f"seed {run.seed}")
-    return " ".join(filter(None, parts))
+    return one_line(" ".join(filter(None, parts)))
 
 
 def run_document(run: pb.Run) -> dict[str, Any]:

@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gym_gui.services.analytics.palette import DARK, LIGHT, Scheme
+from gym_gui.wording.plain_text import printable
 
-_NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-"""Control characters, halves of characters, and marks that turn the direction of the words around them"""
 _VOID = frozenset({"br", "hr", "img", "meta"})
 
 
@@ -20,7 +19,7 @@ class Html(str):
 
 
 def escape(text: str) -> Html:
-    return text if isinstance(text, Html) else Html(html.escape(_NOT_SHOWN.sub("\ufffd", text), quote=True))
+    return text if isinstance(text, Html) else Html(html.escape(printable(text), quote=True))
 
 
 def element(name: str, /, *children: str, **attributes: str | bool | None) -> Html:

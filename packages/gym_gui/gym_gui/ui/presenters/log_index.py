@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gym_gui.logging_config.log_constants import ALL_CODES
+from gym_gui.wording.plain_text import printable, without_escapes
 
 STRIDE = 128
 """Lines between two remembered places"""
@@ -76,8 +77,6 @@ _WORDS = {
 }
 """A line of the level holds one of these: finding words is ten times as fast as trying a pattern everywhere"""
 _ERROR_LINE, _WARNING_LINE = re.compile(_ERRORS), re.compile(_WARNINGS)
-_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def level_of(text: str) -> LogLevel:
@@ -92,9 +91,7 @@ def as_shown(data: bytes) -> str:
     text = data.decode("utf-8", "replace").rstrip("\r\n")
     if "\r" in text:
         text = text.rpartition("\r")[2]
-    if "\x1b" in text:
-        text = _ESCAPES.sub("", text)
-    return _CONTROLS.sub("�", text.expandtabs(4)) if not text.isprintable() else text
+    return printable(without_escapes(text).expandtabs(4))
 
 
 class _LineCounter:

@@ -197,6 +197,8 @@ def _unprintable(raw: Mapping[str, Any]) -> list[Problem]:
     worker = _object_at(_object_at(raw, "metadata"), "worker")
     texts += [("metadata.worker.worker_id", worker.get("worker_id"))]
     texts += [(f"{PATH}.{key}", _object_at(worker, "config").get(key)) for key in ("algo", "env_id", "worker_id")]
+    notes = _object_at(_object_at(worker, "config"), "extras").get("notes")
+    texts += [(f"{PATH}.extras.notes", notes.replace("\n", "").replace("\t", "") if isinstance(notes, str) else None)]
     return [
         Problem(path, "must not contain line breaks or other control characters")
         for path, text in texts
