@@ -286,6 +286,25 @@ def test_damage_is_named_and_such_an_overlay_is_not_used(installed, damage):
         interpreter_for(home, ["alpha"], lists=lists)
 
 
+@pytest.mark.parametrize("damage", ["removed", "changed"])
+def test_a_file_that_was_removed_or_changed_is_found_by_check_and_repaired_by_install(installed, capsys, damage):
+    home, lists = installed
+    module = make_plan(home, "alpha", lists=lists).site / "tiny_one" / "__init__.py"
+    whole = module.read_bytes()
+    if damage == "removed":
+        module.unlink()
+    else:
+        module.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    words = ["--home", str(home.root), "--lists", str(lists), "--set", "alpha"]
+    assert install_extras.main([*words, "--check"]) == 1
+    said = capsys.readouterr().out
+    assert f"damaged: {module}" in said
+    assert "mosaic extras install alpha" in said
+    assert install_extras.main(words) == 0
+    assert install_extras.main([*words, "--check"]) == 0
+    assert module.read_bytes() == whole
+
+
 def test_a_marker_cut_at_any_byte_is_never_believed(installed):
     home, lists = installed
     marker = make_plan(home, "alpha", lists=lists).ready_file

@@ -47,7 +47,7 @@ def install(home: Home, name: str, *, report: Report = silent, lists: Path = LIS
         with installing(plan.lock_file, waits=lambda holder: _tell_waiting(report, name, holder)) as lock:
             # Planned again: whoever held the lock may have finished it, or changed the base.
             plan = make_plan(home, name, lists=lists, base=base)
-            if judge(plan)[0] is SetState.READY:
+            if judge(plan, thorough=True)[0] is SetState.READY:
                 report(Progress(name, Phase.READY, f"ready: {plan.generation}"))
                 return plan
             _Installation(home, plan, describe(name, lists), report, lock).run()

@@ -6,20 +6,23 @@ version, and a half-written one still has its list of files. Standard library on
 
 from __future__ import annotations
 
+import base64
 import csv
+import hashlib
 import importlib.metadata
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 
 def main() -> None:
-    """Check versions of all pins, and place and sizes of the overlay's own files."""
+    """Check versions of all pins, and place and content of the overlay's own files."""
     plan = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     site = os.path.realpath(plan["site"])
     problems: list[str] = []
-    sizes: dict[str, set[int]] = {}
+    records: list[str] = []
     for name, wanted in plan["pins"].items():
         try:
             distribution = importlib.metadata.distribution(name)
@@ -32,29 +35,29 @@ def main() -> None:
         elif name in plan["own"] and place != site:
             problems.append(f"{name} comes from {place}, not from the overlay")
         elif name in plan["own"]:
-            _read_record(distribution, site, sizes)
-    sys.stdout.write(json.dumps(problems + _file_problems(sizes)))
+            # Not distribution.files: from Python 3.12 on it leaves out what is missing.
+            records.append(distribution.read_text("RECORD") or "")
+    sys.stdout.write(json.dumps(problems + damaged_files(site, records)))
 
 
-def _read_record(distribution: importlib.metadata.Distribution, site: str, sizes: dict[str, set[int]]) -> None:
-    """Collect the sizes a file may have; some packages write over each other's (`tests/__init__.py`)."""
-    # Not distribution.files: from Python 3.12 on it leaves out what is missing.
-    for row in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
-        if len(row) == 3 and row[2].isdigit() and not row[0].endswith(".pyc"):  # pip compiles those anew
-            sizes.setdefault(os.path.normpath(os.path.join(site, row[0])), set()).add(int(row[2]))
+def damaged_files(site: str, records: Iterable[str]) -> list[str]:
+    """Compare the files below `site` with these RECORD texts: name each that is missing, or has another content."""
+    # Some packages write over each other's files (`tests/__init__.py`): any of their contents is right.
+    expected: dict[str, set[str]] = {}
+    for row in csv.reader(line for record in records for line in record.splitlines()):
+        if len(row) == 3 and row[1].startswith("sha256=") and not row[0].endswith(".pyc"):  # pip compiles those anew
+            expected.setdefault(os.path.normpath(os.path.join(site, row[0])), set()).add(row[1].rstrip("="))
+    return [problem for path, digests in expected.items() if (problem := _problem_with(path, digests))]
 
 
-def _file_problems(sizes: dict[str, set[int]]) -> list[str]:
-    problems = []
-    for path, expected in sizes.items():
-        try:
-            size = os.stat(path).st_size
-        except OSError:
-            problems.append(f"{path} is missing")
-            continue
-        if size not in expected:
-            problems.append(f"{path} has {size} bytes instead of {' or '.join(map(str, sorted(expected)))}")
-    return problems
+def _problem_with(path: str, digests: set[str]) -> str:
+    try:
+        with open(path, "rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").digest()
+    except OSError as error:
+        return f"{path} is missing" if isinstance(error, FileNotFoundError) else f"{path} cannot be read"
+    found = f"sha256={base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
+    return "" if found in digests else f"{path} was changed"
 
 
 if __name__ == "__main__":

@@ -60,9 +60,12 @@ class Preflight:
         return self.state is SetState.READY
 
 
-def preflight(home: Home, sets: Iterable[str], *, lists: Path = LISTS, base: Base | None = None) -> Preflight:
+def preflight(
+    home: Home, sets: Iterable[str], *, lists: Path = LISTS, base: Base | None = None, thorough: bool = False
+) -> Preflight:
     """Judge the environment that a run with these sets would get; raise UnknownSet for a name nobody knows.
 
+    `thorough` reads every file of the sets, which takes seconds.
     `python` of several sets is where `interpreter_for` puts their joint environment; it need not exist yet.
     """
     base = base or Base.current()
@@ -74,7 +77,7 @@ def preflight(home: Home, sets: Iterable[str], *, lists: Path = LISTS, base: Bas
         return Preflight(SetState.SETS_DISAGREE, str(error), wanted)
     installed = base.distributions()
     plans = [make_plan(home, name, lists=lists, base=base, installed=installed) for name in wanted]
-    judged = [(plan, *judge(plan)) for plan in plans]
+    judged = [(plan, *judge(plan, thorough=thorough)) for plan in plans]
     broken = [(plan, state, why) for plan, state, why in judged if state is not SetState.READY]
     if broken:
         return _refusal(home, wanted, broken, lists)
@@ -124,8 +127,8 @@ def _refusal(
     )
 
 
-def judge(plan: Plan) -> tuple[SetState, str]:
-    """The state of one set's overlay, and the words for it."""
+def judge(plan: Plan, *, thorough: bool = False) -> tuple[SetState, str]:
+    """The state of one set's overlay, and the words for it; `thorough` compares every file with its hash."""
     try:
         plan.check_base()
     except BaseUnfit as error:
@@ -142,7 +145,18 @@ def judge(plan: Plan) -> tuple[SetState, str]:
         return SetState.INCOMPLETE, "incomplete: an installation was cut off"
     except (OSError, ValueError) as error:
         return SetState.MARKER_UNREADABLE, f"not to be trusted, its marker cannot be read ({error})"
-    return _judge_files(plan, marker)
+    state, why = _judge_files(plan, marker)
+    if state is SetState.READY and thorough and (problems := _damaged_files(plan)):
+        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+        return SetState.PACKAGE_CHANGED, f"damaged: {problems[0]}{more}"
+    return state, why
+
+
+def _damaged_files(plan: Plan) -> list[str]:
+    from cleanrl_worker.requirement_sets.overlay_check import damaged_files
+
+    records = [Path(found.record).read_text(encoding="utf-8") for found in distributions_in(plan.site)]
+    return damaged_files(str(plan.site), records)
 
 
 def _without_generation(plan: Plan) -> tuple[SetState, str]:

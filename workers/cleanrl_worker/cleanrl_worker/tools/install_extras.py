@@ -161,7 +161,7 @@ def _check(home: Home, sets: tuple[str, ...], lists: Path, *, as_json: bool) -> 
 
 def _check_one(home: Home, name: str, lists: Path) -> Preflight:
     if name != BASE:
-        return preflight(home, [name], lists=lists)
+        return preflight(home, [name], lists=lists, thorough=True)
     from cleanrl_worker.requirement_sets.housekeeping import judge_base
 
     plan = make_plan(home, name, lists=lists)
