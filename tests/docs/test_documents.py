@@ -246,3 +246,14 @@ def test_the_index_leads_to_every_document():
                 if linked.name in ("README.md", "index.md"):
                     waiting.append(linked)
     assert sorted(str(path.relative_to(ROOT)) for path in set((ROOT / "docs").rglob("*.md")) - reached) == []
+
+
+def test_every_sentence_about_an_attacker_names_a_test_that_exists():
+    text = (ROOT / "docs/runbooks/security.md").read_text(encoding="utf-8")
+    section = text[text.index("\n## Who can do what\n") : text.index("\n## What is not protected\n")]
+    for sentence in re.findall(r"^- ((?:.|\n(?! *\n|- |#))+)", section, re.MULTILINE):
+        named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", sentence)
+        assert named or "(#what-is-not-protected)" in sentence, sentence
+        for file, name in named:
+            assert not name or f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), (file, name)
+            assert (ROOT / file).is_file(), file

@@ -42,6 +42,7 @@ from mosaic_wire.proto.trainer_pb2_grpc import TrainerServiceStub
 from mosaic_wire.testing import wait_until
 
 SERVICE = pb.DESCRIPTOR.services_by_name["TrainerService"]
+QUICK = {"heartbeat_s": 0.2, "grace_s": 2, "silence_s": 20, "handshake_s": 60, "min_free_disk_mb": 0}
 ENDLESS = {"timesteps": 1_000_000, "steps_per_second": 50}
 NOBODY = 65534
 
@@ -49,8 +50,11 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 @pytest.fixture(scope="module")
-def daemon(shared_daemon: RunningDaemon) -> RunningDaemon:
-    return shared_daemon
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """A daemon that was told to listen on TCP, too."""
+    folder = tmp_path_factory.mktemp("shared")
+    with RunningDaemon(Home(folder / "home"), folder / "config", settings={**QUICK, "listen": "127.0.0.1"}) as daemon:
+        yield daemon
 
 
 @pytest.fixture
@@ -391,7 +395,8 @@ def test_another_user_of_the_machine_gets_in_nowhere() -> None:
     earlier = os.umask(0)  # the worst a user may have
     try:
         (folder / "home").mkdir(0o755)
-        with RunningDaemon(Home(folder / "home"), folder / "config", settings={"heartbeat_s": 0.2}) as daemon:
+        settings = {**QUICK, "listen": "127.0.0.1"}
+        with RunningDaemon(Home(folder / "home"), folder / "config", settings=settings) as daemon:
             run = daemon.wait_for(daemon.submit(**ENDLESS).run_id, "EXEC")
             daemon.wait_for(daemon.submit(timesteps=5).run_id)
             record = running_record(daemon.home)
@@ -588,7 +593,7 @@ def test_listening_to_the_network_in_clear_is_refused(make_daemon) -> None:
 def test_over_tls_a_client_that_knows_the_certificate_gets_in_and_others_do_not(make_daemon, tmp_path: Path) -> None:
     ours, key = certificate(tmp_path, "ours")
     theirs, _ = certificate(tmp_path, "theirs")
-    daemon = make_daemon(tls_cert=str(ours), tls_key=str(key))
+    daemon = make_daemon(listen="127.0.0.1", tls_cert=str(ours), tls_key=str(key))
     record = running_record(daemon.home)
     assert record is not None
     token = daemon.home.token.read_text().strip()

@@ -229,7 +229,7 @@ def test_a_real_run_that_fails_shows_its_traceback(home, daemon):
 
 
 def test_a_real_run_is_cancelled_exported_deleted_and_imported(home, daemon, tmp_path):
-    daemon()
+    assert mosaic("daemon", "start", "--listen").returncode == 0
     run_id = mosaic(
         "train", "random", "none", "--total-timesteps", "1000", "--steps-per-second", "1", "-d"
     ).stdout.strip()
@@ -241,6 +241,7 @@ def test_a_real_run_is_cancelled_exported_deleted_and_imported(home, daemon, tmp
         ended = mosaic(*words)
         assert ended.returncode == 0, ended.stderr
     tcp = json.loads(mosaic("daemon", "status", "--json").stdout)["addresses"][1]
+    assert tcp.startswith("127.0.0.1:")
     (again,) = json.loads(mosaic("--connect", tcp, "--token-file", str(home.token), "runs", "--json").stdout)
     assert (again["run_id"], again["outcome"]) == (run_id, "cancelled")
 

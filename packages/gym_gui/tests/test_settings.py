@@ -22,7 +22,7 @@ def test_without_a_file_the_defaults_hold(tmp_path):
     settings = load_settings(tmp_path / "settings.toml")
     assert settings == Settings()
     assert (settings.heartbeat_s, settings.silence_s, settings.grace_s, settings.port) == (5, 120, 30, 50055)
-    assert settings.listens_on_loopback
+    assert settings.listen == ""  # TCP only when asked for
 
 
 def test_the_file_lies_in_the_config_folder(home, tmp_path):
@@ -41,7 +41,7 @@ def test_values_are_read(tmp_path):
     settings = load_settings(path)
     assert (settings.heartbeat_s, settings.cpus, settings.memory_mb) == (1, 3, 4096)
     assert settings.on_end_command == ("echo", "a b")
-    assert settings.listens_on_loopback
+    assert settings.listen == "::1"
 
 
 def test_overrides_win_over_the_file_and_are_checked(tmp_path):
@@ -70,7 +70,7 @@ def test_an_address_that_is_not_loopback_needs_certificates(tmp_path):
     both = f'listen = "0.0.0.0"\ntls_cert = "{tmp_path}/cert.pem"\n'
     assert "tls_key" in problems_in(tmp_path / "s.toml", both)
     (tmp_path / "s.toml").write_text(both + f'tls_key = "{tmp_path}/key.pem"\n')
-    assert not load_settings(tmp_path / "s.toml").listens_on_loopback
+    assert load_settings(tmp_path / "s.toml").listen == "0.0.0.0"
     assert "tls_key" in problems_in(tmp_path / "s.toml", both + 'tls_key = "/nowhere"')
 
 

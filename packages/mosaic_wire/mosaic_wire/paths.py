@@ -158,6 +158,13 @@ class Home:
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"mosaic-{os.getuid()}" / digest / "daemon.sock"
 
+    @property
+    def target(self) -> str:
+        """What a gRPC channel to the daemon is opened on: an address, in which `%`, `#` and `?` have a meaning."""
+        from urllib.parse import quote
+
+        return f"unix:{quote(os.fsencode(self.socket))}"
+
     def create(self) -> None:
         """Make the folders, for this user alone: who can write into one of them decides what the daemon starts."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -25,7 +25,13 @@ def _listening_options(function: F) -> F:
     for option in (
         click.option("--tls-key", type=_FILE, metavar="FILE", help="Its private key."),
         click.option("--tls-cert", type=_FILE, metavar="FILE", help="Certificate; required beyond this machine."),
-        click.option("--listen", metavar="ADDRESS", help="Address to listen on.  [default: 127.0.0.1]"),
+        click.option(
+            "--listen",
+            is_flag=False,
+            flag_value="127.0.0.1",
+            metavar="[ADDRESS]",
+            help="Listen on TCP, too; without an address: on 127.0.0.1.",
+        ),
         click.option("--port", type=click.IntRange(0, 65535), help="TCP port.  [default: 50055, or a free one]"),
     ):
         function = option(function)

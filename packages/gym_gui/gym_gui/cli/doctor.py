@@ -6,7 +6,6 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import socket
 import stat
 import sys
 import tempfile
@@ -207,15 +206,6 @@ def _port(home: Home) -> Iterator[Finding]:
     record = running_record(home)
     if record is not None:
         yield Finding("port", "ok", f"the daemon listens on {record.tcp or 'its socket only'}")
-        return
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", 50055))
-        except OSError as error:
-            yield Finding("port", "note", f"127.0.0.1:50055 is taken ({error.strerror}); a free port will be used")
-        else:
-            yield Finding("port", "ok", "127.0.0.1:50055 is free")
 
 
 def _workers(cli: Cli) -> Iterator[Finding]:

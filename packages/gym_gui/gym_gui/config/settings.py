@@ -49,8 +49,8 @@ class Settings:
     """less free disk: runs wait"""
     min_free_memory_mb: int = 256
     """less free memory: runs wait"""
-    listen: str = "127.0.0.1"
-    """address of the TCP port; anything but loopback needs `tls_cert` and `tls_key`"""
+    listen: str = ""
+    """TCP address; empty: only the unix socket; anything but loopback needs `tls_cert` and `tls_key`"""
     port: int = 50055
     """TCP port; 0: any free one"""
     tls_cert: Path | None = None
@@ -63,10 +63,6 @@ class Settings:
     """folders that custom scripts may be run from, besides `trainer/custom_scripts` of the home"""
     cleanrl_home: Path | None = None
     """a CleanRL checkout, for `mosaic train --source upstream`; CLEANRL_HOME wins over it"""
-
-    @property
-    def listens_on_loopback(self) -> bool:
-        return _is_loopback(self.listen)
 
 
 def settings_file() -> Path:
@@ -121,8 +117,8 @@ def _problems_together(values: Mapping[str, Any], broken: set[str]) -> list[Prob
     if (certificate is None) != (key is None) and not broken & {"tls_cert", "tls_key"}:
         missing = "tls_key" if key is None else "tls_cert"
         problems.append(Problem(missing, "missing: a certificate and its key belong together"))
-    listen = values.get("listen", "127.0.0.1")
-    if not _is_loopback(listen) and certificate is None and "tls_cert" not in broken:
+    listen = values.get("listen", "")
+    if listen and not _is_loopback(listen) and certificate is None and "tls_cert" not in broken:
         problems.append(
             Problem("listen", f"{listen!r} is not loopback: set tls_cert and tls_key, or listen on 127.0.0.1")
         )
@@ -168,8 +164,8 @@ def _whole(minimum: int, maximum: int) -> Callable[[Any], int]:
 
 
 def _address(value: Any) -> str:
-    if value == "localhost":
-        return "localhost"
+    if value in ("", "localhost"):
+        return str(value)
     try:
         return str(ipaddress.ip_address(value if isinstance(value, str) else ""))
     except ValueError:

@@ -49,7 +49,7 @@ session.finish(ExitOutcome.CANCELLED, exit_code=130)
 @pytest.fixture(scope="module")
 def window_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     folder = tmp_path_factory.mktemp("fastlane")
-    daemon = RunningDaemon(Home(folder / "home"), folder / "config", settings=QUICK)
+    daemon = RunningDaemon(Home(folder / "home"), folder / "config", settings={**QUICK, "listen": "127.0.0.1"})
     install_scripted_worker(daemon.home, "painter", PAINTER)
     with daemon:
         yield daemon

@@ -51,7 +51,8 @@ def opened(qtbot, dressed, home: Home, background: Background) -> Iterator[Opene
 @pytest.fixture
 def served(opened: Opened, home: Home, tmp_path) -> Iterator[RunningDaemon]:
     """The daemon of that home, started by hand."""
-    with RunningDaemon(home, tmp_path / "config", settings={"heartbeat_s": 0.2, "grace_s": 2}) as daemon:
+    settings = {"heartbeat_s": 0.2, "grace_s": 2, "listen": "127.0.0.1"}
+    with RunningDaemon(home, tmp_path / "config", settings=settings) as daemon:
         yield daemon
         opened.link.stop()  # before the daemon: nobody is to start another one
         if (other := running_record(home)) is not None and other.pid != daemon.pid:

@@ -20,27 +20,33 @@ SUBMITTER_METHODS = frozenset(
 )
 """Clients call these; so do workers that submit runs of their own, with their session token: the service checks it"""
 
+_REGISTER = _SERVICE + "RegisterWorker"
+_NO_CLIENT = "the daemon's token is missing or wrong; it lies in <home>/trainer/token and only this user may read it"
+_NO_RUN = "the token is missing, wrong, or none of a run that has a live worker"
+
 RUN_TOKEN_KEY = "x-mosaic-run-token"
 SESSION_TOKEN_KEY = "x-mosaic-session-token"
 RUN_ID_KEY = "x-mosaic-run-id"
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
-    """Refuses every client call without the daemon's token, before any of our code sees it."""
+    """Refuses every call without the daemon's token, or that of a live run, before its message is read."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, is_of_a_run: Callable[[str], Awaitable[bool]]) -> None:
         self._expected = f"Bearer {token}".encode()
+        self._is_of_a_run = is_of_a_run
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
     ) -> Any:
-        handler = await continuation(details)
-        if handler is None or details.method in WORKER_METHODS:
-            return handler
-        if details.method in SUBMITTER_METHODS and metadata_value(details.invocation_metadata, SESSION_TOKEN_KEY):
-            return handler
-        given = metadata_value(details.invocation_metadata, "authorization").encode()
-        return handler if hmac.compare_digest(given, self._expected) else _refusing(handler)
+        handler, metadata = await continuation(details), details.invocation_metadata
+        if handler is None:
+            return None
+        token = metadata_value(metadata, RUN_TOKEN_KEY if details.method == _REGISTER else SESSION_TOKEN_KEY)
+        if details.method in WORKER_METHODS or (details.method in SUBMITTER_METHODS and token):
+            return handler if token and await self._is_of_a_run(token) else _refusing(_NO_RUN)
+        given = metadata_value(metadata, "authorization").encode()
+        return handler if hmac.compare_digest(given, self._expected) else _refusing(_NO_CLIENT)
 
 
 def metadata_value(metadata: Any, key: str) -> str:
@@ -51,26 +57,14 @@ def metadata_value(metadata: Any, key: str) -> str:
     return ""
 
 
-def _refusing(handler: Any) -> Any:
-    """A handler of the same shape that answers UNAUTHENTICATED."""
-    message = "the daemon's token is missing or wrong; it lies in <home>/trainer/token and only this user may read it"
-    trailing = (("mosaic-error", "NotAllowed"),)
+def _refusing(message: str) -> Any:
+    """A handler that answers UNAUTHENTICATED.
 
-    async def refuse(_request: Any, context: Any) -> None:
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, message, trailing)
+    Always one of a stream, whatever the method is: gRPC reads the message of any other before it calls the handler.
+    """
 
-    async def refuse_stream(_request: Any, context: Any) -> Any:
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, message, trailing)
+    async def refuse(_requests: Any, context: Any) -> Any:
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, message, (("mosaic-error", "NotAllowed"),))
         yield  # makes this a generator, as a streaming handler must be
 
-    make = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }[handler.request_streaming, handler.response_streaming]
-    return make(
-        refuse_stream if handler.response_streaming else refuse,
-        request_deserializer=handler.request_deserializer,
-        response_serializer=handler.response_serializer,
-    )
+    return grpc.stream_stream_rpc_method_handler(refuse)

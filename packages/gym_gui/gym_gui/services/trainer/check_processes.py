@@ -20,6 +20,7 @@ from mosaic_wire.paths import Home
 from mosaic_wire.worker_spec import WorkerSpec
 
 from gym_gui.services.trainer.describe import environment_without_secrets
+from gym_gui.services.trainer.limits import usual_limits
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,7 @@ class _CheckProcess:
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
             limit=_MAX_LINE_BYTES,
         )  # fmt: skip
+        usual_limits(self._process.pid)
         return self._process
 
     async def close(self) -> None:

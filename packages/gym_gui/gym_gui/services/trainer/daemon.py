@@ -5,18 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import errno
 import fcntl
-import ipaddress
 import logging
 import os
 import signal
-import socket
-import ssl
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -41,46 +36,30 @@ from gym_gui.services.trainer.errors import HomeInUse, ListenFailed, RegistryUnw
 from gym_gui.services.trainer.executors.local import LocalExecutor
 from gym_gui.services.trainer.inventory import detect_inventory
 from gym_gui.services.trainer.journal import Journal
+from gym_gui.services.trainer.limits import raise_descriptor_limit
 from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.process_tree import ProcessIdentity
 from gym_gui.services.trainer.registry import RunRegistry
 from gym_gui.services.trainer.resources import Inventory, ResourceLedger
 from gym_gui.services.trainer.secrets import SecretStore
 from gym_gui.services.trainer.service import TrainerService
+from gym_gui.services.trainer.tcp_door import DEFAULT_PORT, LOOPBACK, Listening, TcpDoor
 from gym_gui.services.trainer.tokens import load_or_create_token
 from gym_gui.services.trainer.trainer import Trainer
 from gym_gui.services.user_secrets import UserSecrets
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_PORT = 50055
-
+_MOST_OF_A_PEER = 256
 _SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),  # otherwise a second daemon binds a busy port without a word
     ("grpc.max_receive_message_length", 16 * 2**20),
+    # How much a peer may send before its token was seen; a window that grows with the speed would take megabytes.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 128 * 1024),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),  # workers ask every 30 s whether we live
 )
-
-
-@dataclass(frozen=True)
-class Listening:
-    """Where the daemon is to listen beside its unix socket."""
-
-    host: str = "127.0.0.1"
-    port: int | None = None
-    """None: 50055, or any free port when that one is busy"""
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-
-    @property
-    def is_loopback(self) -> bool:
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
-        except ValueError:
-            return False
 
 
 @contextlib.contextmanager
@@ -114,14 +93,17 @@ def run_daemon(
     inventory: Inventory | None = None,
 ) -> int:
     """Serve a home until SIGTERM, SIGINT or Shutdown; return the exit code. Problems are said in one line."""
-    listening = Listening(
-        listen or settings.listen,
-        _wanted_port(port, settings),
-        tls_cert or settings.tls_cert,
-        tls_key or settings.tls_key,
+    # Whoever names a port or a certificate asks for TCP, too.
+    is_asked_for = port is not None or tls_cert is not None or tls_key is not None
+    host = listen or settings.listen or (LOOPBACK if is_asked_for else "")
+    listening = (
+        Listening(host, _wanted_port(port, settings), tls_cert or settings.tls_cert, tls_key or settings.tls_key)
+        if host
+        else None
     )
     try:
-        _check_listening(listening)
+        if listening is not None:
+            listening.check()
         _create(home)
         with only_daemon_of(home):
             asyncio.run(_serve(home, settings, listening, inventory))
@@ -151,17 +133,7 @@ def _create(home: Home) -> None:
         ) from error
 
 
-def _check_listening(listening: Listening) -> None:
-    if (listening.tls_cert is None) != (listening.tls_key is None):
-        raise ListenFailed("TLS needs both a certificate and a key: --tls-cert FILE --tls-key FILE")
-    if not listening.is_loopback and listening.tls_cert is None:
-        raise ListenFailed(
-            f"listening on {listening.host!r} would offer this machine to the network in clear; give --tls-cert and "
-            "--tls-key, or listen on 127.0.0.1 and use an SSH tunnel"
-        )
-
-
-async def _serve(home: Home, settings: Settings, listening: Listening, inventory: Inventory | None) -> None:
+async def _serve(home: Home, settings: Settings, listening: Listening | None, inventory: Inventory | None) -> None:
     token = load_or_create_token(home.token)
     archives.sweep_leftovers(home)
     journal = Journal(RunRegistry(home.database))
@@ -172,7 +144,7 @@ async def _serve(home: Home, settings: Settings, listening: Listening, inventory
 
 
 async def _serve_journal(
-    home: Home, settings: Settings, listening: Listening, inventory: Inventory, token: str, journal: Journal
+    home: Home, settings: Settings, listening: Listening | None, inventory: Inventory, token: str, journal: Journal
 ) -> None:
     catalog, secret_store = WorkerCatalog(home), SecretStore(config_home(), home=home)
     ledger = ResourceLedger(inventory)
@@ -196,7 +168,7 @@ async def _serve_journal(
         metrics=metrics,
         telemetry=telemetry,
         settings=settings,
-        grpc_target=f"unix:{home.socket}",
+        grpc_target=home.target,
     )
     processes = CheckProcesses(home)
     trainer = Trainer(
@@ -212,14 +184,24 @@ async def _serve_journal(
         settings=settings,
     )
     service = TrainerService(trainer, ledger, stopping.set)
-    server = grpc.aio.server(interceptors=[TokenInterceptor(token)], options=_SERVER_OPTIONS)
+    descriptors = raise_descriptor_limit()
+    server = grpc.aio.server(
+        interceptors=[TokenInterceptor(token, dispatcher.knows_token)],
+        # Half of the descriptors stay the daemon's own: connections never keep it from its files and workers.
+        options=(*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", descriptors // 2)),
+    )
     trainer_pb2_grpc.add_TrainerServiceServicer_to_server(service, server)
-    tcp = _bind(server, home, listening)
-    service.addresses = (f"unix:{home.socket}", tcp)
+    door = TcpDoor(home.socket, most=descriptors // 8, most_of_a_peer=min(_MOST_OF_A_PEER, descriptors // 16))
+    try:
+        server.add_insecure_port(home.target)
+    except RuntimeError as error:
+        raise ListenFailed(f"the unix socket {home.socket} cannot be used: {error}") from error
+    service.addresses = (home.target, *([await door.bind(listening)] if listening is not None else ()))
     await dispatcher.start()  # before the server: nobody talks about a run that is not taken up yet
     await asyncio.to_thread(sweep_frames)  # of workers that were killed while no daemon looked
     await server.start()
     home.socket.chmod(0o600)
+    await door.open()
     _write_record(home, service.addresses)
     logger.info("MOSAIC %s serves %s on %s", __version__, home.root, ", ".join(service.addresses))
     loop = asyncio.get_running_loop()
@@ -230,59 +212,13 @@ async def _serve_journal(
     finally:
         logger.info("stopping; %d runs go on without a daemon", len(dispatcher.supervisors))
         home.daemon_record.unlink(missing_ok=True)
+        door.close()
         await server.stop(grace=1)
         await processes.close()
         await dispatcher.stop()
         await metrics.close()
         telemetry.close()
         executor.close()
-
-
-def _bind(server: grpc.aio.Server, home: Home, listening: Listening) -> str:
-    """Bind both addresses before anything starts; say which one is the trouble."""
-    try:
-        server.add_insecure_port(f"unix:{home.socket}")
-    except RuntimeError as error:
-        raise ListenFailed(f"the unix socket {home.socket} cannot be used: {error}") from error
-    ports = [listening.port] if listening.port is not None else [DEFAULT_PORT, 0]
-    for port in ports:
-        if port and _is_busy(listening.host, port):
-            continue
-        address = f"{listening.host}:{port}"
-        try:
-            if listening.tls_cert is None or listening.tls_key is None:
-                bound = server.add_insecure_port(address)
-            else:
-                bound = server.add_secure_port(address, _credentials(listening.tls_cert, listening.tls_key))
-        except RuntimeError:
-            continue
-        return f"{listening.host}:{bound}"
-    raise ListenFailed(
-        f"{listening.host}:{listening.port} is busy or not an address of this machine; "
-        "choose another with --port, or leave --port out for a free one"
-    )
-
-
-def _is_busy(host: str, port: int) -> bool:
-    """Ask the kernel ourselves: gRPC's own failure prints a page of its log first."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host.strip("[]"), port))
-        except OSError as error:
-            return error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
-    return False
-
-
-def _credentials(cert: Path, key: Path) -> grpc.ServerCredentials:
-    try:
-        # Tried here first: gRPC says only that it could not listen. The empty password keeps OpenSSL from asking.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
-        return grpc.ssl_server_credentials([(key.read_bytes(), cert.read_bytes())])
-    except OSError as error:
-        told = error.strerror or str(error)
-        raise ListenFailed(f"the TLS certificate {cert} and its key {key} cannot be used: {told}") from error
 
 
 def _write_record(home: Home, addresses: tuple[str, ...]) -> None:
@@ -297,7 +233,7 @@ def _write_record(home: Home, addresses: tuple[str, ...]) -> None:
             "version": __version__,
             "addresses": list(addresses),
             "unix": addresses[0],
-            "tcp": addresses[1],
+            "tcp": addresses[1] if len(addresses) > 1 else "",
             "started_at": time.time(),
             "folder": list(home.identity),
         },
@@ -312,7 +248,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("command", choices=["run"], nargs="?", default="run", help="serve in the foreground (default)")
     parser.add_argument("--home", type=Path, help="folder to serve; default: $MOSAIC_HOME or the checkout's var/")
     parser.add_argument("--port", type=int, help=f"TCP port; default: {DEFAULT_PORT}, or a free one if that is busy")
-    parser.add_argument("--listen", help="address to listen on; default: 127.0.0.1")
+    parser.add_argument(
+        "--listen", nargs="?", const=LOOPBACK, metavar="ADDRESS", help=f"listen on TCP, too; default: {LOOPBACK}"
+    )
     parser.add_argument("--tls-cert", type=Path, help="certificate chain; required off loopback")
     parser.add_argument("--tls-key", type=Path, help="private key; required off loopback")
     parser.add_argument("-v", "--verbose", action="store_true")

@@ -17,6 +17,8 @@ from mosaic_wire.errors import SpecError
 from mosaic_wire.redaction import is_secret_key, redact_text
 from mosaic_wire.worker_spec import ScriptSpec, WorkerSpec
 
+from gym_gui.services.trainer.limits import usual_limits
+
 MAX_OUTPUT_BYTES = 16 << 20
 _TOLD_BYTES = 2000
 _MAX_SPEC_ITEMS = 20_000
@@ -106,6 +108,7 @@ def _run(command: Sequence[str], flag: str, timeout_s: float) -> tuple[int, byte
         )
     except (OSError, ValueError) as error:
         return 0, b"", b"", f"it cannot be started: {getattr(error, 'strerror', None) or error}"
+    usual_limits(process.pid)
     with process:
         try:
             output, errors, limit = _read_both(process, flag, time.monotonic() + timeout_s)

@@ -44,6 +44,7 @@ from gym_gui.services.trainer.run_queue import RunQueue
 from gym_gui.services.trainer.run_supervisor import Finished, RunSupervisor, output_tails
 from gym_gui.services.trainer.secrets import SecretStore
 from gym_gui.services.trainer.supervision import CANCELLED_ON_REQUEST, when_it_ended
+from gym_gui.services.trainer.tokens import digest
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ class TrainerDispatcher:
         )
         self.queue = RunQueue()
         self.supervisors: dict[str, RunSupervisor] = {}
+        self._token_owners: dict[str, str] = {}
         self._launching: dict[str, asyncio.Event] = {}
         self._being_launched: dict[str, RunRecord] = {}
         self._not_taken_up: set[str] = set()
@@ -290,12 +292,31 @@ class TrainerDispatcher:
             await event.wait()
         return self.supervisors.get(run_id)
 
+    async def knows_token(self, token: str) -> bool:
+        """Whether a live run has this token, be it its run's or its session's."""
+        wanted = digest(token)
+        if not self._has_token(wanted):
+            for event in list(self._launching.values()):
+                await event.wait()
+        return self._has_token(wanted)
+
+    def _has_token(self, wanted: str) -> bool:
+        """Remembers whose it is: with a thousand runs nobody looks through all of them for each heartbeat."""
+        supervisor = self.supervisors.get(self._token_owners.get(wanted, ""))
+        if supervisor is None or not supervisor.has_token(wanted):
+            self._token_owners.pop(wanted, None)
+            supervisor = next((each for each in self.supervisors.values() if each.has_token(wanted)), None)
+            if supervisor is not None:
+                self._token_owners[wanted] = supervisor.record.run_id
+        return supervisor is not None
+
     # ------------------------------------------------------------------ supervising
 
     async def _supervise(self, supervisor: RunSupervisor) -> None:
         run_id = supervisor.record.run_id
         finished = await self._watch(supervisor)
         self.supervisors.pop(run_id, None)
+        self._token_owners = {token: owner for token, owner in self._token_owners.items() if owner != run_id}
         await self._after(finished)
 
     def _give_back(self, run_id: str) -> None:

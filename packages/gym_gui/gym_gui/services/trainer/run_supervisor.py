@@ -125,6 +125,9 @@ class RunSupervisor:
 
     # ------------------------------------------------------------------ what others ask
 
+    def has_token(self, token_sha256: str) -> bool:
+        return token_sha256 in (self.record.run_token_sha256, self.record.session_token_sha256)
+
     def check_session(self, token: str) -> None:
         """Refuse a worker call that does not carry this run's session token."""
         known = self.record.session_token_sha256

@@ -143,7 +143,8 @@ GROUPS = (
                 "listen",
                 QT_TRANSLATE_NOOP("SettingFields", "Address"),
                 QT_TRANSLATE_NOOP(
-                    "SettingFields", "What it listens on; anything but this machine needs a certificate and its key."
+                    "SettingFields",
+                    "TCP address to listen on; empty: only the unix socket. Beyond this machine TLS is needed.",
                 ),
                 _K.TEXT,
             ),

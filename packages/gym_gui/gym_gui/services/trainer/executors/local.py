@@ -20,6 +20,7 @@ from gym_gui.services.trainer.cgroups import AttemptGroup, Cgroups
 from gym_gui.services.trainer.errors import SpawnFailed
 from gym_gui.services.trainer.executors.base import Launch
 from gym_gui.services.trainer.executors.local_worker import LocalWorker
+from gym_gui.services.trainer.limits import usual_limits
 from gym_gui.services.trainer.process_tree import (
     ProcessIdentity,
     read_process_table,
@@ -173,6 +174,7 @@ def _spawn(launch: Launch, argv: Sequence[str], outputs: tuple[int, int], *, pas
     )
     # From here on its pidfd tells when it ends; subprocess must neither poll it nor complain about it.
     process.returncode = 0
+    usual_limits(process.pid)
     return process.pid
 
 

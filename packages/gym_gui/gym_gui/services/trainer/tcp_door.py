@@ -1,0 +1,167 @@
+"""TCP, for clients that were asked in: connections are counted by peer and relayed to the daemon's unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import logging
+import ssl
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from gym_gui.services.trainer.errors import ListenFailed
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_PORT = 50055
+LOOPBACK = "127.0.0.1"
+
+_GREETING_S = 10.0
+"""A connection that has sent nothing after this long is closed"""
+_LOG_EVERY_S = 60.0
+_CHUNK_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where the daemon is to listen beside its unix socket."""
+
+    host: str = LOOPBACK
+    port: int | None = None
+    """None: 50055, or any free port when that one is busy"""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+    @property
+    def is_loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+    def check(self) -> None:
+        """Raise ListenFailed for what would be unsafe."""
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ListenFailed("TLS needs both a certificate and a key: --tls-cert FILE --tls-key FILE")
+        if not self.is_loopback and self.tls_cert is None:
+            raise ListenFailed(
+                f"listening on {self.host!r} would offer this machine to the network in clear; give --tls-cert and "
+                "--tls-key, or listen on 127.0.0.1 and use an SSH tunnel"
+            )
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return what TLS needs, or None without a certificate."""
+        if self.tls_cert is None or self.tls_key is None:
+            return None
+        try:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.set_alpn_protocols(["h2"])
+            # The empty password keeps OpenSSL from asking for one.
+            context.load_cert_chain(self.tls_cert, self.tls_key, password="")
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ListenFailed(
+                f"the TLS certificate {self.tls_cert} and its key {self.tls_key} cannot be used: {reason}"
+            ) from error
+        return context
+
+
+class TcpDoor:
+    """Relays TCP connections to a unix socket; at most `most` in all and `most_of_a_peer` from one address."""
+
+    def __init__(self, inside: Path, *, most: int, most_of_a_peer: int) -> None:
+        self._inside, self._most, self._most_of_a_peer = inside, most, most_of_a_peer
+        self._peers: Counter[str] = Counter()
+        self._server: asyncio.Server | None = None
+        self._relays: set[asyncio.Task[None]] = set()
+        self._logged_at = float("-inf")
+
+    async def bind(self, listening: Listening) -> str:
+        """Take the port, but let nobody in yet; return the address."""
+        host = LOOPBACK if listening.host == "localhost" else listening.host.strip("[]")
+        tls = listening.tls()
+        ports = [listening.port] if listening.port is not None else [DEFAULT_PORT, 0]
+        for port in ports:
+            try:
+                self._server = await asyncio.start_server(
+                    self._accept, host, port, ssl=tls, ssl_handshake_timeout=_GREETING_S if tls else None,
+                    limit=_CHUNK_BYTES, start_serving=False,
+                )  # fmt: skip
+            except OSError as error:
+                if error.errno not in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL):
+                    raise ListenFailed(f"cannot listen on {listening.host!r}: {error.strerror or error}") from error
+                continue
+            bound = self._server.sockets[0].getsockname()[1]
+            return f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+        raise ListenFailed(
+            f"{listening.host}:{listening.port} is busy or not an address of this machine; "
+            "choose another with --port, or leave --port out for a free one"
+        )
+
+    async def open(self) -> None:
+        if self._server is not None:
+            await self._server.start_serving()
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for relay in self._relays:
+            relay.cancel()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        relay = asyncio.current_task()
+        assert relay is not None
+        peer = str(writer.get_extra_info("peername", ("?",))[0])
+        if self._peers.total() >= self._most or self._peers[peer] >= self._most_of_a_peer:
+            self._log_refusal(peer)
+            writer.transport.abort()
+            return
+        self._peers[peer] += 1
+        self._relays.add(relay)
+        try:
+            # What a peer or a stranger's bytes do to a connection is its own matter.
+            with contextlib.suppress(OSError, TimeoutError, asyncio.CancelledError):
+                await self._relay(reader, writer)
+        finally:
+            self._relays.discard(relay)
+            self._peers[peer] -= 1
+            self._peers += Counter()  # drops peers that have none left
+            writer.transport.abort()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(_GREETING_S):
+            greeting = await reader.read(_CHUNK_BYTES)
+        if not greeting:
+            return
+        inner_reader, inner_writer = await asyncio.open_unix_connection(self._inside, limit=_CHUNK_BYTES)
+        inward = asyncio.create_task(_pump(reader, inner_writer))
+        try:
+            inner_writer.write(greeting)
+            await _pump(inner_reader, writer)  # ends when the daemon hangs up, which it does when the peer has
+            with contextlib.suppress(OSError):
+                writer.close()
+                await writer.wait_closed()
+        finally:
+            inward.cancel()
+            inner_writer.transport.abort()
+
+    def _log_refusal(self, peer: str) -> None:
+        if time.monotonic() - self._logged_at > _LOG_EVERY_S:
+            self._logged_at = time.monotonic()
+            logger.warning("refused a TCP connection from %s: %d are open, %d of them from there; at most %d and %d",
+                           peer, self._peers.total(), self._peers[peer], self._most, self._most_of_a_peer)  # fmt: skip
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(_CHUNK_BYTES):
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
