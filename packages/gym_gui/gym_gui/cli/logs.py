@@ -101,7 +101,7 @@ class _Printer:
 
 
 def _rendered(line: bytes) -> bytes:
-    return lifecycle_line(line.decode()).encode() if line.startswith(b'{"event"') else line
+    return lifecycle_line(line.decode(errors="replace")).encode() if line.startswith(b'{"event"') else line
 
 
 def _content(client: TrainerClient, run_id: str, stream: str, tail: int | None) -> Iterator[bytes]:
