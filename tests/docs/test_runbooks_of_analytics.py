@@ -6,6 +6,14 @@ import pytest
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["backup", "sweeps", "tensorboard", "wandb"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("backup", marks=pytest.mark.slow),
+        "sweeps",
+        "tensorboard",
+        pytest.param("wandb", marks=pytest.mark.slow),
+    ],
+)
 def test_the_commands_of_a_runbook_do_what_it_says(name, perform_runbook):
     perform_runbook(name)

@@ -17,6 +17,12 @@ from mosaic_wire.testing import wait_until
 ENDLESS = {"timesteps": 1_000_000, "steps_per_second": 100}
 
 
+@pytest.fixture
+def daemon(emptied_daemon: RunningDaemon) -> RunningDaemon:
+    """The daemon of the module: each test looks at its own runs."""
+    return emptied_daemon
+
+
 def queued(daemon: RunningDaemon) -> str:
     everything = {"cpus": {"requested": daemon.client.health().cpus_total}}
     daemon.wait_for(daemon.submit(**ENDLESS, resources=everything).run_id, "EXEC")
@@ -106,8 +112,19 @@ def test_a_cancel_in_any_state_ends_the_run_once(daemon: RunningDaemon, state: s
     daemon.client.cancel(run_id)  # asking again is harmless
     check_the_one_end(daemon, run_id)
     assert daemon.client.cancel(run_id).outcome == "cancelled"
+    assert "Traceback" not in daemon.log()
+
+
+def test_runs_cancelled_in_any_state_stay_so_after_a_restart(make_daemon) -> None:
+    daemon = make_daemon()
+    runs = [STATES[state](daemon) for state in ("INIT", "PAUSE, held", "PAUSE, released", "RDY")]
+    for run_id in runs:
+        daemon.client.cancel(run_id)
+    for run_id in runs:
+        check_the_one_end(daemon, run_id)
     daemon.restart()
-    check_the_one_end(daemon, run_id)
+    for run_id in runs:
+        check_the_one_end(daemon, run_id)
     assert "Traceback" not in daemon.log()
 
 

@@ -200,6 +200,7 @@ def test_a_damaged_checkpoint_is_never_used_and_the_one_before_is(daemon: Runnin
     assert (loaded["step"], loaded["environments"]) == (step, "exact")
 
 
+@pytest.mark.slow  # test_lineage.py shows it in every CI
 @pytest.mark.expects_log("tensorboard: Detected out of order event.step")
 def test_a_retried_run_says_which_damaged_checkpoint_it_passed_over(
     daemon: RunningDaemon, undisturbed: Callable[[str], RunFolder]

@@ -168,6 +168,7 @@ def test_a_run_is_evaluated_from_the_command_line(daemon, trained):
         daemon.client.resume(run.run_id, additional_timesteps=100)
 
 
+@pytest.mark.slow  # test_policy_statistics.py shows it in every CI
 def test_a_normalised_policy_has_the_same_returns_from_its_run_and_from_its_file(daemon):
     flags = ("--num-steps", "128", "--num-minibatches", "4", "--total-timesteps", "512", "-d", "--json")
     done = mosaic(daemon, "train", "ppo_continuous_action", "Pendulum-v1", *flags)

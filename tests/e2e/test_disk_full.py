@@ -151,6 +151,7 @@ def test_a_run_that_fills_the_disk_fails_for_that_reason_and_its_checkpoint_is_i
     assert daemon.wait_for(child.run_id, "EXEC", "TERM").status == "EXEC"
 
 
+@pytest.mark.slow  # the worker's own tests fill a disk in every CI
 def test_training_with_a_replay_buffer_that_fills_the_disk_fails_for_that_reason_and_can_be_continued(
     daemon: RunningDaemon, disk: SmallDisk
 ) -> None:

@@ -109,6 +109,7 @@ def submit_from_several_clients(daemon: RunningDaemon, config: dict, count: int)
     return [run_id for _, run_id in sorted(accepted)]
 
 
+@pytest.mark.slow  # test_chaos.py has dozens in every CI
 def test_hundreds_of_runs(make_daemon, home: Home) -> None:
     check_many(make_daemon, home, finished=700, queued=60)
 

@@ -50,6 +50,7 @@ def files_with(folder: Path, text: str) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in files if text.encode() in path.read_bytes())
 
 
+@pytest.mark.slow  # a copied home is tried in every CI
 def test_a_moved_home_keeps_every_run_and_goes_on_where_it_was(serve: Any, tmp_path: Path) -> None:
     before = serve("before")
     done = before.wait_for(before.submit(timesteps=20, checkpoint_every=10, tags=("keep",)).run_id)

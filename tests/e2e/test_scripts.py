@@ -142,6 +142,7 @@ torch.save(nn.ModuleDict({"critic": net(1), "actor": net(2)}).state_dict(), "run
 """
 
 
+@pytest.mark.slow  # four trainings and as many evaluations
 def test_the_model_a_script_saved_is_what_an_evaluation_of_its_run_plays(daemon: RunningDaemon, tmp_path: Path) -> None:
     script = tmp_path / "ppo.py"
     script.write_text(SAVES_A_MODEL)

@@ -395,6 +395,7 @@ def test_a_deleted_run_leaves_no_steps(daemon: RunningDaemon) -> None:
         assert connection.execute("SELECT count(*) FROM steps").fetchone()[0] == 60
 
 
+@pytest.mark.slow  # the lane is tried with a cheaper worker in every CI
 def test_a_training_that_asked_for_minimal_telemetry_sends_its_episodes(daemon: RunningDaemon) -> None:
     """The rows come from its event files: whatever script it is, it need not be changed for that."""
     config = {

@@ -307,6 +307,7 @@ def submit_cleanrl(daemon: RunningDaemon, **config: object) -> str:
     return daemon.client.submit({"resources": {"cpus": {"requested": 0}}, "metadata": {"worker": worker}}).run.run_id
 
 
+@pytest.mark.slow  # test_scripts.py follows one in every CI
 def test_what_a_script_writes_is_on_the_screen_while_it_runs(daemon: RunningDaemon, tmp_path: Path) -> None:
     began = time.time()
     script = tmp_path / "clock.py"

@@ -216,11 +216,17 @@ QUICK = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("num_envs", [1, 4])
-def test_the_identity_environment_is_solved(tmp_path, num_envs):
-    _, evaluation = run_c51(tmp_path, **QUICK, num_envs=num_envs, eval_episodes=10)
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    """The folder of a training that solved the identity environment, and its evaluation."""
+    folder = tmp_path_factory.mktemp("learned")
+    return folder, run_c51(folder, **QUICK, eval_episodes=10)[1]
+
+
+def test_the_identity_environment_is_solved(learned):
+    folder, evaluation = learned
     assert (evaluation.mean_return, evaluation.std_return) == (4, 0)
-    found = charts(tmp_path)
+    found = charts(folder)
     assert {
         "losses/loss", "losses/q_values", "charts/epsilon", "charts/replay_size", "charts/replay_bytes",
         "charts/episodic_return", "charts/episodic_length",
@@ -239,9 +245,14 @@ def histograms(folder: Path) -> list[tuple[int, list[float], list[float]]]:
     return found
 
 
-def test_predicted_returns_are_charted_and_become_those_that_come(tmp_path):
-    run_c51(tmp_path, **QUICK)
-    found = histograms(tmp_path)
+@pytest.mark.slow  # one is solved in every CI, and several are interrupted
+def test_the_identity_environment_is_solved_in_several_environments(tmp_path):
+    _, evaluation = run_c51(tmp_path, **QUICK, num_envs=4, eval_episodes=10)
+    assert (evaluation.mean_return, evaluation.std_return) == (4, 0)
+
+
+def test_predicted_returns_are_charted_and_become_those_that_come(learned):
+    found = histograms(learned[0])
     assert [step for step, _, _ in found] == [1000, 2000, 3000]
     spread = [np.array(counts) / np.sum(counts) for _, _, counts in found]
     atoms = np.linspace(0, 4, 21)
@@ -259,6 +270,7 @@ def test_pictures_are_learned_from(tmp_path):
     assert evaluation.mean_return >= 6  # of 8; at random 2
 
 
+@pytest.mark.slow  # what an undisturbed and an interrupted run have in common is shown in every CI
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     found = []
     flags = {**QUICK, "env_id": "CartPole-v1", "total_timesteps": 1500, "v_max": 100}
@@ -274,7 +286,11 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     [
         (Args, {**QUICK, "env_id": "CartPole-v1", "buffer_size": 400, "total_timesteps": 1200, "v_max": 100}),
         (Args, {**QUICK, "env_id": "CartPole-v1", "num_envs": 8, "total_timesteps": 1200, "v_max": 100}),
-        (AtariArgs, {**PICTURES, "total_timesteps": 500, "buffer_size": 150, "train_frequency": 10}),
+        pytest.param(
+            AtariArgs,
+            {**PICTURES, "total_timesteps": 500, "buffer_size": 150, "train_frequency": 10},
+            marks=pytest.mark.slow,  # dqn's pictures are interrupted in every CI
+        ),
     ],
     ids=["sync", "native", "pictures"],
 )
@@ -291,6 +307,7 @@ def test_a_run_that_was_interrupted_ends_with_the_same_weights(tmp_path, args, f
         assert histograms(parts) == histograms(whole) != []
 
 
+@pytest.mark.slow  # ppo_atari's game of Pong goes on in every CI
 def test_a_game_of_pong_goes_on_where_it_was(tmp_path, atari):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     flags = {
@@ -368,9 +385,8 @@ def test_parameters_have_upstream_s_names_and_shapes(network, names):
     assert {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()} == names
 
 
-def test_a_model_has_upstream_s_shape_plays_as_the_learner_does_and_can_be_begun_from(tmp_path):
-    run_c51(tmp_path / "first", **QUICK)
-    path = tmp_path / "first" / "c51.cleanrl_model"
+def test_a_model_has_upstream_s_shape_plays_as_the_learner_does_and_can_be_begun_from(tmp_path, learned):
+    path = learned[0] / "c51.cleanrl_model"
     assert torch.load(path, weights_only=True)["args"]["n_atoms"] == 21
     model = read_foreign_model(path)
     assert model.shape == "model_weights"

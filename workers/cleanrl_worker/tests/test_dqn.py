@@ -274,11 +274,23 @@ QUICK = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("num_envs", [1, 4])
-def test_the_identity_environment_is_solved(tmp_path, num_envs):
-    _, evaluation = run_dqn(tmp_path, **QUICK, num_envs=num_envs, eval_episodes=10)
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    """The folder of a training that solved the identity environment, and its evaluation."""
+    folder = tmp_path_factory.mktemp("learned")
+    return folder, run_dqn(folder, **QUICK, eval_episodes=10)[1]
+
+
+@pytest.mark.slow  # one is solved in every CI, and several are interrupted
+def test_the_identity_environment_is_solved_in_several_environments(tmp_path):
+    _, evaluation = run_dqn(tmp_path, **QUICK, num_envs=4, eval_episodes=10)
     assert (evaluation.mean_return, evaluation.std_return) == (4, 0)
-    found = charts(tmp_path)
+
+
+def test_the_identity_environment_is_solved(learned):
+    folder, evaluation = learned
+    assert (evaluation.mean_return, evaluation.std_return) == (4, 0)
+    found = charts(folder)
     assert {
         "losses/td_loss", "losses/q_values", "charts/epsilon", "charts/replay_size", "charts/replay_bytes",
         "charts/episodic_return", "charts/episodic_length",
@@ -301,6 +313,7 @@ def test_pictures_are_learned_from(tmp_path):
     assert evaluation.mean_return >= 6  # of 8; at random 2
 
 
+@pytest.mark.slow  # what an undisturbed and an interrupted run have in common is shown in every CI
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     found = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
@@ -341,6 +354,7 @@ def test_a_run_that_resumes_without_its_replay_buffer_fills_it_first(tmp_path):
     assert min(step for step in learned_at if step > stopped_at) == stopped_at + flags["learning_starts"]
 
 
+@pytest.mark.slow  # ppo_atari's game of Pong goes on in every CI
 def test_a_game_of_pong_goes_on_where_it_was(tmp_path, atari):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     flags = {
@@ -417,9 +431,8 @@ def test_parameters_have_upstream_s_names_and_shapes(make_network, names):
     assert {name: tuple(tensor.shape) for name, tensor in make_network().state_dict().items()} == names
 
 
-def test_a_model_plays_as_the_learner_does_and_can_be_begun_from(tmp_path):
-    run_dqn(tmp_path / "first", **QUICK)
-    model = tmp_path / "first" / "dqn.cleanrl_model"
+def test_a_model_plays_as_the_learner_does_and_can_be_begun_from(tmp_path, learned):
+    model = learned[0] / "dqn.cleanrl_model"
     weights = {name: tensor.numpy() for name, tensor in torch.load(model, weights_only=True).items()}
     policy = make_policy("DqnIdentity-v0", Identity.observation_space, Identity.action_space, weights)
     symbols = np.eye(3, dtype=np.float32)

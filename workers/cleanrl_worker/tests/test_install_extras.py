@@ -467,6 +467,7 @@ class Installer:
         return [json.loads(line) for line in output.splitlines()]
 
 
+@pytest.mark.slow  # a terminated one is tried in every CI
 def test_an_installation_killed_at_any_moment_is_never_ready_and_the_next_one_succeeds(tmp_path, lists):
     home, gate = Home(tmp_path / "home"), tmp_path / "gate"
     for phase, message, whole_group in [

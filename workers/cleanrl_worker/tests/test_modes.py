@@ -85,6 +85,7 @@ def test_bad_input_is_one_clear_message_and_exit_code_2(capsys, extras, message)
 # -- curriculum, resume and evaluation, one after the other on the same run
 
 
+@pytest.mark.slow  # one goes through the daemon in every CI
 def test_a_curriculum_is_trained_resumed_and_evaluated(tmp_path):
     extras = {"curriculum_schedule": SCHEDULE}
     with start(tmp_path, extras) as first:

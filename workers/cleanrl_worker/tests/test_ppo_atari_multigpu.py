@@ -186,6 +186,7 @@ def test_followers_end_when_the_leader_is_gone(tmp_path: Path) -> None:
 # -- alone
 
 
+@pytest.mark.slow  # dqn learns from pictures in every CI
 def test_a_world_of_pictures_is_solved() -> None:
     args = Args(
         env_id=WORLD, local_num_envs=4, num_steps=16, total_timesteps=64 * 14, learning_rate=1e-3, gamma=0.0,

@@ -230,7 +230,7 @@ def test_whoever_plays_a_policy_tells_it_which_episodes_it_acts_in():
 # -- learning
 
 
-@both
+@pytest.mark.parametrize("module", [ppo_atari_lstm, pytest.param(pqn_lstm, marks=pytest.mark.slow)])
 def test_what_was_seen_one_step_ago_is_remembered(module, tmp_path):
     _, evaluation = train_here(
         module, tmp_path,

@@ -195,7 +195,7 @@ def test_rpo_moves_the_means_while_learning_and_never_while_acting():
     assert moved.gradient(moved.batch(), moved._shift(32)).approx_kl > 1e-3
 
 
-@pytest.mark.parametrize("args", [ContinuousArgs, RpoArgs])
+@pytest.mark.parametrize("args", [ContinuousArgs, pytest.param(RpoArgs, marks=pytest.mark.slow)])
 def test_an_agent_learns_to_do_what_it_sees(args, tmp_path):
     flags = {"total_timesteps": 24_576, "num_steps": 64, "learning_rate": 3e-3, "gamma": 0.5, "eval_episodes": 20}
     alpha = {"rpo_alpha": 0.1} if args is RpoArgs else {}
@@ -233,12 +233,14 @@ def run_state(folder):
 # -- pictures
 
 
+@pytest.mark.slow  # dqn learns from pictures in every CI
 def test_frames_are_learned_from(tmp_path):
     flags = {**FRAMES, "total_timesteps": 1280, "num_minibatches": 2, "learning_rate": 1e-3, "gamma": 0.5}
     _, evaluation = train_here(ppo, tmp_path, AtariArgs(**flags, eval_episodes=4))
     assert evaluation.mean_return >= 7  # of 8 steps; by chance 2
 
 
+@pytest.mark.slow  # dqn learns from pictures in every CI
 def test_colours_are_learned_from(tmp_path):
     flags = {"env_id": "Colours-v0", "num_envs": 4, "num_steps": 16, "num_minibatches": 2, "learning_rate": 1e-3}
     _, evaluation = train_here(ppo, tmp_path, ProcgenArgs(**flags, gamma=0.5, total_timesteps=512, eval_episodes=4))
@@ -407,6 +409,7 @@ def test_both_gradients_train_alike(tmp_path):
     )
 
 
+@pytest.mark.slow  # a compiler takes long to be missed
 def test_without_a_compiler_training_goes_on_and_says_so(tmp_path):
     flags = ["--compile", "--no-cuda", "--num-envs", "2", "--num-steps", "8", "--total-timesteps", "32"]
     nowhere = {"CXX": str(tmp_path / "no-such-compiler"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}

@@ -142,6 +142,7 @@ def test_what_was_seen_often_surprises_less():
 # -- learning
 
 
+@pytest.mark.slow  # dqn learns from pictures in every CI
 def test_pictures_are_learned_from(tmp_path):
     _, evaluation = train_here(
         ppo_rnd, tmp_path,
@@ -153,6 +154,7 @@ def test_pictures_are_learned_from(tmp_path):
     assert evaluation.mean_return >= 6  # of 8; at random 2
 
 
+@pytest.mark.slow  # what an undisturbed and an interrupted run have in common is shown in every CI
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     found = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):

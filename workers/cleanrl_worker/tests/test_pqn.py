@@ -219,6 +219,7 @@ def test_the_identity_environment_is_solved(tmp_path):
     assert (evaluation.mean_return, evaluation.std_return) == (4, 0)
 
 
+@pytest.mark.slow  # dqn learns from pictures in every CI
 def test_pictures_are_learned_from(tmp_path):
     _, evaluation = run_pqn(
         tmp_path, args=AtariArgs, **PICTURES, total_timesteps=512, num_envs=8, num_steps=8, gamma=0.5,
@@ -227,6 +228,7 @@ def test_pictures_are_learned_from(tmp_path):
     assert evaluation.mean_return >= 6  # of 8; at random 2
 
 
+@pytest.mark.slow  # what an undisturbed and an interrupted run have in common is shown in every CI
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     found = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
@@ -241,7 +243,9 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     [
         (Args, {"env_id": "CartPole-v1", "total_timesteps": 4096, "num_steps": 64}),
         (Args, {"env_id": "CartPole-v1", "total_timesteps": 4096, "num_envs": 8, "num_steps": 64}),
-        (AtariArgs, {**PICTURES, "total_timesteps": 128, "num_envs": 2, "num_steps": 16}),
+        pytest.param(
+            AtariArgs, {**PICTURES, "total_timesteps": 128, "num_envs": 2, "num_steps": 16}, marks=pytest.mark.slow
+        ),
     ],
     ids=["sync", "native", "pictures"],
 )
@@ -257,6 +261,7 @@ def test_a_run_that_was_interrupted_ends_with_the_same_weights(tmp_path, args, f
     assert charts(parts) == charts(whole)
 
 
+@pytest.mark.slow  # ppo_atari's game of Pong goes on in every CI
 def test_a_game_of_pong_goes_on_where_it_was(tmp_path, atari):
     args = AtariArgs(
         env_id="PongNoFrameskip-v4", env_backend="sync", total_timesteps=96, num_envs=2, num_steps=16, update_epochs=1

@@ -261,6 +261,7 @@ def test_a_file_that_is_none_of_trajectories_is_refused(tmp_path):
 # -- learning
 
 
+@pytest.mark.slow  # what it learns from is plain arithmetic, tested in every CI
 def test_a_student_learns_from_what_a_teacher_plays_before_it_plays_itself(tmp_path, teacher):
     flags = {**SHORT, "offline_steps": 60, "batch_size": 16, "teacher_steps": 100, "total_timesteps": 30}
     _, evaluation = run_qdagger(tmp_path, **flags, teacher_checkpoint=str(teacher), eval_episodes=5)
@@ -308,6 +309,7 @@ def test_without_offline_steps_to_count_the_student_fills_its_buffer_first(tmp_p
     assert updated[6:] == [90, 100, 110, 120]  # 60 of the teacher's, 6 offline; learning_starts 20
 
 
+@pytest.mark.slow  # a student learns from a teacher in every CI
 def test_a_student_learns_from_trajectories_alone(tmp_path, trajectories):
     flags = {**SHORT, "offline_steps": 60, "batch_size": 16, "total_timesteps": 30}
     _, evaluation = run_qdagger(tmp_path, **flags, teacher_trajectories=str(trajectories), eval_episodes=5)
@@ -315,6 +317,7 @@ def test_a_student_learns_from_trajectories_alone(tmp_path, trajectories):
     assert min(scalars(tmp_path)["charts/offline/loss"]) == 60  # nobody played before
 
 
+@pytest.mark.slow  # what an undisturbed and an interrupted run have in common is shown in every CI
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path, teacher):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         run_qdagger(tmp_path / name, **SHORT, seed=seed, teacher_checkpoint=str(teacher))
@@ -503,6 +506,7 @@ def test_a_saved_policy_plays_the_best_action_and_sampled_now_and_then_any():
         make_policy(WORLD, env.observation_space, gym.spaces.Discrete(6), weights)
 
 
+@pytest.mark.slow  # a world of pictures is resumed in every CI
 @pytest.mark.timeout(600)  # the sets may have to be installed first
 @pytest.mark.usefixtures("atari")
 def test_pong_is_taught_and_played_and_a_resumed_run_is_the_same(tmp_path):
@@ -523,6 +527,7 @@ def test_pong_is_taught_and_played_and_a_resumed_run_is_the_same(tmp_path):
     assert math.isfinite(charts["losses/distill_loss"][2000])
 
 
+@pytest.mark.slow  # a world of pictures is recorded in every CI
 @pytest.mark.timeout(600)  # the sets may have to be installed first
 @pytest.mark.usefixtures("atari")
 def test_trajectories_of_pong_are_recorded_by_the_tool(tmp_path):

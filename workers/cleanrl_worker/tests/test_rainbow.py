@@ -194,12 +194,14 @@ def test_only_the_prediction_is_differentiated():
 # -- learning
 
 
+@pytest.mark.slow  # dqn learns from pictures in every CI
 def test_bright_quadrants_are_named(tmp_path):
     flags = {**SHORT, "total_timesteps": 700, "buffer_size": 700, "train_frequency": 4, "batch_size": 16}
     _, evaluation = run_rainbow(tmp_path, **flags, eval_episodes=10)
     assert evaluation.mean_return == 8
 
 
+@pytest.mark.slow  # what an undisturbed and an interrupted run have in common is shown in every CI
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         run_rainbow(tmp_path / name, **SHORT, seed=seed)
@@ -208,7 +210,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     assert digest(tmp_path / "c") != digest(tmp_path / "a")
 
 
-@pytest.mark.parametrize("world", [WORLD, "picture_worlds:FatalQuadrants-v0"])
+@pytest.mark.parametrize("world", [WORLD, pytest.param("picture_worlds:FatalQuadrants-v0", marks=pytest.mark.slow)])
 def test_a_resumed_run_ends_as_if_it_had_not_been_stopped(tmp_path, world):
     flags = {**SHORT, "env_id": world, "num_envs": 2}
     run_rainbow(tmp_path / "whole", **flags)
@@ -367,6 +369,7 @@ def test_compiled_losses_are_the_same(monkeypatch):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow  # a world of pictures is resumed in every CI
 @pytest.mark.timeout(600)  # the sets may have to be installed first
 @pytest.mark.usefixtures("atari")
 def test_pong_is_played_and_a_resumed_run_is_the_same(tmp_path):

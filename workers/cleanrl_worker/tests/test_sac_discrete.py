@@ -176,6 +176,7 @@ def test_without_autotune_alpha_stays():
 # -- learning
 
 
+@pytest.mark.slow  # dqn learns from pictures in every CI
 def test_bright_quadrants_are_named(tmp_path):
     flags = {**SHORT, "total_timesteps": 450, "buffer_size": 450, "learning_starts": 150, "update_frequency": 4}
     flags |= {"batch_size": 32, "policy_lr": 3e-4, "q_lr": 3e-4, "autotune": False, "alpha": 0.5}
@@ -183,6 +184,7 @@ def test_bright_quadrants_are_named(tmp_path):
     assert evaluation.mean_return == 8
 
 
+@pytest.mark.slow  # what an undisturbed and an interrupted run have in common is shown in every CI
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         run_sac(tmp_path / name, **SHORT, seed=seed)
@@ -235,7 +237,7 @@ def test_a_saved_policy_plays_the_likeliest_action_and_sampled_any(tmp_path):
     actor, qf1, qf2 = torch.load(tmp_path / "sac_atari.cleanrl_model", weights_only=True)
     assert "fc_q.weight" in qf1
     assert "fc_q.weight" in qf2
-    env, obs = gym.make(WORLD), pictures(6).numpy()
+    env, obs = gym.make(WORLD), pictures(3).numpy()
     spaces = (WORLD, env.observation_space, env.action_space)
     alone = make_policy(*spaces, {name: tensor.numpy() for name, tensor in actor.items()})
     with_critics = make_policy(*spaces, {f"actor.{name}": tensor.numpy() for name, tensor in actor.items()})
@@ -244,11 +246,11 @@ def test_a_saved_policy_plays_the_likeliest_action_and_sampled_any(tmp_path):
     with torch.no_grad():
         logits = network(torch.from_numpy(obs)).numpy()
     assert alone.act(obs, None).tolist() == with_critics.act(obs, None).tolist() == logits.argmax(axis=1).tolist()
-    draws = np.array([alone.act(obs, [np.random.default_rng(10 * k + i) for i in range(6)]) for k in range(2000)])
+    draws = np.array([alone.act(obs, [np.random.default_rng(10 * k + i) for i in range(3)]) for k in range(400)])
     probs = np.exp(logits - logits.max(axis=1, keepdims=True))
     probs /= probs.sum(axis=1, keepdims=True)
     shares = np.stack([(draws == action).mean(axis=0) for action in range(4)], axis=1)
-    np.testing.assert_allclose(shares, probs, atol=0.06)
+    np.testing.assert_allclose(shares, probs, atol=0.1)  # four deviations
 
 
 @pytest.mark.parametrize(
@@ -275,6 +277,7 @@ def test_an_environment_it_cannot_play_is_refused(tmp_path, env_id, message):
         run_sac(tmp_path, **{**SHORT, "env_id": env_id})
 
 
+@pytest.mark.slow  # a world of pictures is resumed in every CI
 @pytest.mark.timeout(600)  # the sets may have to be installed first
 @pytest.mark.usefixtures("atari")
 def test_pong_is_played_and_a_resumed_run_is_the_same(tmp_path):

@@ -96,6 +96,7 @@ def write(form: QWidget, name: str, text: str) -> None:
 # ---------------------------------------------------------------- resuming
 
 
+@pytest.mark.slow  # one is evaluated from its form in every CI
 def test_a_run_goes_on_from_its_checkpoint_with_another_learning_rate(
     qtbot, opened, trained: pb.Run, window_daemon: RunningDaemon
 ) -> None:

@@ -56,6 +56,7 @@ def keep_refreshed(tab: LiveTab, link: DaemonLink, run_id: str) -> None:
     link.runs_changed.connect(lambda runs: [tab.refresh(run) for run in runs if run.run_id == run_id and tab.is_active])
 
 
+@pytest.mark.slow  # tests/e2e/test_window.py watches one in every CI
 def test_a_real_run_is_watched_from_its_queue_to_its_end(qtbot, tab, link, window_daemon: RunningDaemon) -> None:
     run = window_daemon.client.submit(ppo(5_000_000)).run
     keep_refreshed(tab, link, run.run_id)

@@ -104,6 +104,7 @@ def test_a_policy_plays_by_itself_is_held_and_stepped(
     assert panel.source.algo.currentText() == "ppo"
 
 
+@pytest.mark.slow  # a policy is watched in every CI
 def test_the_next_episode_follows_with_the_next_seed(qtbot, trained: str, panel: PolicyPanel) -> None:
     begun = []
     panel.session.ready.connect(lambda message: begun.append(message["seed"]))
@@ -131,6 +132,7 @@ def test_a_file_with_weights_is_watched_and_a_wrong_one_is_named(
     assert panel.banner.text == ""
 
 
+@pytest.mark.slow  # a policy is watched in every CI
 def test_a_killed_policy_is_a_banner_and_can_be_loaded_again(qtbot, trained: str, panel: PolicyPanel) -> None:
     run_id = load(qtbot, panel)
     qtbot.waitUntil(lambda: panel.bars.values != (), timeout=PATIENCE)

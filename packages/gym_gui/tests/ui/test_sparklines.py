@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from gym_gui.testing import RunningDaemon
 from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.runs.sparklines import AT_ONCE, POINTS, REFRESH_S, Sparklines, fetch
@@ -22,6 +23,7 @@ TRAINING = {
 }
 
 
+@pytest.mark.slow  # the thinning itself is tested in every CI
 def test_the_curve_of_a_real_run_arrives_thinned(qtbot, link: DaemonLink, window_daemon: RunningDaemon) -> None:
     run = window_daemon.client.submit(TRAINING).run
     ended = window_daemon.wait_for(run.run_id, timeout_s=120)

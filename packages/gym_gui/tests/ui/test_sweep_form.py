@@ -261,6 +261,7 @@ def open_optuna_tab(qtbot, page: RunPage, run: pb.Run) -> OptunaTab:
     return tab
 
 
+@pytest.mark.slow  # a study is trained from in every CI
 def test_the_best_trial_of_a_real_sweep_is_trained_from_the_window(
     qtbot, page: RunPage, swept: pb.Run, window: QMainWindow, forms: RunForms, window_daemon: RunningDaemon
 ) -> None:

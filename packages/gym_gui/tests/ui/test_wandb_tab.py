@@ -198,6 +198,7 @@ def test_one_of_several_wandb_runs_is_chosen(qtbot, tab: WandbTab, run: pb.Run, 
     qtbot.waitUntil(lambda: 0 < tab.shown.snapshot.rows < 1501, timeout=WAIT)
 
 
+@pytest.mark.slow  # a recorded one is shown in every CI
 def test_a_run_of_the_cleanrl_worker_is_there_without_a_network(
     qtbot, dressed, link: DaemonLink, background: Background, window_daemon: RunningDaemon
 ) -> None:
