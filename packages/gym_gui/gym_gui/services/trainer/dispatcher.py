@@ -30,7 +30,7 @@ from gym_gui.services.trainer.executors.base import Executor, WorkerHandle
 from gym_gui.services.trainer.executors.gone import GoneWorker
 from gym_gui.services.trainer.finalise import finalise_manifest
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
-from gym_gui.services.trainer.hooks import tell_the_end
+from gym_gui.services.trainer.hooks import EndHooks
 from gym_gui.services.trainer.journal import REATTACHED, Journal, log_about
 from gym_gui.services.trainer.launching import RunLauncher
 from gym_gui.services.trainer.masking import SecretMask
@@ -75,7 +75,7 @@ class TrainerDispatcher:
         self._home, self._journal, self._settings = home, journal, settings
         self._metrics, self._telemetry = metrics, telemetry
         self._catalog, self._executor, self._ledger, self._guard = catalog, executor, ledger, guard
-        self._secret_store = secret_store
+        self._secret_store, self._hooks = secret_store, EndHooks(settings)
         self._launcher = RunLauncher(
             home,
             journal=journal,
@@ -419,7 +419,7 @@ class TrainerDispatcher:
         size = await asyncio.to_thread(size_of_run, self._home, record.run_id)
         with suppress(RunNotFound):  # deleted the moment it was over
             record = await self._journal.record(record.run_id, "", size_bytes=size, metrics=values or record.metrics)
-        problem = await tell_the_end(record, self._settings)
+        problem = await self._hooks.tell(record)
         if problem:
             with suppress(RunNotFound):
                 await self._journal.record(record.run_id, "hook_failed", reason=problem)
