@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -102,6 +103,22 @@ def test_a_state_change_that_finds_no_room_is_made_up_for_later(daemon: RunningD
     assert other.outcome == "completed" or tells_of_the_disk(other.reason), other.reason
     assert wait_until(lambda: daemon.client.health().trouble == "")
     assert daemon.wait_for(daemon.submit(timesteps=3).run_id).outcome == "completed"
+
+
+def test_a_full_disk_is_named_to_who_tags_a_run_and_a_cancel_ends_its_worker_all_the_same(
+    daemon: RunningDaemon, disk: SmallDisk
+) -> None:
+    run_id = daemon.submit(timesteps=1_000_000, steps_per_second=50).run_id
+    daemon.wait_for(run_id, "EXEC")
+    disk.fill()
+    tagging = [Path(sys.executable).with_name("mosaic"), "tag", run_id, "kept"]
+    tagged = subprocess.run(tagging, env=daemon.variables, capture_output=True, text=True, check=False)
+    assert (tagged.returncode, "is full" in tagged.stderr) == (1, True), tagged.stderr
+    assert "cancelling" in daemon.client.cancel(run_id, reason="no room").flags
+    assert wait_until(lambda: not processes_of(run_id), timeout_s=60)
+    disk.make_room()
+    ended = daemon.wait_for(run_id)
+    assert (ended.outcome, ended.reason) == ("cancelled", "no room")
 
 
 def wait_for_the_end_without_room(daemon: RunningDaemon, run_id: str, pid: int) -> None:

@@ -116,6 +116,8 @@ class DaemonLink:
             if time.monotonic() + pause_s >= deadline:
                 raise SessionError(
                     f"no trainer daemon let run {self._run_id} register at {self._target} within {timeout_s:g} s "
+                if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:  # it answers: its disk is full, or locked
+                    deadline = time.monotonic() + timeout_s
                     f"({words}); `mosaic daemon status` tells whether one runs"
                 )
             if stop.wait(pause_s):

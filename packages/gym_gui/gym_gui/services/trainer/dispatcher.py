@@ -95,7 +95,7 @@ class TrainerDispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._preparing: dict[str, str] = {}
         self._prepared: set[str] = set()
-        self._wake = asyncio.Event()
+        self._wake, self._recovered = asyncio.Event(), asyncio.Event()
         self._flush_planned = False
         self._stopping = False
         journal.on_change = self._refresh_live_record
@@ -121,6 +121,7 @@ class TrainerDispatcher:
                 self._spawn(self._recover_later(record.run_id), f"recovery {record.run_id}")
         self._spawn(self._serve_queue(), "queue")
         self._spawn(self._cancel_orphans(), "orphans")
+        self._recovered.set()
 
     async def stop(self) -> None:
         """Let go of every run without harming it; the next daemon re-attaches them."""
@@ -325,6 +326,7 @@ class TrainerDispatcher:
         self._wake.set()
 
     async def _watch(self, supervisor: RunSupervisor) -> Finished:
+        await self._recovered.wait()  # until every run is taken up no worker is heard, so none can be silent
         """Watch a run to its end, whatever happens to the watching (a full disk, an unreadable file, a bug)."""
         told = ""
         while True:
@@ -458,7 +460,7 @@ class TrainerDispatcher:
     async def cancel_queued(self, run_id: str, reason: str = "") -> RunRecord:
         """Cancel a run that has no process (queued, released, or waiting for its retry)."""
         record = await self._journal.record(
-            run_id, "cancel_requested", reason=reason, cancel_requested=True, cancel_reason=reason
+            run_id, "cancel_requested", reason=reason, cancel_requested=True, cancel_reason=reason, insist=False
         )
         if run_id in self._launching or run_id in self._not_taken_up:  # its launch, or recovery, notices the request
             return record
@@ -510,6 +512,7 @@ class TrainerDispatcher:
             try:
                 await self._recover(await self._journal.read(self._journal.registry.get, run_id))
             except Exception:
+            insist=False,
                 logger.debug("run %s still cannot be taken up", run_id, exc_info=True)  # told once, at the start
             else:
                 self._not_taken_up.discard(run_id)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 FIGURES_S = 0.1
 """A client hears of the figures of a run at most this often"""
 _WATCHER_BACKLOG = 10_000
-_RETRY_S = 1.0
+RETRY_S = 1.0
 REATTACHED = "reattached"
 
 _LOGGED: dict[str, codes.LogCode] = {
@@ -181,22 +181,33 @@ class Journal:
         expected: RunStatus | None = None,
         reason: str = "",
         payload: Mapping[str, Any] | None = None,
+        insist: bool = True,
         **changes: Any,
     ) -> RunRecord:
-        """Change a status; what was decided about a live run is written as soon as the disk takes it."""
+        """Change a status; what was decided about a live run is written as soon as the disk takes it.
+
+        Without `insist` the caller gets RegistryUnwritable instead: a client that waits, a watching task.
+        """
         call = partial(
             self._registry.apply, run_id, event, expected=expected, reason=reason, payload=payload, **changes
         )
-        return await self._persist(call, run_id)
+        return await self._persist(call, run_id, insist)
 
     async def record(
-        self, run_id: str, kind: str, *, reason: str = "", payload: Mapping[str, Any] | None = None, **changes: Any
+        self,
+        run_id: str,
+        kind: str,
+        *,
+        reason: str = "",
+        payload: Mapping[str, Any] | None = None,
+        insist: bool = True,
+        **changes: Any,
     ) -> RunRecord:
-        """Note a fact or change columns without a change of status."""
+        """Note a fact or change columns without a change of status; `insist` as in `apply`."""
         call = partial(self._registry.record, run_id, kind, reason=reason, payload=payload, **changes)
-        return await self._persist(call, run_id)
+        return await self._persist(call, run_id, insist)
 
-    async def _persist(self, call: Callable[[], RunRecord], run_id: str) -> RunRecord:
+    async def _persist(self, call: Callable[[], RunRecord], run_id: str, insist: bool) -> RunRecord:
         while True:
             try:
                 record, events = await self.read(self._with_events, call, run_id)
@@ -204,7 +215,9 @@ class Journal:
                 if not self.trouble:
                     logger.error("the registry cannot be written, trying on: %s", error)
                 self.trouble = str(error)
-                await asyncio.sleep(_RETRY_S)
+                if not insist:
+                    raise
+                await asyncio.sleep(RETRY_S)
                 continue
             if self.trouble:
                 logger.info("the registry can be written again")

@@ -19,8 +19,11 @@ from gym_gui.services.trainer.registry_schema import APPLICATION_ID, Migration
 
 logger = logging.getLogger(__name__)
 
-BUSY_TIMEOUT_S = 30.0
-"""How long to wait for another process that holds the write lock; each of our own holds it for milliseconds."""
+BUSY_TIMEOUT_S = 5.0
+"""How long to wait for another process that holds the write lock; a client waits longer for its answer."""
+_STILL_BUSY_TIMEOUT_S = 0.1
+"""The same once it has held the lock that long: readers wait behind a writer"""
+_OPENING_TIMEOUT_S = 30.0
 
 _JOURNAL_LIMIT_BYTES = 16 * 2**20
 _MAGIC = b"SQLite format 3\0"
@@ -48,7 +51,7 @@ def explain(error: sqlite3.Error, database: Path) -> RegistryError:
         return damaged(database, str(error))
     if code in _HELD:
         return RegistryUnwritable(
-            f"another program has held {database} locked for {BUSY_TIMEOUT_S:.0f} s; nothing was changed. "
+            f"another program has held {database} locked for more than {BUSY_TIMEOUT_S:.0f} s; nothing was changed. "
             "Close whatever else has the database open (a SQLite browser, a backup) and try again"
         )
     if code == sqlite3.SQLITE_IOERR:
@@ -78,6 +81,8 @@ class RegistryDatabase:
         """Test seam: called before each COMMIT; what it raises is a crash at this point."""
         # One lock for both connections: a thread of ours never meets another one's file lock.
         self._lock = threading.RLock()
+        self._is_held = False
+        """Another program has the write lock and did not let go of it in time"""
         with self._explained():
             _refuse_what_is_not_ours(database, len(migrations))
             _create_private(database)
@@ -124,8 +129,7 @@ class RegistryDatabase:
             self._check_the_file_is_still_there()
             self._check_the_log_is_still_there()
             connection = self._durable if durable else self._quick
-            # IMMEDIATE: wait for the lock here, where the busy timeout works, not in the middle.
-            connection.execute("BEGIN IMMEDIATE")
+            self._begin(connection)
             try:
                 yield connection
                 if self.fail_write is not None:
@@ -133,6 +137,21 @@ class RegistryDatabase:
                 connection.execute("COMMIT")
             finally:
                 self._leave(connection)
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        is_held = False
+        try:
+            # IMMEDIATE: wait for the lock here, where the busy timeout works, not in the middle.
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            is_held = error.sqlite_errorcode & 0xFF in _HELD
+            raise
+        finally:
+            if is_held != self._is_held:
+                self._is_held = is_held
+                for each in (self._durable, self._quick):
+                    timeout_s = _STILL_BUSY_TIMEOUT_S if is_held else BUSY_TIMEOUT_S
+                    each.execute(f"PRAGMA busy_timeout = {timeout_s * 1000:.0f}")
 
     def close(self) -> None:
         """Close both connections; the last one to close a registry folds its journal into the file."""
@@ -215,7 +234,7 @@ def _refuse_what_is_not_ours(database: Path, newest: int) -> None:
     It is looked at without a lock. Who is refused while another process writes it may have seen half of that: the
     verdict counts once the file has kept still.
     """
-    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    deadline = time.monotonic() + _OPENING_TIMEOUT_S
     while True:
         before = _stamps(database)
         try:
@@ -298,7 +317,7 @@ def _connect(database: Path, *, synchronous: str) -> sqlite3.Connection:
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
     # Changing the journal mode does not wait for a lock, whatever the busy timeout: ask again.
-    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    deadline = time.monotonic() + _OPENING_TIMEOUT_S
     while True:
         try:
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]

@@ -16,6 +16,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,17 @@ from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 
 from gym_gui.config.settings import Settings
-from gym_gui.services.trainer.errors import InvalidTransition, NotAllowed, NotPossibleNow
+from gym_gui.services.trainer.errors import (
+    TROUBLE_OF_THE_DAEMON,
+    InvalidTransition,
+    NotAllowed,
+    NotPossibleNow,
+    RegistryUnwritable,
+)
 from gym_gui.services.trainer.executors.base import WorkerHandle
 from gym_gui.services.trainer.finalise import finalise_manifest
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
-from gym_gui.services.trainer.journal import Journal, with_headline
+from gym_gui.services.trainer.journal import RETRY_S, Journal, with_headline
 from gym_gui.services.trainer.masking import SecretMask
 from gym_gui.services.trainer.metrics.store import MEAN_RETURN, SPS_TAG
 from gym_gui.services.trainer.records import Headline, RunRecord, StoryEvent
@@ -51,6 +58,8 @@ _LEFTOVER_GRACE_S = 2.0
 _LIMIT_POLL_S = 2.0
 """How often memory and process counts are measured where the kernel does not enforce them"""
 _NO_PROGRESS_S = 300.0
+_MOST_TRIES = 60
+"""How often the last words of a worker are tried to be read while the daemon itself is in trouble"""
 _EVENTS_A_LOOK = 100
 _COMPLAINT_CHARACTERS = 1500
 _FULL_BYTES = 1 << 20
@@ -104,6 +113,9 @@ class RunSupervisor:
         # A daemon that died while it cleaned up a faulted run goes on cleaning.
         self._fault = record.reason if record.status is RunStatus.FAULT else ""
         self._failure, self._failed_for_good = "", False
+        self._unrecorded_cancel: str | None = None
+        """The reason of a cancel that the registry could not take; it is recorded with the end"""
+        self._is_concluded = False
         self._last_words: LifecycleKind | None = None
         self._disk_was_full = False
         self._poked = asyncio.Event()
@@ -181,22 +193,41 @@ class RunSupervisor:
             self._last_beat = self._monotonic()
             if self.record.status is RunStatus.HSHK:
                 self.record = await self._journal.apply(
-                    self.record.run_id, RunEvent.REGISTERED, expected=RunStatus.HSHK, **changes
+                    self.record.run_id, RunEvent.REGISTERED, expected=RunStatus.HSHK, insist=False, **changes
                 )
             else:  # the reply to an earlier, accepted call was lost
-                self.record = await self._journal.record(self.record.run_id, "", **changes)
+                self.record = await self._journal.record(self.record.run_id, "", insist=False, **changes)
         self._poked.set()
         return self.record
 
     async def cancel(self, reason: str = "") -> RunRecord:
-        """Ask for the end; the supervisor's task brings it about."""
-        async with self._lock:
-            if not (self.record.cancel_requested or self.record.status is RunStatus.TERM):
-                self.record = await self._journal.record(
-                    self.record.run_id, "cancel_requested", reason=reason, cancel_requested=True, cancel_reason=reason
-                )
+        """Ask for the end; the supervisor's task brings it about, also while the registry cannot be written."""
+        # Without the lock: who holds it may wait for the disk.
+        if not (self.record.cancel_requested or self.record.status is RunStatus.TERM):
+            try:
+                await self._record_cancel(reason, insist=False)
+            except RegistryUnwritable as error:
+                if self._is_concluded:
+                    raise
+                logger.warning("run %s is ended; its cancel is recorded later: %s", self.record.run_id, error)
+                self._unrecorded_cancel = reason
+                self.record = replace(self.record, cancel_requested=True, cancel_reason=reason)
         self._poked.set()
         return self.record
+
+    async def _record_cancel(self, reason: str, *, insist: bool) -> None:
+        self.record = await self._journal.record(
+            self.record.run_id,
+            "cancel_requested",
+            reason=reason,
+            cancel_requested=True,
+            cancel_reason=reason,
+            insist=insist,
+        )
+
+    @property
+    def _is_cancelled(self) -> bool:
+        return self.record.cancel_requested or self._unrecorded_cancel is not None
 
     async def pause(self, *, release: bool) -> RunRecord:
         """Hold the run at its next safe point, or stop it by signal where the worker cannot hold itself."""
@@ -213,7 +244,9 @@ class RunSupervisor:
                 )
             if able:
                 wanted = "release" if release else "pause"
-                self.record = await self._journal.record(record.run_id, f"{wanted}_requested", pause_requested=wanted)
+                self.record = await self._journal.record(
+                    record.run_id, f"{wanted}_requested", pause_requested=wanted, insist=False
+                )
                 self._send_wanted()
             else:
                 self._handle.signal_tree(signal.SIGSTOP)
@@ -238,7 +271,9 @@ class RunSupervisor:
                 self._note_resumed()
                 self.record = await self._journal.apply(record.run_id, RunEvent.RESUMED, paused_by_signal=False)
             else:
-                self.record = await self._journal.record(record.run_id, "resume_requested", pause_requested="resume")
+                self.record = await self._journal.record(
+                    record.run_id, "resume_requested", pause_requested="resume", insist=False
+                )
                 self._send_wanted()
             return self.record
 
@@ -253,22 +288,24 @@ class RunSupervisor:
     async def run(self) -> Finished:
         """Watch until the tree is gone and the ending is stored."""
         exited = asyncio.create_task(self._handle.wait())
+        self._last_beat = self._monotonic()  # nobody listened before
         try:
-            while not (exited.done() or self._fault or self.record.cancel_requested):
+            while not (exited.done() or self._fault or self._is_cancelled):
                 poke, look_s = asyncio.create_task(self._poked.wait()), self._next_look_s()
                 due = self._monotonic() + look_s
                 await asyncio.wait({exited, poke}, timeout=look_s, return_when=asyncio.FIRST_COMPLETED)
-                self._forgive(self._monotonic() - due)
                 poke.cancel()
                 self._poked.clear()
-                if not exited.done():
-                    await self._look()
+                limit = "" if exited.done() else await self._look()
+                self._forgive(self._monotonic() - due)
+                if not exited.done():  # otherwise its exit code and its last words tell how it ended
+                    self._fault = self._fault or self._broken_limit(limit)
             return await self._end(exited)
         finally:
             exited.cancel()
 
     def _forgive(self, late_s: float) -> None:
-        """A daemon that itself stood still (SIGSTOP, a starved machine) could hear nobody."""
+        """A daemon that itself stood still (SIGSTOP, a starved machine, a locked registry) could hear nobody."""
         if late_s > self._settings.heartbeat_s:
             self._last_beat = min(self._monotonic(), self._last_beat + late_s)
 
@@ -285,6 +322,8 @@ class RunSupervisor:
             looks.append(left)
         if not self._handle.is_limited:
             looks.append(_LIMIT_POLL_S)
+        if self._unapplied:
+            looks.append(RETRY_S)
         return max(0.05, min(looks))
 
     def _silence_limit_s(self) -> float:
@@ -297,14 +336,16 @@ class RunSupervisor:
             return None
         return self.record.max_wallclock_minutes * 60 + self._paused_s - self._handle.elapsed_s()
 
-    async def _look(self) -> None:
-        """Read what the worker wrote and check every limit."""
+    async def _look(self) -> str:
+        """Read what the worker wrote; return which limit of the kernel its processes broke."""
         limit = await asyncio.to_thread(self._look_at_files)
-        async with self._lock:
-            # Not all of a flood at once: a cancel, a limit or the end of the worker must not wait for it.
-            await self._apply_lifecycle(at_most=_EVENTS_A_LOOK)
-        await self._update_flags()
-        self._fault = self._fault or self._broken_limit(limit)
+        # What cannot be stored now is stored by a later look: a cancel and the worker's end do not wait for the disk.
+        with suppress(RegistryUnwritable):
+            async with self._lock:
+                # Nor for all of a flood.
+                await self._apply_lifecycle(at_most=_EVENTS_A_LOOK, insist=False)
+            await self._update_flags()
+        return limit
 
     def _look_at_files(self) -> str:
         """In a thread, all at once: with many runs the way there and back costs more than the look."""
@@ -331,7 +372,7 @@ class RunSupervisor:
                 kind = flag if now else f"{flag}_over"
                 changes: dict[str, Any] = {flag: now}
                 self.record = await self._journal.record(
-                    self.record.run_id, kind, reason=told if now else "", **changes
+                    self.record.run_id, kind, reason=told if now else "", insist=False, **changes
                 )
 
     def _broken_limit(self, kernels: str) -> str:
@@ -361,19 +402,23 @@ class RunSupervisor:
                 if cap_size(path, cap):
                     logger.warning("run %s: %s outgrew %d MB and was cut", self.record.run_id, path.name, cap >> 20)
 
-    def _read_lifecycle_file(self) -> None:
-        """In a thread. Only the task that watches calls it."""
+    def _read_lifecycle_file(self, *, is_last_try: bool = False) -> bool:
+        """In a thread. Only the task that watches calls it. False: the daemon itself is in trouble, try again."""
         try:
             self._unapplied.extend(self._reader.read())
         except OSError as error:
+            if error.errno in TROUBLE_OF_THE_DAEMON and not is_last_try:
+                return False
             self._fault = self._fault or f"its lifecycle file cannot be read: {error}"
+        return True
 
-    async def _apply_lifecycle(self, *, at_most: int = sys.maxsize) -> None:
+    async def _apply_lifecycle(self, *, at_most: int = sys.maxsize, insist: bool = True) -> None:
         """Apply new lifecycle events; each is stored together with its number, so none counts twice."""
         for _ in range(min(at_most, len(self._unapplied))):
-            event = self._unapplied.popleft()
+            event = self._unapplied[0]
             if event.run_id == self.record.run_id and event.attempt == self.record.attempt:
-                await self._take(event)
+                await self._take(event, insist)
+            self._unapplied.popleft()
         if self._unapplied:
             self._poked.set()
 
@@ -394,7 +439,7 @@ class RunSupervisor:
             headline = Headline(step, record.total, last_return, record.sps, record.seconds_since_step)
             self._journal.keep_headline(record.run_id, headline)
 
-    async def _take(self, event: RunLifecycleEvent) -> None:
+    async def _take(self, event: RunLifecycleEvent, insist: bool) -> None:
         run_id, payload = self.record.run_id, self._mask.document(event.payload)
         if event.event is LifecycleKind.HEARTBEAT:
             return
@@ -404,17 +449,21 @@ class RunSupervisor:
             result = {key: value for key, value in payload.items() if key != LAST_FIGURES}
             changes: dict[str, Any] = {"result": result} if event.event is LifecycleKind.RUN_COMPLETED else {}
             self.record = await self._journal.record(
-                run_id, f"worker_{event.event}", payload=payload, lifecycle_seq=event.seq, **changes
+                run_id, f"worker_{event.event}", payload=payload, lifecycle_seq=event.seq, insist=insist, **changes
             )
             return
         status_event = _STATUS_EVENTS.get(event.event)
         if status_event is None:
-            self.record = await self._journal.record(run_id, event.event, payload=payload, lifecycle_seq=event.seq)
+            self.record = await self._journal.record(
+                run_id, event.event, payload=payload, lifecycle_seq=event.seq, insist=insist
+            )
             return
         changes = {"lifecycle_seq": event.seq}
         if status_event is RunEvent.PAUSED and self.record.status is RunStatus.PAUSE and payload.get("release"):
             # It was held already; now it lets go of its process. What that means shows when it has exited.
-            self.record = await self._journal.record(run_id, "releasing", payload=payload, lifecycle_seq=event.seq)
+            self.record = await self._journal.record(
+                run_id, "releasing", payload=payload, lifecycle_seq=event.seq, insist=insist
+            )
             return
         if status_event is RunEvent.PAUSED:
             self._paused_since = self._monotonic()
@@ -424,12 +473,12 @@ class RunSupervisor:
             self._note_resumed()
             changes["pause_requested"] = ""
         try:
-            self.record = await self._journal.apply(run_id, status_event, payload=payload, **changes)
+            self.record = await self._journal.apply(run_id, status_event, payload=payload, insist=insist, **changes)
         except InvalidTransition as error:
             # A worker that says things out of order harms only itself.
             logger.warning("%s; the worker's %s is ignored", error, event.event)
             self.record = await self._journal.record(
-                run_id, "out_of_order", reason=str(error), payload=payload, lifecycle_seq=event.seq
+                run_id, "out_of_order", reason=str(error), payload=payload, lifecycle_seq=event.seq, insist=insist
             )
 
     # ------------------------------------------------------------------ ending
@@ -437,8 +486,11 @@ class RunSupervisor:
     async def _end(self, exited: asyncio.Task[int | None]) -> Finished:
         """Make sure the tree is gone, read its last words, store what they mean."""
         self._disk_was_full = self._disk_was_full or self._is_the_disk_full()
-        if self._fault and not self.record.cancel_requested and self.record.status is not RunStatus.FAULT:
-            self.record = await self._journal.apply(self.record.run_id, RunEvent.FAULTED, reason=self._fault)
+        if self._fault and not (self._is_cancelled or self._has_completed or self.record.status is RunStatus.FAULT):
+            with suppress(RegistryUnwritable):  # `_store` does it then
+                self.record = await self._journal.apply(
+                    self.record.run_id, RunEvent.FAULTED, reason=self._fault, insist=False
+                )
         grace = _LEFTOVER_GRACE_S if exited.done() else self._settings.grace_s
         while not await self._handle.stop_tree(grace):
             logger.error("run %s: some of its processes cannot be ended yet; trying on", self.record.run_id)
@@ -449,6 +501,9 @@ class RunSupervisor:
         self._on_gone()  # its slots are free for the next run while this one's ending is written down
         async with self._lock:
             await self._read_lifecycle_after_fault()
+            if self._unrecorded_cancel is not None:
+                await self._record_cancel(self._unrecorded_cancel, insist=True)
+            self._is_concluded = True
             exit_record = await asyncio.to_thread(ExitRecord.read, self._folder.exit_record)
             if exit_record is not None and exit_record.attempt != self.record.attempt:
                 exit_record = None
@@ -472,6 +527,10 @@ class RunSupervisor:
                 ending = replace(ending, reason=f"{ending.reason}; the disk is full ({self._home.root})")
             return await self._store(ending, when_it_ended(self.record, exit_record, time.time()))
 
+    @property
+    def _has_completed(self) -> bool:
+        return self._last_words is LifecycleKind.RUN_COMPLETED
+
     def _complaint(self) -> str:
         """What a worker that refused its config said about it."""
         text = self._mask.text(tail_text(self._logs / "stderr.log", lines=20)).strip()
@@ -485,7 +544,10 @@ class RunSupervisor:
 
     async def _read_lifecycle_after_fault(self) -> None:
         if self.record.status is not RunStatus.FAULT:
-            await asyncio.to_thread(self._read_lifecycle_file)
+            tries = 0
+            while not await asyncio.to_thread(self._read_lifecycle_file, is_last_try=tries >= _MOST_TRIES):
+                tries += 1
+                await asyncio.sleep(RETRY_S)
             await self._apply_lifecycle()
 
     async def _store(self, ending: Ending, finished_at: float) -> Finished:

@@ -60,7 +60,9 @@ def conclude(facts: EndingFacts) -> Ending:
     code, record = facts.exit_code, facts.exit_record
     if code is None and record is not None:
         code = record.exit_code
-    is_done = facts.last_words is LifecycleKind.RUN_COMPLETED and code == 0
+    # The daemon may have ended a worker that had finished and then hung: its exit.json counts, not our signal.
+    hung = facts.fault and record is not None and record.outcome is ExitOutcome.COMPLETED
+    is_done = facts.last_words is LifecycleKind.RUN_COMPLETED and (code == 0 or hung)
     if is_done and facts.status is RunStatus.EXEC:
         return Ending(RunEvent.COMPLETED, "completed")
     if facts.cancel_requested:

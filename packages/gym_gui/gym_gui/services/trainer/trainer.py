@@ -368,8 +368,8 @@ class Trainer:
             size = await asyncio.to_thread(size_of_run, self.home, run_id)
             sizes = {"size_bytes": size} if size != record.size_bytes else {}
         if not changes:
-            return await self.journal.record(run_id, "", **sizes) if sizes else record
-        record = await self.journal.record(run_id, "edited", payload=changes, **changes, **sizes)
+            return await self.journal.record(run_id, "", insist=False, **sizes) if sizes else record
+        record = await self.journal.record(run_id, "edited", payload=changes, insist=False, **changes, **sizes)
         if "priority" in changes and run_id in self.dispatcher.queue:
             self.dispatcher.reprioritise(record)
         return record
@@ -383,7 +383,8 @@ class Trainer:
             _require_finished(record, "archived")
         if record.archived == archived:
             return record
-        return await self.journal.record(run_id, "archived" if archived else "unarchived", archived=archived)
+        kind = "archived" if archived else "unarchived"
+        return await self.journal.record(run_id, kind, archived=archived, insist=False)
 
     async def delete(self, run_id: str) -> int:
         """Remove every trace of a finished run; return the bytes that became free."""
