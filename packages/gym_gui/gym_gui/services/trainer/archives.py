@@ -53,6 +53,8 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
+UPLOAD_PREFIX = "import-"
+"""Of an archive that a client is sending"""
 _LEVEL = 3
 """Above it zlib packs zeros 1000 times smaller, and our own archives would look like bombs"""
 _FOLDERS = ("run", "logs", "evals", "scripts")
@@ -274,7 +276,8 @@ def import_archive(path: Path, home: Home, *, limits: ArchiveLimits | None = Non
 
 def sweep_leftovers(home: Home) -> None:
     """Remove what imports and exports that died with an earlier daemon left behind."""
-    for folder, pattern in ((_staging_root(home), "*"), (home.archive, ".*.part")):
+    leftovers = ((_staging_root(home), "*"), (home.archive, ".*.part"), (home.trainer, f"{UPLOAD_PREFIX}*"))
+    for folder, pattern in leftovers:
         for leftover in folder.glob(pattern) if folder.is_dir() else ():
             with contextlib.suppress(OSError):
                 remove(leftover)

@@ -35,7 +35,7 @@ from gym_gui.services.trainer.journal import REATTACHED, Journal, log_about
 from gym_gui.services.trainer.launching import RunLauncher
 from gym_gui.services.trainer.masking import SecretMask
 from gym_gui.services.trainer.metrics.hub import MetricHub
-from gym_gui.services.trainer.preparing import INSTALL_MISSING
+from gym_gui.services.trainer.preparing import INSTALL_MISSING, end_leftovers
 from gym_gui.services.trainer.process_tree import ProcessIdentity, read_home
 from gym_gui.services.trainer.records import RunRecord
 from gym_gui.services.trainer.resources import Reservation, ResourceLedger, ResourceRequest
@@ -94,6 +94,7 @@ class TrainerDispatcher:
         """Runs of an earlier daemon that may have a process nobody watches yet"""
         self._tasks: set[asyncio.Task[None]] = set()
         self._preparing: dict[str, str] = {}
+        self._preparations: dict[str, asyncio.Task[None]] = {}
         self._prepared: set[str] = set()
         self._wake, self._recovered = asyncio.Event(), asyncio.Event()
         self._flush_planned = False
@@ -110,6 +111,7 @@ class TrainerDispatcher:
 
     async def start(self) -> None:
         """Take every unfinished run up where it is, then serve the queue."""
+        await end_leftovers(self._home)
         for record in await self._journal.read(self._journal.registry.unfinished):
             try:
                 await self._recover(record)
@@ -119,9 +121,9 @@ class TrainerDispatcher:
                 self._not_taken_up.add(record.run_id)
                 await self._journal.record(record.run_id, "recovery_failed", reason=str(error))
                 self._spawn(self._recover_later(record.run_id), f"recovery {record.run_id}")
+        self._recovered.set()
         self._spawn(self._serve_queue(), "queue")
         self._spawn(self._cancel_orphans(), "orphans")
-        self._recovered.set()
 
     async def stop(self) -> None:
         """Let go of every run without harming it; the next daemon re-attaches them."""
@@ -131,10 +133,11 @@ class TrainerDispatcher:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._journal.flush_headlines()
 
-    def _spawn(self, work: Any, name: str) -> None:
+    def _spawn(self, work: Any, name: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
+        return task
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -147,7 +150,8 @@ class TrainerDispatcher:
         """Put a run in line; one that first wants its environment prepared joins when that is done."""
         if record.extras.get(INSTALL_MISSING) is True and record.run_id not in self._prepared:
             self._preparing[record.run_id] = "preparing environment"
-            self._spawn(self._prepare_and_enqueue(record), f"prepare {record.run_id}")
+            task = self._spawn(self._prepare_and_enqueue(record), f"prepare {record.run_id}")
+            self._preparations[record.run_id] = task
             return
         self.queue.add(record)
         self._wake.set()
@@ -165,11 +169,17 @@ class TrainerDispatcher:
             problem = await self._launcher.prepare(record, self._tell_preparing)
         except (TrainerError, WireError, OSError) as error:
             problem = str(error)
+        except asyncio.CancelledError:  # its installer is gone now
+            if self._stopping:
+                raise
+            problem = "cancelled"
         finally:
             self._preparing.pop(run_id, None)
+            del self._preparations[run_id]
         current = await self._journal.read(self._journal.registry.get, run_id)
-        if current.status is not RunStatus.INIT:
-            return  # cancelled meanwhile
+        if current.cancel_requested:
+            await self._end_cancelled(run_id)
+            return
         if problem:
             await self._fault_without_process(current, f"its environment could not be prepared: {problem}")
             return
@@ -315,6 +325,7 @@ class TrainerDispatcher:
 
     async def _supervise(self, supervisor: RunSupervisor) -> None:
         run_id = supervisor.record.run_id
+        await self._recovered.wait()  # until every run is taken up no worker is heard, so none can be silent
         finished = await self._watch(supervisor)
         self.supervisors.pop(run_id, None)
         self._token_owners = {token: owner for token, owner in self._token_owners.items() if owner != run_id}
@@ -326,7 +337,6 @@ class TrainerDispatcher:
         self._wake.set()
 
     async def _watch(self, supervisor: RunSupervisor) -> Finished:
-        await self._recovered.wait()  # until every run is taken up no worker is heard, so none can be silent
         """Watch a run to its end, whatever happens to the watching (a full disk, an unreadable file, a bug)."""
         told = ""
         while True:
@@ -462,6 +472,9 @@ class TrainerDispatcher:
         record = await self._journal.record(
             run_id, "cancel_requested", reason=reason, cancel_requested=True, cancel_reason=reason, insist=False
         )
+        if (preparation := self._preparations.get(run_id)) is not None:
+            preparation.cancel()
+            return record
         if run_id in self._launching or run_id in self._not_taken_up:  # its launch, or recovery, notices the request
             return record
         if (supervisor := self.supervisors.get(run_id)) is not None:  # it was launched meanwhile
@@ -499,6 +512,7 @@ class TrainerDispatcher:
             attempt=record.attempt + 1,
             released=False,
             pause_requested="",
+            insist=False,
             **_NO_PROCESS,
         )
         self.enqueue(again)
@@ -512,7 +526,6 @@ class TrainerDispatcher:
             try:
                 await self._recover(await self._journal.read(self._journal.registry.get, run_id))
             except Exception:
-            insist=False,
                 logger.debug("run %s still cannot be taken up", run_id, exc_info=True)  # told once, at the start
             else:
                 self._not_taken_up.discard(run_id)

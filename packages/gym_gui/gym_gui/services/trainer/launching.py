@@ -21,7 +21,7 @@ from gym_gui.services.trainer.errors import SpawnFailed
 from gym_gui.services.trainer.executors.base import Executor, WorkerHandle
 from gym_gui.services.trainer.journal import Journal
 from gym_gui.services.trainer.launch import build_launch, is_training, with_checkpoint
-from gym_gui.services.trainer.preparing import prepare
+from gym_gui.services.trainer.preparing import mark_of, prepare
 from gym_gui.services.trainer.records import RunRecord
 from gym_gui.services.trainer.secrets import SecretStore, referred_secrets, to_environment
 from gym_gui.services.trainer.tokens import digest, new_token
@@ -92,8 +92,8 @@ class RunLauncher:
                 await self._journal.record(run_id, "preparing", reason=message)
 
         launch = build_launch(
-            spec, record, self._home, gpu_ids=(), run_token="", mark="", attempt=record.attempt, grpc_target="",
-            grace_s=self._settings.grace_s, secrets={}, base_env=os.environ,
+            spec, record, self._home, gpu_ids=(), run_token="", mark=mark_of(run_id, record.attempt),
+            attempt=record.attempt, grpc_target="", grace_s=self._settings.grace_s, secrets={}, base_env=os.environ,
         )  # fmt: skip
         argv = (*spec.argv, "--config", str(self._home.worker_config_file(run_id)), "--run-id", run_id, "--prepare")
         log = self._home.run_logs(run_id) / "prepare.log"

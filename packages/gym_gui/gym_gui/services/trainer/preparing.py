@@ -10,17 +10,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+from mosaic_wire import env as variables
+from mosaic_wire.paths import Home
+
+from gym_gui.services.trainer.process_tree import (
+    ProcessIdentity,
+    read_home,
+    read_mark,
+    read_process_table,
+    signal_everyone,
+    tree_of,
+)
 from gym_gui.services.trainer.worker_logs import tail_text
 
 INSTALL_MISSING = "install_missing"
 """The key of `extras` that asks for it"""
 
 _MAX_LINE_BYTES = 64 * 1024
+_GRACE_S = 3.0
+"""How long an installer has after SIGTERM; `mosaic daemon stop` waits for it"""
+_KILL_S = 5.0
+_MARK_END = ".prepare"
 
 Report = Callable[[str, str], Awaitable[None]]
 """Told (phase, message) for each line"""
@@ -51,13 +67,40 @@ async def prepare(argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: P
             await report(phase, message)
         code = await process.wait()
     except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        await process.wait()
+        await _end_tree(ProcessIdentity.of(process.pid), env[variables.MOSAIC_RUN_MARK])
         raise
     if code == 0:
         return ""
     return last_words or tail_text(log, lines=5) or f"the command exited with code {code} and said nothing"
+
+
+def mark_of(run_id: str, attempt: int) -> str:
+    """The mark of a run's installer and of all that it starts."""
+    return f"{run_id}.{attempt}{_MARK_END}"
+
+
+async def end_leftovers(home: Home) -> None:
+    """End the installers that a killed daemon of this home left behind."""
+    marks = await asyncio.to_thread(_leftover_marks, home)
+    await asyncio.gather(*(_end_tree(None, mark) for mark in marks))
+
+
+def _leftover_marks(home: Home) -> set[str]:
+    marked = {pid: mark for pid in read_process_table() if (mark := read_mark(pid) or "").endswith(_MARK_END)}
+    theirs = {pid: read_home(pid) for pid in marked}
+    return {mark for pid, mark in marked.items() if (root := theirs[pid]) and Home(root).identity == home.identity}
+
+
+async def _end_tree(identity: ProcessIdentity | None, mark: str) -> None:
+    """Ask every process of an installer to end, and kill what is left after the grace time."""
+    look = partial(tree_of, identity, mark)
+    for number, patience_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _KILL_S)):
+        deadline = time.monotonic() + patience_s
+        await asyncio.to_thread(signal_everyone, look, number)
+        while await asyncio.to_thread(look):
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.05)
 
 
 async def _progress(stream: asyncio.StreamReader) -> AsyncIterator[tuple[str, str]]:

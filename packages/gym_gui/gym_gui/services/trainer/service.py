@@ -28,6 +28,7 @@ from gym_gui import __version__
 from gym_gui.services.telemetry.hub import Parcel
 from gym_gui.services.telemetry.store import Kind, TelemetryError
 from gym_gui.services.trainer.auth import RUN_ID_KEY, RUN_TOKEN_KEY, SESSION_TOKEN_KEY, metadata_value
+from gym_gui.services.trainer import archives
 from gym_gui.services.trainer.errors import (
     ArchiveRefused,
     InvalidConfig,
@@ -395,7 +396,8 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
 
     @_translated
     async def ImportRun(self, chunks: AsyncIterator[pb.ArchiveChunk], _context: Any) -> pb.Run:
-        descriptor, name = tempfile.mkstemp(prefix="import-", suffix=".tar.gz", dir=self._trainer.home.trainer)
+        folder = self._trainer.home.trainer
+        descriptor, name = tempfile.mkstemp(prefix=archives.UPLOAD_PREFIX, suffix=".tar.gz", dir=folder)
         path, received = Path(name), 0
         try:
             with os.fdopen(descriptor, "wb") as stream:
