@@ -92,7 +92,7 @@ def test_a_script_s_own_folder_is_not_part_of_its_tags(tmp_path: Path) -> None:
     assert values_of(again, "charts/SPS") == [900, 950, 11]
 
 
-@pytest.mark.expects_log("further ones are left out")
+@pytest.mark.expects_log("more than 3 tags; such curves are left out")
 def test_a_flood_of_tags_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "MOST_TAGS", 3)
     metrics = RunMetrics(tmp_path / "metrics")

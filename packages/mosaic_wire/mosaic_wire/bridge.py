@@ -9,6 +9,7 @@ tell any more the daemon reads itself. Its answers say how often it wants to hea
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 
 from mosaic_wire.event_batch import EventBatch
 from mosaic_wire.event_files import EventFolderReader
+from mosaic_wire.limits import MAX_METRIC_TAG, too_long
 from mosaic_wire.proto import trainer_pb2 as messages
 
 INTERVAL_S = 1.0
@@ -57,7 +59,7 @@ class MetricBridge:
         self._reader = self._reader_at(None)
         self._position: Any = None
         self._unsent: messages.PublishRunMetricsRequest | None = None
-        self._was_refused = False
+        self._was_refused = self._has_complained = False
         self._credits = _MOST_CREDITS
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -122,6 +124,8 @@ class MetricBridge:
         batches = self._reader.read(max(1, min(MOST_BYTES, self._credits * BYTES_A_POINT)))
         if not batches:
             return None
+        for batch in batches:
+            self._leave_out_long_tags(batch)
         self._batches = batches
         return messages.PublishRunMetricsRequest(
             run_id=self._run_id,
@@ -129,6 +133,14 @@ class MetricBridge:
             after_json=json.dumps(self._reader.position()),
             folders=[_folder(batch) for batch in batches],
         )
+
+    def _leave_out_long_tags(self, batch: EventBatch) -> None:
+        for tag in [tag for tag in batch.columns if len(batch.folder) + len(tag) > MAX_METRIC_TAG]:
+            del batch.columns[tag]
+            if not self._has_complained:
+                self._has_complained = True
+                words = too_long(f"the metric tag {tag[:40]!r}…", len(batch.folder) + len(tag), MAX_METRIC_TAG)
+                print(f"{words}; it is left out, and so is every other one of that length", file=sys.stderr)  # noqa: T201
 
 
 def _folder(batch: EventBatch) -> messages.MetricFolder:

@@ -21,6 +21,7 @@ import grpc
 
 from mosaic_wire import PROTOCOL_VERSION
 from mosaic_wire.errors import RegistrationRefused, SessionError, SessionStopped, TelemetryRefused
+from mosaic_wire.limits import registration_problem
 from mosaic_wire.proto import trainer_pb2 as messages
 from mosaic_wire.proto.trainer_pb2_grpc import TrainerServiceStub
 from mosaic_wire.session import CommandKind, Progress
@@ -98,6 +99,8 @@ class DaemonLink:
             capabilities_json=json.dumps(capabilities), algo=algo, env_id=env_id,
             extras_json=json.dumps(extras, default=str),
         )  # fmt: skip
+        if problem := registration_problem(request.capabilities_json, request.extras_json, algo, env_id, instance):
+            raise RegistrationRefused(f"this worker cannot register: {problem}")
         deadline = time.monotonic() + timeout_s
         pause_s = _FIRST_RETRY_S
         while True:
@@ -113,11 +116,11 @@ class DaemonLink:
                 if error.code() not in _AWAY:
                     raise RegistrationRefused(f"the daemon refused this worker: {error.details()}") from None
                 words = error.details()
+                if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:  # it answers: its disk is full, or locked
+                    deadline = time.monotonic() + timeout_s
             if time.monotonic() + pause_s >= deadline:
                 raise SessionError(
                     f"no trainer daemon let run {self._run_id} register at {self._target} within {timeout_s:g} s "
-                if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:  # it answers: its disk is full, or locked
-                    deadline = time.monotonic() + timeout_s
                     f"({words}); `mosaic daemon status` tells whether one runs"
                 )
             if stop.wait(pause_s):

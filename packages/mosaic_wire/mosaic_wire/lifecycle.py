@@ -25,6 +25,9 @@ MAX_LINE_BYTES = 1 << 20
 MAX_EVENT_BYTES = 1 << 18
 """What this package writes stays well below that: longer payloads are shortened, so that no ending gets lost."""
 
+_ENVELOPE_BYTES = 512
+"""What a line holds beside its payload, at most"""
+
 LAST_FIGURES = "last_figures"
 """Key in the payload of an ending: step and return at the end, for a daemon that heard no heartbeat of them"""
 
@@ -61,17 +64,9 @@ class RunLifecycleEvent:
 
     def to_line(self) -> str:
         """One JSON line, newline included. NaN and infinities become null: they are not JSON."""
-        line = self._line_with(_plain(self.payload))
-        for longest in (8192, 256):  # characters a text of an oversized payload may keep
-            if len(line) <= MAX_EVENT_BYTES:
-                break
-            line = self._line_with({**_shortened(_plain(self.payload), longest), "shortened": True})
-        return line if len(line) <= MAX_EVENT_BYTES else self._line_with({"shortened": True})
-
-    def _line_with(self, payload: Any) -> str:
         document = {
             "event": str(self.event), "run_id": self.run_id, "timestamp": self.timestamp,
-            "seq": self.seq, "attempt": self.attempt, "payload": payload,
+            "seq": self.seq, "attempt": self.attempt, "payload": bounded_payload(self.payload),
         }  # fmt: skip
         document[SEAL] = checksum_of(document)
         return json.dumps(document, separators=(",", ":"), ensure_ascii=True, allow_nan=False) + "\n"
@@ -95,6 +90,16 @@ class RunLifecycleEvent:
         if not isinstance(payload, dict):
             raise ValueError("payload must be an object")
         return cls(LifecycleKind(str(document.get("event"))), run_id, float(timestamp), seq, payload, attempt)
+
+
+def bounded_payload(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the payload as JSON values, long texts shortened where it would exceed `MAX_EVENT_BYTES`."""
+    plain: dict[str, Any] = _plain(payload)
+    for longest in (0, 8192, 256):  # characters a text of an oversized payload may keep
+        kept = {**shortened(plain, longest), "shortened": True} if longest else plain
+        if len(json.dumps(kept, separators=(",", ":"))) <= MAX_EVENT_BYTES - _ENVELOPE_BYTES:
+            return kept
+    return {"shortened": True}
 
 
 def _is_count(value: object) -> TypeGuard[int]:
@@ -126,14 +131,15 @@ def _plain(value: Any) -> Any:
         return str(value)
 
 
-def _shortened(value: Any, longest: int) -> Any:
+def shortened(value: Any, longest: int) -> Any:
+    """Return a JSON value whose texts keep their beginning and end, `longest` characters together."""
     if isinstance(value, str) and len(value) > longest:
         half = longest // 2  # an error says what happened at its start and where at its end
         return f"{value[:half]} … {len(value) - longest} characters left out … {value[-half:]}"
     if isinstance(value, dict):
-        return {_shortened(key, longest): _shortened(item, longest) for key, item in value.items()}
+        return {shortened(key, longest): shortened(item, longest) for key, item in value.items()}
     if isinstance(value, list):
-        return [_shortened(item, longest) for item in value]
+        return [shortened(item, longest) for item in value]
     return value
 
 

@@ -34,7 +34,8 @@ from mosaic_wire import env
 from mosaic_wire.capabilities import Lane, WorkerCapabilities
 from mosaic_wire.exit_record import ExitOutcome, ExitRecord
 from mosaic_wire.ids import check_run_id
-from mosaic_wire.lifecycle import LAST_FIGURES, LifecycleKind, LifecycleSpool, RunLifecycleEvent
+from mosaic_wire.lifecycle import LAST_FIGURES, LifecycleKind, LifecycleSpool, RunLifecycleEvent, shortened
+from mosaic_wire.limits import MAX_REASON
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
 from mosaic_wire.redaction import is_secret_key, redact_document, redact_text, secret_values, spellings_of
@@ -323,7 +324,7 @@ class WorkerSession:
             self._bridge.stop()
         if self._telemetry is not None and (lost := self._telemetry.close()):
             self.complain(f"{lost} steps or episodes could not be handed to the daemon")
-        reason = redact_text(reason, self._secrets)
+        reason = shortened(redact_text(reason, self._secrets), MAX_REASON)
         facts = {**self._last_figures(), **(payload or {})}
         if outcome is ExitOutcome.RELEASED:
             facts["release"] = True

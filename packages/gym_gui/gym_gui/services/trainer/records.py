@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from mosaic_wire.limits import MAX_STEP
+
 from gym_gui.services.trainer.fsm import RunOutcome, RunStatus
+
+_BEYOND_TOTAL = 16
+"""A script's curves may count frames or agents' steps: so many to each step of its total"""
 
 PauseRequest = Literal["", "pause", "release", "resume"]
 
@@ -152,6 +157,12 @@ class RunRecord:
             "pausing": self.pause_requested in ("pause", "release"),
         }
         return tuple(name for name, holds in shown.items() if holds)
+
+
+def plausible_step(step: int, total: int) -> int:
+    """Return a step that a curve told if it can be the run's, else 0: any script may write a point at any step."""
+    most = min(MAX_STEP, _BEYOND_TOTAL * total) if total else MAX_STEP
+    return step if step <= most else 0
 
 
 DELETED = "deleted"

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from mosaic_wire.exit_record import ExitRecord
-from mosaic_wire.lifecycle import LAST_FIGURES, LifecycleKind, LifecycleReader, RunLifecycleEvent
+from mosaic_wire.lifecycle import LAST_FIGURES, LifecycleKind, LifecycleReader, RunLifecycleEvent, bounded_payload
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 
@@ -40,7 +40,7 @@ from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.journal import RETRY_S, Journal, with_headline
 from gym_gui.services.trainer.masking import SecretMask
 from gym_gui.services.trainer.metrics.store import MEAN_RETURN, SPS_TAG
-from gym_gui.services.trainer.records import Headline, RunRecord, StoryEvent
+from gym_gui.services.trainer.records import Headline, RunRecord, StoryEvent, plausible_step
 from gym_gui.services.trainer.supervision import BAD_INPUT, Ending, EndingFacts, conclude, paused_before, when_it_ended
 from gym_gui.services.trainer.tokens import digest
 from gym_gui.services.trainer.worker_logs import LogFollower, cap_size, tail_text
@@ -161,7 +161,7 @@ class RunSupervisor:
         self.record = replace(
             record,
             metrics=dict(values),
-            step=max(record.step, step),
+            step=max(record.step, plausible_step(step, record.total)),
             episodic_return=values.get(MEAN_RETURN, record.episodic_return),
             sps=values.get(SPS_TAG, record.sps),
         )
@@ -440,7 +440,7 @@ class RunSupervisor:
             self._journal.keep_headline(record.run_id, headline)
 
     async def _take(self, event: RunLifecycleEvent, insist: bool) -> None:
-        run_id, payload = self.record.run_id, self._mask.document(event.payload)
+        run_id, payload = self.record.run_id, bounded_payload(self._mask.document(event.payload))
         if event.event is LifecycleKind.HEARTBEAT:
             return
         if event.event.ends_the_run:

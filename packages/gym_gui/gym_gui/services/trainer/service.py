@@ -21,14 +21,15 @@ from mosaic_wire import PROTOCOL_VERSION
 from mosaic_wire.errors import InvalidRunId, WireError
 from mosaic_wire.frames import fastlane_path
 from mosaic_wire.ids import check_run_id
+from mosaic_wire.limits import MAX_POSITION_BYTES, too_long
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.proto import trainer_pb2_grpc
 
 from gym_gui import __version__
 from gym_gui.services.telemetry.hub import Parcel
 from gym_gui.services.telemetry.store import Kind, TelemetryError
-from gym_gui.services.trainer.auth import RUN_ID_KEY, RUN_TOKEN_KEY, SESSION_TOKEN_KEY, metadata_value
 from gym_gui.services.trainer import archives
+from gym_gui.services.trainer.auth import RUN_ID_KEY, RUN_TOKEN_KEY, SESSION_TOKEN_KEY, metadata_value
 from gym_gui.services.trainer.errors import (
     ArchiveRefused,
     InvalidConfig,
@@ -628,9 +629,11 @@ def _eta_s(record: RunRecord) -> float | None:
 
 
 def _position(text: str) -> Any:
+    if len(text) > MAX_POSITION_BYTES:
+        raise NotPossibleNow(too_long("a position in event files", len(text), MAX_POSITION_BYTES, "bytes"))
     try:
         return json.loads(text) if text else None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise NotPossibleNow(f"this is no position in event files: {text[:80]!r}") from error
 
 

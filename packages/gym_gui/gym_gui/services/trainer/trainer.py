@@ -18,6 +18,7 @@ from mosaic_wire.checkpoints import last_good_checkpoint, verify_checkpoint
 from mosaic_wire.errors import Problem, SpecError, WireError
 from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.ids import is_run_id, new_run_id
+from mosaic_wire.limits import registration_problem
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
 from mosaic_wire.paths import Home
 from mosaic_wire.redaction import redact_document, redact_text, spellings_of
@@ -44,7 +45,7 @@ from gym_gui.services.trainer.journal import Journal
 from gym_gui.services.trainer.launch import NOT_TRAINING, RESUME_TRAINING, with_checkpoint
 from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.metrics.store import MEAN_RETURN, SPS_TAG
-from gym_gui.services.trainer.records import Headline, NewRun, Parent, RunRecord
+from gym_gui.services.trainer.records import Headline, NewRun, Parent, RunRecord, plausible_step
 from gym_gui.services.trainer.run_files import delete_run_files, size_of_run
 from gym_gui.services.trainer.run_supervisor import RunSupervisor
 from gym_gui.services.trainer.secrets import SecretStore, split_secrets
@@ -448,7 +449,7 @@ class Trainer:
             )
         if record.worker_instance and record.worker_instance != instance:
             raise NotPossibleNow(f"run {run_id} has a registered worker already; a second one is refused")
-        capabilities, extras = _registration_documents(capabilities_json, extras_json)
+        capabilities, extras = _registration_documents(capabilities_json, extras_json, algo, env_id, instance)
         secrets = await asyncio.to_thread(self._secret_store.known, run_id)
         token = new_token()
         await supervisor.registered(
@@ -474,7 +475,8 @@ class Trainer:
             return headline
         told = headline.episodic_return, headline.sps
         known = [values.get(tag) if figure is None else figure for figure, tag in zip(told, _FIGURES, strict=True)]
-        step = max(headline.step, self.metrics.last_step(run_id))  # news of a curve may overtake a heartbeat
+        # News of a curve may overtake a heartbeat.
+        step = max(headline.step, plausible_step(self.metrics.last_step(run_id), headline.total))
         return replace(headline, step=step, metrics=values, episodic_return=known[0], sps=known[1])
 
     async def publish_telemetry(self, run_id: str, session_token: str, kind: Kind, messages: Sequence[Any]) -> Receipt:
@@ -539,7 +541,11 @@ def _new_run(
     )
 
 
-def _registration_documents(capabilities_json: str, extras_json: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _registration_documents(
+    capabilities_json: str, extras_json: str, *names: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    if problem := registration_problem(capabilities_json, extras_json, *names):
+        raise InvalidConfig([Problem("registration", problem)])
     problems: list[Problem] = []
     documents: list[dict[str, Any]] = []
     for path, text in (("capabilities", capabilities_json), ("extras", extras_json)):

@@ -20,6 +20,7 @@ from typing import Any
 
 from mosaic_wire.event_files import EventFolderReader
 from mosaic_wire.files import write_bytes_atomically
+from mosaic_wire.limits import MAX_METRIC_TAG, MAX_STEP, too_long
 from mosaic_wire.system_metrics import FOLDER as SYSTEM_FOLDER
 
 from gym_gui.services.trainer.metrics.series import DamagedSeries, Points, Series
@@ -69,7 +70,7 @@ class RunMetrics:
         """Up to where the event files were read, as the reader writes it"""
         self.epoch = 0
         """Grows when points were taken back, so that what a client has no longer fits"""
-        self._left_out = 0
+        self._has_left_out = False
         self._is_dirty = False
         try:
             self._load()
@@ -113,6 +114,9 @@ class RunMetrics:
         return True
 
     def _apply(self, folder: Folder) -> None:
+        if len(folder.name) > MAX_METRIC_TAG:
+            self._leave_out(too_long("a folder", len(folder.name), MAX_METRIC_TAG))
+            return
         if folder.is_reset or folder.drop_from is not None:
             self._take_back(folder.name, None if folder.is_reset else folder.drop_from)
         if self._main is None and folder.columns and folder.name != SYSTEM_FOLDER:
@@ -164,14 +168,22 @@ class RunMetrics:
     def _series_of(self, tag: str, folder: str) -> Series | None:
         series = self._series.get(tag)
         if series is None:
-            if len(self._series) >= MOST_TAGS:
-                if not self._left_out:
-                    logger.warning("%s: more than %d tags; further ones are left out", self._folder, MOST_TAGS)
-                self._left_out += 1
+            if problem := self._problem_with(tag):
+                self._leave_out(problem)
                 return None
             self._files[tag], self._homes[tag] = len(self._files), folder
             series = self._series[tag] = Series(self._stem(self._files[tag]))
         return series
+
+    def _problem_with(self, tag: str) -> str:
+        if len(tag) > MAX_METRIC_TAG:
+            return too_long(f"the tag {tag[:40]!r}…", len(tag), MAX_METRIC_TAG)
+        return f"more than {MOST_TAGS} tags" if len(self._series) >= MOST_TAGS else ""
+
+    def _leave_out(self, why: str) -> None:
+        if not self._has_left_out:
+            logger.warning("%s: %s; such curves are left out", self._folder, why)
+        self._has_left_out = True
 
     def catch_up(self, events: Path) -> None:
         """Read what the event files have beyond `position`: after a worker's end, or when nothing was kept at all."""
@@ -246,7 +258,7 @@ class RunMetrics:
 
     def last_step(self) -> int:
         """How far the run is by its curves."""
-        return max((step for step, _ in self._newest.values()), default=0)
+        return max((step for step, _ in self._newest.values() if step <= MAX_STEP), default=0)
 
 
 def _index_bytes(document: Mapping[str, Any]) -> bytes:
