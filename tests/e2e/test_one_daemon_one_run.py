@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 
+import pytest
 from gym_gui.services.trainer.client import TrainerClient
+from gym_gui.services.trainer.errors import NotPossibleNow
 from gym_gui.services.trainer.local_daemon import running_record
 from gym_gui.testing import RunningDaemon, random_config
 from mosaic_wire.lifecycle import LifecycleKind
@@ -79,8 +81,11 @@ def test_a_key_is_remembered_when_the_run_is_over_and_the_daemon_another(daemon:
     first = daemon.client.submit(random_config(timesteps=5), idempotency_key="kept").run
     daemon.wait_for(first.run_id)
     daemon.restart()
-    again = daemon.client.submit(random_config(timesteps=500, seed=9), idempotency_key="kept")
+    again = daemon.client.submit(random_config(timesteps=5), idempotency_key="kept")
     assert (again.run.run_id, again.already_known, again.run.outcome) == (first.run_id, True, "completed")
+    # Whoever asks for another training does not get this one.
+    with pytest.raises(NotPossibleNow, match=f"was used for run {first.run_id}.*take a new key"):
+        daemon.client.submit(random_config(timesteps=5, seed=9), idempotency_key="kept")
     check_it_is_one_run(daemon, first.run_id)
 
 

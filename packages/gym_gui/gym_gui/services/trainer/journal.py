@@ -151,16 +151,16 @@ class Journal:
     def registry(self) -> RunRegistry:
         return self._registry
 
-    async def submit(self, new: NewRun, *, idempotency_key: str = "") -> tuple[RunRecord, bool]:
+    async def submit(self, new: NewRun, *, idempotency_key: str = "", fingerprint: str = "") -> tuple[RunRecord, bool]:
         """Store a run that was asked for; True: it was known already."""
-        record, known, events = await self.read(self._submit, new, idempotency_key)
+        record, known, events = await self.read(self._submit, new, idempotency_key, fingerprint)
         if not known:
             self._log(record, events)
             self.publish(record, events)
         return record, known
 
-    def _submit(self, new: NewRun, idempotency_key: str) -> tuple[RunRecord, bool, list[StoryEvent]]:
-        record, known = self._registry.submit(new, idempotency_key=idempotency_key)
+    def _submit(self, new: NewRun, key: str, fingerprint: str) -> tuple[RunRecord, bool, list[StoryEvent]]:
+        record, known = self._registry.submit(new, idempotency_key=key, fingerprint=fingerprint)
         return record, known, [] if known else self._registry.story(record.run_id)
 
     async def restore(self, record: RunRecord, story: Sequence[StoryEvent]) -> RunRecord:

@@ -78,10 +78,13 @@ class RunRegistry:
 
     # ---------------------------------------------------------------- submitting
 
-    def submit(self, new: NewRun, *, idempotency_key: str = "") -> tuple[RunRecord, bool]:
-        """Accept a run as INIT; True beside it when this key had already made one (which is returned instead)."""
+    def submit(self, new: NewRun, *, idempotency_key: str = "", fingerprint: str = "") -> tuple[RunRecord, bool]:
+        """Accept a run as INIT; True beside it when this key had already made one (which is returned instead).
+
+        `fingerprint`: what was submitted; NotPossibleNow when this key had made a run of something else.
+        """
         with self._database.write() as connection:
-            if known := sql.run_of_key(connection, idempotency_key):
+            if known := sql.run_of_key(connection, idempotency_key, fingerprint):
                 return known, True
             if sql.run_exists(connection, new.run_id):
                 raise RegistryError(f"there is already a run {new.run_id}; a new run needs a new id")
@@ -89,16 +92,16 @@ class RunRegistry:
             columns = {field.name: getattr(new, field.name) for field in fields(new)}
             sql.insert_row(connection, "runs", {**columns, "status": RunStatus.INIT, "created_at": now})
             if idempotency_key:
-                key = {"key_sha256": key_sha256(idempotency_key), "run_id": new.run_id}
+                key = {"key_sha256": key_sha256(idempotency_key), "run_id": new.run_id, "fingerprint": fingerprint}
                 sql.insert_row(connection, "submissions", key)
             event = StoryEvent(0, new.run_id, now, SUBMITTED, "", RunStatus.INIT, "", {}, 1)
             seq = sql.append_event(connection, event)
             return sql.update_run(connection, new.run_id, {"event_seq": seq}), False
 
-    def known_submission(self, idempotency_key: str) -> RunRecord | None:
-        """Return the run that this key made."""
+    def known_submission(self, idempotency_key: str, fingerprint: str = "") -> RunRecord | None:
+        """Return the run that this key made; NotPossibleNow when that was of something else."""
         with self._database.read() as connection:
-            return sql.run_of_key(connection, idempotency_key)
+            return sql.run_of_key(connection, idempotency_key, fingerprint)
 
     # ---------------------------------------------------------------- looking
 

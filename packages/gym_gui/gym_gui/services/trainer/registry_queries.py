@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from sqlite3 import Connection
 from typing import Any
 
-from gym_gui.services.trainer.errors import RegistryError, RunNotFound, StaleRun
+from gym_gui.services.trainer.errors import NotPossibleNow, RegistryError, RunNotFound, StaleRun
 from gym_gui.services.trainer.records import RunQuery, RunRecord, StoryEvent
 from gym_gui.services.trainer.registry_rows import (
     EVENT_COLUMNS,
@@ -40,15 +40,23 @@ def read_run(connection: Connection, run_id: str) -> RunRecord:
     return run_from_row(row)
 
 
-def run_of_key(connection: Connection, idempotency_key: str) -> RunRecord | None:
-    """Return the run that was submitted with this key; the empty key names none."""
+def run_of_key(connection: Connection, idempotency_key: str, fingerprint: str) -> RunRecord | None:
+    """Return the run that was submitted with this key; the empty key names none. Refuse another submission's key."""
     if not idempotency_key:
         return None
     row = connection.execute(
-        f"SELECT {_RUN} FROM runs WHERE run_id = (SELECT run_id FROM submissions WHERE key_sha256 = ?)",
+        f"SELECT {_RUN}, fingerprint FROM runs JOIN submissions USING (run_id) WHERE key_sha256 = ?",
         (key_sha256(idempotency_key),),
     ).fetchone()
-    return None if row is None else run_from_row(row)
+    if row is None:
+        return None
+    run = run_from_row(row[:-1])
+    if fingerprint and row[-1] not in ("", fingerprint):
+        raise NotPossibleNow(
+            f"this idempotency key was used for run {run.run_id}, which is another one ({run.name}); "
+            "take a new key, or submit that run's config with it"
+        )
+    return run
 
 
 def select_runs(connection: Connection, tail: str, values: Iterable[Any] = ()) -> list[RunRecord]:

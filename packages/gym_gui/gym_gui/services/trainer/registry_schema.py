@@ -138,4 +138,7 @@ _VERSION_3: Migration = (
     "ALTER TABLE runs ADD COLUMN cancel_reason TEXT NOT NULL DEFAULT ''",
 )
 
-MIGRATIONS: tuple[Migration, ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
+# What was submitted with a key; empty: by an older MOSAIC, which did not keep it.
+_VERSION_4: Migration = ("ALTER TABLE submissions ADD COLUMN fingerprint TEXT NOT NULL DEFAULT ''",)
+
+MIGRATIONS: tuple[Migration, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)

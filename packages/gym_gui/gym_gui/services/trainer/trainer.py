@@ -45,11 +45,13 @@ from gym_gui.services.trainer.journal import Journal
 from gym_gui.services.trainer.launch import NOT_TRAINING, RESUME_TRAINING, with_checkpoint
 from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.metrics.store import MEAN_RETURN, SPS_TAG
+from gym_gui.services.trainer.preparing import INSTALL_MISSING
 from gym_gui.services.trainer.records import Headline, NewRun, Parent, RunRecord, plausible_step
 from gym_gui.services.trainer.run_files import delete_run_files, size_of_run
 from gym_gui.services.trainer.run_supervisor import RunSupervisor
 from gym_gui.services.trainer.secrets import SecretStore, split_secrets
 from gym_gui.services.trainer.tokens import digest, new_token
+from gym_gui.services.trainer.validation.json_document import read_config_text
 from gym_gui.services.trainer.validation.train_config import (
     RunIdentity,
     expand,
@@ -64,6 +66,10 @@ logger = logging.getLogger(__name__)
 _MAX_KEY_CHARACTERS = 256
 _MAX_REASON_CHARACTERS = 500
 _FIGURES = (MEAN_RETURN, SPS_TAG)
+
+
+_Key = tuple[str, str]
+"""A client's idempotency key, and what it was submitted with"""
 
 
 class Trainer:
@@ -99,28 +105,25 @@ class Trainer:
         `submitter`: the run whose worker asks for it. Its tag says so, and so does a column that nobody can change.
         """
         _checked_text("idempotency_key", idempotency_key, _MAX_KEY_CHARACTERS)
+        key = (idempotency_key, _fingerprint(read_config_text(config_json)) if idempotency_key else "")
         if idempotency_key:
-            known = await self.journal.read(self.journal.registry.known_submission, idempotency_key)
+            known = await self.journal.read(self.journal.registry.known_submission, *key)
             if known is not None:
                 if submitter is not None:
                     check_is_own(submitter.run_id, known)
                 return known, True, ()
         config, notes = await self._checks.accept(config_json)
         if submitter is None:
-            return *await self._accept(config, idempotency_key, await self._parent_of(config)), notes
-        return *await self._accept_child(config, idempotency_key, submitter), notes
+            return *await self._accept(config, key, await self._parent_of(config)), notes
+        return *await self._accept_child(config, key, submitter), notes
 
-    async def _accept_child(
-        self, config: TrainRunConfig, idempotency_key: str, submitter: RunRecord
-    ) -> tuple[RunRecord, bool]:
+    async def _accept_child(self, config: TrainRunConfig, key: _Key, submitter: RunRecord) -> tuple[RunRecord, bool]:
         if await asyncio.to_thread(self._submits_runs, config.metadata.worker.type):
             raise NotPossibleNow("a run that a worker asked for cannot ask for runs itself")
         kind = f"{submitter.worker_type[:32]}:"
         others = [tag for tag in config.tags if not tag.startswith(kind)]
         marked = config.model_copy(update={"tags": tuple([f"{kind}{submitter.run_id}", *others][:MAX_TAGS])})
-        record, known = await self._accept(
-            marked, idempotency_key, await self._parent_of(config), submitted_by=submitter.run_id
-        )
+        record, known = await self._accept(marked, key, await self._parent_of(config), submitted_by=submitter.run_id)
         if (await self.get(submitter.run_id)).status is RunStatus.TERM and record.status is not RunStatus.TERM:
             record = await self.dispatcher.cancel(record.run_id, f"run {submitter.run_id}, which asked for it, is over")
         return record, known
@@ -159,14 +162,14 @@ class Trainer:
         return Parent(run_id, entry.step, entry.sha256)
 
     async def _accept(
-        self, config: TrainRunConfig, idempotency_key: str, parent: Parent | None = None, *, submitted_by: str = ""
+        self, config: TrainRunConfig, key: _Key, parent: Parent | None = None, *, submitted_by: str = ""
     ) -> tuple[RunRecord, bool]:
         run_id = new_run_id()
         new = await asyncio.to_thread(self._store_config, config, run_id, parent)
         new = replace(new, submitted_by=submitted_by)
         try:
-            record, known = await self.journal.submit(new, idempotency_key=idempotency_key)
-        except RegistryUnwritable:
+            record, known = await self.journal.submit(new, idempotency_key=key[0], fingerprint=key[1])
+        except (RegistryUnwritable, NotPossibleNow):
             await asyncio.to_thread(self._forget_config, run_id)
             raise
         if known:  # two clients with the same key at the same time: the other one was first
@@ -257,13 +260,13 @@ class Trainer:
         self, record: RunRecord, additional_timesteps: int, checkpoint: str, idempotency_key: str
     ) -> RunRecord:
         """A TERM run stays as it is; a new run with it as its parent starts from its checkpoint."""
-        if idempotency_key:
-            known = await self.journal.read(self.journal.registry.known_submission, idempotency_key)
-            if known is not None:
-                return known
+        request = {"resume": record.run_id, "timesteps": additional_timesteps, "checkpoint": checkpoint}
+        key = (idempotency_key, _fingerprint(request))
+        if (known := await self.journal.read(self.journal.registry.known_submission, *key)) is not None:
+            return known
         config, parent = await asyncio.to_thread(self._child_config, record, additional_timesteps, checkpoint)
         await self._checks.check(config)
-        child, _ = await self._accept(config, idempotency_key, parent)
+        child, _ = await self._accept(config, key, parent)
         return child
 
     def _child_config(
@@ -505,6 +508,14 @@ class Trainer:
             raise NotAllowed(f"run {run_id} has no live worker")
         supervisor.check_session(session_token)
         return supervisor
+
+
+def _fingerprint(document: Mapping[str, Any]) -> str:
+    """Return what tells the trainings of two submissions apart; their name, tags and resources do not."""
+    text = json.dumps(redact_document(document.get("metadata", document)))
+    # Nor does whether missing packages may be installed.
+    shown = json.loads(text, object_hook=lambda part: {key: part[key] for key in part if key != INSTALL_MISSING})
+    return digest(json.dumps(shown, sort_keys=True))
 
 
 def check_is_own(submitter: str, record: RunRecord) -> None:
