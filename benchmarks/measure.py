@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from gym_gui.services.trainer.fsm import RunEvent
-from gym_gui.services.trainer.records import NewRun
-from gym_gui.services.trainer.registry import RunRegistry
+from gym_gui.services.trainer import registry_queries as sql
+from gym_gui.services.trainer.fsm import RunStatus
+from gym_gui.services.trainer.records import NewRun, StoryEvent
+from gym_gui.services.trainer.registry import SUBMITTED, RunRegistry
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import Home
 
@@ -183,20 +184,23 @@ def temporary_home() -> Iterator[tuple[Home, Path]]:
 def fill_registry(home: Home, count: int) -> None:
     """Put this many finished runs into a registry that no daemon serves yet."""
     home.create()
-    with RunRegistry(home.database) as registry:
+    with RunRegistry(home.database) as registry, registry._database.write() as connection:
         for number in range(count):
             run_id = new_run_id()
-            registry.submit(
-                NewRun(
-                    run_id=run_id,
-                    worker_type="cleanrl",
-                    name=f"cleanrl-ppo-{number:05d}",
-                    algo="ppo",
-                    env_id="CartPole-v1",
-                    seed=number % 5,
-                    total=500_000,
-                    tags=("bench", f"group-{number % 20}"),
-                    extras={"algo_params": {"learning_rate": 2.5e-4, "num_envs": 4}},
-                )
+            run = NewRun(
+                run_id=run_id,
+                worker_type="cleanrl",
+                name=f"cleanrl-ppo-{number:05d}",
+                algo="ppo",
+                env_id="CartPole-v1",
+                seed=number % 5,
+                total=500_000,
+                tags=("bench", f"group-{number % 20}"),
+                extras={"algo_params": {"learning_rate": 2.5e-4, "num_envs": 4}},
             )
-            registry.apply(run_id, RunEvent.CANCELLED, reason="made for a benchmark")
+            over = {"status": RunStatus.TERM, "outcome": "cancelled", "reason": "made for a benchmark"}
+            columns = {field.name: getattr(run, field.name) for field in fields(run)}
+            sql.insert_row(connection, "runs", {**columns, **over, "created_at": 1.7e9, "finished_at": 1.7e9})
+            for kind, before, after in ((SUBMITTED, "", RunStatus.INIT), ("cancelled", RunStatus.INIT, RunStatus.TERM)):
+                seq = sql.append_event(connection, StoryEvent(0, run_id, 1.7e9, kind, before, after, "", {}, 1))
+            sql.update_run(connection, run_id, {"event_seq": seq})

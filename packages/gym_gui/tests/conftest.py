@@ -149,6 +149,16 @@ class FakeTrainer(TrainerServiceServicer):
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "it has ended already")
         return self._answer(request, context, flags=["cancelling"])
 
+    def CancelRuns(self, request: Any, context: grpc.ServicerContext) -> pb.CancelRunsResponse:
+        self.asked.append(request)
+        over = {run.run_id for run in self.runs if run.status == "TERM"}
+        for run in self.runs:
+            if run.run_id in request.run_ids and run.run_id not in over:
+                run.flags.append("cancelling")
+        return pb.CancelRunsResponse(
+            refused={run_id: "it has ended already" for run_id in request.run_ids if run_id in over}
+        )
+
     def PauseRun(self, request: Any, context: grpc.ServicerContext) -> pb.Run:
         return self._answer(request, context, status="PAUSE")
 

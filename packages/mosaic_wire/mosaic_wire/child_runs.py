@@ -148,7 +148,13 @@ class ChildRuns:
         request = messages.ListRunsRequest(
             statuses=("INIT", "HSHK", "RDY", "EXEC", "PAUSE", "FAULT"), include_archived=True
         )
-        return [ChildRun.of(run) for run in self._call(self._stub.ListRuns, request).runs]
+        runs: list[ChildRun] = []
+        while True:
+            page = self._call(self._stub.ListRuns, request)
+            runs += [ChildRun.of(run) for run in page.runs]
+            if not page.next_before:
+                return runs
+            request.before_number = page.next_before
 
     def curve(
         self, run_id: str, tags: Sequence[str], *, since_step: int = 0, until_step: int | None = None

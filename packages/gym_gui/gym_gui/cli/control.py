@@ -30,7 +30,13 @@ def cancel_command(cli: Cli, /, wait: bool, yes: bool, **options: Any) -> int:
         found = select_to_change(
             client, selection, "cancel", yes=yes, fits=lambda run: run.status != "TERM", unfit="ended already"
         )
-        changed, code = for_each(found, lambda run: client.cancel(run.run_id), "cancel")
+        refused = client.cancel_many([run.run_id for run in found])
+        for run_id, why in refused.items():
+            say(f"mosaic: cannot cancel {short_id(run_id)}: {why}")
+        changed, code = [run for run in found if run.run_id not in refused], int(bool(refused))
+        for run in changed:
+            state = "cancelled" if run.status in ("INIT", "TERM") else "cancelling"
+            click.echo(f"{run.run_id}  {title_of(run)}: {state}")
         if wait and changed:
             from gym_gui.cli.progress import follow
 

@@ -167,7 +167,7 @@ class RunActions(QObject):
             Deed.PAUSE: lambda: self._each(able, lambda client, run_id: client.pause(run_id)),
             Deed.RELEASE: lambda: self._each(able, lambda client, run_id: client.pause(run_id, release=True)),
             Deed.RESUME: lambda: self._resume(able),
-            Deed.CANCEL: lambda: self._each(able, lambda client, run_id: client.cancel(run_id)),
+            Deed.CANCEL: lambda: self._cancel(ids),
             Deed.EXTEND: lambda: self.form_wanted.emit("extend", able[0]),
             Deed.CLONE: lambda: self.form_wanted.emit("clone", able[0]),
             Deed.EVALUATE: lambda: self.form_wanted.emit("evaluate", able[0]),
@@ -193,6 +193,12 @@ class RunActions(QObject):
             done=lambda outcome: self._tell_failures(outcome[1]),
             failed=self._complain,
         )
+
+    def _cancel(self, run_ids: Sequence[str]) -> None:
+        def cancel(client: TrainerClient) -> list[tuple[str, str]]:
+            return list(client.cancel_many(run_ids).items())
+
+        self._link.call(cancel, owner=self, done=self._tell_failures, failed=self._complain)
 
     def _tell_failures(self, failures: list[tuple[str, str]]) -> None:
         if failures:

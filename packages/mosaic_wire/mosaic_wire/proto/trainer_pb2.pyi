@@ -39,7 +39,7 @@ class SubmitRunRequest(_message.Message):
     config_json: _builtins.str
     """TrainRunConfig"""
     idempotency_key: _builtins.str
-    """empty: each submission is a new run"""
+    """empty: each submission is a new run; known with another config: refused"""
     def __init__(
         self,
         *,
@@ -127,6 +127,71 @@ class CancelRunRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CancelRunRequest: _TypeAlias = CancelRunRequest  # noqa: Y015
+
+@_typing.final
+class CancelRunsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_IDS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    @_builtins.property
+    def run_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        run_ids: _abc.Iterable[_builtins.str] | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "run_ids", b"run_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelRunsRequest: _TypeAlias = CancelRunsRequest  # noqa: Y015
+
+@_typing.final
+class CancelRunsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class RefusedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    REFUSED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def refused(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """by run id, why it cannot be cancelled"""
+
+    def __init__(
+        self,
+        *,
+        refused: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelRunsResponse: _TypeAlias = CancelRunsResponse  # noqa: Y015
 
 @_typing.final
 class PauseRunRequest(_message.Message):
@@ -489,14 +554,17 @@ class ListRunsRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     RUN_ID_PREFIX_FIELD_NUMBER: _builtins.int
     SUBMITTED_BY_FIELD_NUMBER: _builtins.int
+    BEFORE_NUMBER_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """in id, name, algo, env_id, notes"""
     include_archived: _builtins.bool
     limit: _builtins.int
-    """0: all"""
+    """0: all; no answer holds more than a page"""
     run_id_prefix: _builtins.str
     submitted_by: _builtins.str
     """runs that the worker of this run asked for"""
+    before_number: _builtins.int
+    """the page of runs submitted before this one; 0: the first page"""
     @_builtins.property
     def statuses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """any of"""
@@ -520,10 +588,11 @@ class ListRunsRequest(_message.Message):
         limit: _builtins.int = ...,
         run_id_prefix: _builtins.str = ...,
         submitted_by: _builtins.str = ...,
+        before_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_archived", b"include_archived", "limit", b"limit", "outcomes", b"outcomes", "run_id_prefix", b"run_id_prefix", "statuses", b"statuses", "submitted_by", b"submitted_by", "tags", b"tags", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_number", b"before_number", "include_archived", b"include_archived", "limit", b"limit", "outcomes", b"outcomes", "run_id_prefix", b"run_id_prefix", "statuses", b"statuses", "submitted_by", b"submitted_by", "tags", b"tags", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -536,10 +605,13 @@ class ListRunsResponse(_message.Message):
     RUNS_FIELD_NUMBER: _builtins.int
     MATCHING_FIELD_NUMBER: _builtins.int
     LAST_SEQ_FIELD_NUMBER: _builtins.int
+    NEXT_BEFORE_FIELD_NUMBER: _builtins.int
     matching: _builtins.int
-    """before the limit"""
+    """before the limit; counted for the first page only"""
     last_seq: _builtins.int
-    """WatchRuns(since_seq = this) continues without a gap"""
+    """WatchRuns(since_seq = this of the first page) continues without a gap"""
+    next_before: _builtins.int
+    """there are more: ask with before_number = this; 0: that was all"""
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Run]:
         """newest first"""
@@ -550,10 +622,11 @@ class ListRunsResponse(_message.Message):
         runs: _abc.Iterable[Global___Run] | None = ...,
         matching: _builtins.int = ...,
         last_seq: _builtins.int = ...,
+        next_before: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_seq", b"last_seq", "matching", b"matching", "runs", b"runs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_seq", b"last_seq", "matching", b"matching", "next_before", b"next_before", "runs", b"runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -565,19 +638,23 @@ class WatchRunsRequest(_message.Message):
 
     SINCE_SEQ_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
     since_seq: _builtins.int
     """replay story events after this one; 0: from now on"""
     run_id: _builtins.str
     """empty: all runs"""
+    batches: _builtins.bool
+    """updates that wait together may come in one message"""
     def __init__(
         self,
         *,
         since_seq: _builtins.int = ...,
         run_id: _builtins.str = ...,
+        batches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id", "since_seq", b"since_seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "run_id", b"run_id", "since_seq", b"since_seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -589,21 +666,27 @@ class RunUpdate(_message.Message):
 
     RUN_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def run(self) -> Global___Run: ...
     @_builtins.property
     def event(self) -> Global___StoryEvent:
         """Absent when only the headline moved. Of kind `deleted` and without a number when the run was deleted just now."""
 
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunUpdate]:
+        """with `batches`: what came right after it"""
+
     def __init__(
         self,
         *,
         run: Global___Run | None = ...,
         event: Global___StoryEvent | None = ...,
+        more: _abc.Iterable[Global___RunUpdate] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "more", b"more", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -44,6 +44,11 @@ class TrainerServiceStub:
                 request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.CancelRunRequest.SerializeToString,
                 response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.Run.FromString,
                 _registered_method=True)
+        self.CancelRuns = channel.unary_unary(
+                '/gymgui.trainer.TrainerService/CancelRuns',
+                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.CancelRunsRequest.SerializeToString,
+                response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.CancelRunsResponse.FromString,
+                _registered_method=True)
         self.PauseRun = channel.unary_unary(
                 '/gymgui.trainer.TrainerService/PauseRun',
                 request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.PauseRunRequest.SerializeToString,
@@ -203,6 +208,13 @@ class TrainerServiceServicer:
 
     def CancelRun(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelRuns(self, request, context):
+        """Those that have no process end at once, all together; the others as with CancelRun.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -402,6 +414,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.CancelRun,
                     request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.CancelRunRequest.FromString,
                     response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.Run.SerializeToString,
+            ),
+            'CancelRuns': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelRuns,
+                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.CancelRunsRequest.FromString,
+                    response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.CancelRunsResponse.SerializeToString,
             ),
             'PauseRun': grpc.unary_unary_rpc_method_handler(
                     servicer.PauseRun,
@@ -603,6 +620,33 @@ class TrainerService:
             '/gymgui.trainer.TrainerService/CancelRun',
             mosaic__wire_dot_proto_dot_trainer__pb2.CancelRunRequest.SerializeToString,
             mosaic__wire_dot_proto_dot_trainer__pb2.Run.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelRuns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gymgui.trainer.TrainerService/CancelRuns',
+            mosaic__wire_dot_proto_dot_trainer__pb2.CancelRunsRequest.SerializeToString,
+            mosaic__wire_dot_proto_dot_trainer__pb2.CancelRunsResponse.FromString,
             options,
             channel_credentials,
             insecure,

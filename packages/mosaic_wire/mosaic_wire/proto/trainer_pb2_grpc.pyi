@@ -43,6 +43,8 @@ class TrainerServiceStub:
     SubmitRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.SubmitRunRequest, _trainer_pb2.SubmitRunResponse]
     """---- runs"""
     CancelRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.CancelRunRequest, _trainer_pb2.Run]
+    CancelRuns: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.CancelRunsRequest, _trainer_pb2.CancelRunsResponse]
+    """Those that have no process end at once, all together; the others as with CancelRun."""
     PauseRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.PauseRunRequest, _trainer_pb2.Run]
     ResumeRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ResumeRunRequest, _trainer_pb2.Run]
     """A paused run goes on; a released one is queued again; a finished one becomes the parent of a new run."""
@@ -88,6 +90,8 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
     SubmitRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.SubmitRunRequest, _trainer_pb2.SubmitRunResponse]  # type: ignore[assignment]
     """---- runs"""
     CancelRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.CancelRunRequest, _trainer_pb2.Run]  # type: ignore[assignment]
+    CancelRuns: _aio.UnaryUnaryMultiCallable[_trainer_pb2.CancelRunsRequest, _trainer_pb2.CancelRunsResponse]  # type: ignore[assignment]
+    """Those that have no process end at once, all together; the others as with CancelRun."""
     PauseRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.PauseRunRequest, _trainer_pb2.Run]  # type: ignore[assignment]
     ResumeRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ResumeRunRequest, _trainer_pb2.Run]  # type: ignore[assignment]
     """A paused run goes on; a released one is queued again; a finished one becomes the parent of a new run."""
@@ -142,6 +146,14 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.CancelRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_trainer_pb2.Run, _abc.Awaitable[_trainer_pb2.Run]]: ...
+
+    @_abc_1.abstractmethod
+    def CancelRuns(
+        self,
+        request: _trainer_pb2.CancelRunsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_trainer_pb2.CancelRunsResponse, _abc.Awaitable[_trainer_pb2.CancelRunsResponse]]:
+        """Those that have no process end at once, all together; the others as with CancelRun."""
 
     @_abc_1.abstractmethod
     def PauseRun(

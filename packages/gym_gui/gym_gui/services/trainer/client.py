@@ -24,6 +24,7 @@ import contextlib
 import ipaddress
 import json
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -55,10 +56,11 @@ WITHOUT_TRAINING = ("policy_eval", "interactive")
 """Modes of runs that play a policy or a game"""
 _SUBMISSION_S = 30.0
 """The worker checks a config before it is queued; the first time its process has to start"""
+_MANY_S = 60.0
 _MIN_SUFFIX = 4
 """Ids of one day begin alike, so people also abbreviate from the end; fewer characters would hit by chance."""
 _CHANNEL_OPTIONS = [
-    ("grpc.max_receive_message_length", 1 << 30),  # a listing of every run is one message
+    ("grpc.max_receive_message_length", 1 << 30),
     ("grpc.max_send_message_length", 1 << 30),
     ("grpc.enable_http_proxy", 0),  # http_proxy in the environment must not see our token
     ("grpc.initial_reconnect_backoff_ms", 200),
@@ -73,10 +75,15 @@ class RpcStream(Iterator[T]):
         self._call = call
         self._to_error = to_error
         self._cancelled = False
+        self._waiting: deque[T] = deque()
 
     def __next__(self) -> T:
+        if self._waiting:
+            return self._waiting.popleft()
         try:
-            return cast(T, next(self._call))
+            message = next(self._call)
+            self._waiting.extend(getattr(message, "more", ()))  # updates that came together
+            return cast(T, message)
         except grpc.RpcError as error:
             if self._cancelled:
                 raise StopIteration from None
@@ -201,7 +208,7 @@ class TrainerClient:
         run_id_prefix: str = "",
         submitted_by: str = "",
     ) -> pb.ListRunsResponse:
-        """Runs, newest first; `matching` counts them before the limit (0: all)."""
+        """Runs, newest first; `matching` counts them before the limit (0: all). Many are asked for page by page."""
         request = pb.ListRunsRequest(
             statuses=list_of(statuses),
             outcomes=list_of(outcomes),
@@ -212,11 +219,18 @@ class TrainerClient:
             run_id_prefix=run_id_prefix,
             submitted_by=submitted_by,
         )
-        return self._call(self._stub.ListRuns, request)
+        answer = self._call(self._stub.ListRuns, request)
+        while answer.next_before and not 0 < limit <= len(answer.runs):
+            request.before_number, request.limit = answer.next_before, max(0, limit - len(answer.runs))
+            page = self._call(self._stub.ListRuns, request)
+            answer.runs.extend(page.runs)
+            answer.next_before = page.next_before
+        return answer
 
     def watch(self, *, run_id: str = "", since_seq: int = 0) -> RpcStream[pb.RunUpdate]:
         """Changes of one run or of all, beginning after the story event `since_seq` (0: from now on)."""
-        return self._stream(self._stub.WatchRuns, pb.WatchRunsRequest(run_id=run_id, since_seq=since_seq))
+        request = pb.WatchRunsRequest(run_id=run_id, since_seq=since_seq, batches=True)
+        return self._stream(self._stub.WatchRuns, request)
 
     def story(self, run_id: str, *, since_seq: int = 0) -> Iterable[pb.StoryEvent]:
         """What happened to a run, in order."""
@@ -280,6 +294,11 @@ class TrainerClient:
     def cancel(self, run_id: str, *, reason: str = "") -> pb.Run:
         """Ask for the end of a run; it is TERM when its whole process tree is gone."""
         return self._call(self._stub.CancelRun, pb.CancelRunRequest(run_id=run_id, reason=reason))
+
+    def cancel_many(self, run_ids: Sequence[str], *, reason: str = "") -> Mapping[str, str]:
+        """The same for many: queued ones end together, at once. Return by run why it cannot be cancelled."""
+        request = pb.CancelRunsRequest(run_ids=run_ids, reason=reason)
+        return self._call(self._stub.CancelRuns, request, timeout_s=max(_MANY_S, self.timeout_s)).refused
 
     def pause(self, run_id: str, *, release: bool = False) -> pb.Run:
         """Hold a run; with `release` it is checkpointed and gives its CPUs and GPUs back."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -431,10 +431,7 @@ class TrainerDispatcher:
         size = await asyncio.to_thread(size_of_run, self._home, record.run_id)
         with suppress(RunNotFound):  # deleted the moment it was over
             record = await self._journal.record(record.run_id, "", size_bytes=size, metrics=values or record.metrics)
-        problem = await self._hooks.tell(record)
-        if problem:
-            with suppress(RunNotFound):
-                await self._journal.record(record.run_id, "hook_failed", reason=problem)
+        await self._tell_hooks([record])
 
     def plan_headline_flush(self) -> None:
         """Write headline figures soon, and only once for many heartbeats."""
@@ -451,14 +448,18 @@ class TrainerDispatcher:
 
     async def cancel(self, run_id: str, reason: str = "") -> RunRecord:
         """Bring a run to its end that is not over yet."""
+        if not await self.cancel_waiting([run_id], reason):
+            return await self._journal.read(self._journal.registry.get, run_id)
         if (supervisor := await self.supervisor_of(run_id)) is not None:
             return await supervisor.cancel(reason)
         return await self.cancel_queued(run_id, reason)
 
     async def _cancel_what_it_asked_for(self, submitter: str) -> None:
         """Nobody is left to hear of the runs that a worker asked for once its own run is over."""
-        for record in await self._journal.read(self._journal.registry.unfinished_of, submitter):
-            await self.cancel(record.run_id, f"cancelled with run {submitter}, which asked for it")
+        records = await self._journal.read(self._journal.registry.unfinished_of, submitter)
+        reason = f"cancelled with run {submitter}, which asked for it"
+        for run_id in await self.cancel_waiting([record.run_id for record in records], reason):
+            await self.cancel(run_id, reason)
 
     async def _cancel_orphans(self) -> None:
         """What a daemon that died at the end of a sweep did not get round to."""
@@ -466,6 +467,36 @@ class TrainerDispatcher:
         alive = {record.run_id for record in records}
         for submitter in {record.submitted_by for record in records} - alive - {""}:
             await self._cancel_what_it_asked_for(submitter)
+
+    async def cancel_waiting(self, run_ids: Sequence[str], reason: str) -> list[str]:
+        """Cancel those of these runs that are queued and never had a process, all together; return the others."""
+        queued = [record for run_id in run_ids if (record := self.queue.get(run_id)) is not None]
+        fresh = {each.run_id: each for each in queued if each.attempt == 1 and each.run_id not in self._prepared}
+        if not fresh:
+            return list(run_ids)
+        for run_id in fresh:  # before anything else happens: none of them may be started now
+            self.queue.remove(run_id)
+        try:
+            changes = await asyncio.to_thread(self._changes_of_cancelled, fresh, reason)
+            ended = await self._journal.cancel_many(list(fresh), reason or CANCELLED_ON_REQUEST, changes)
+        except BaseException:
+            for record in fresh.values():
+                self.queue.add(record)
+            raise
+        finally:
+            self._wake.set()
+        self._spawn(self._tell_hooks(ended), "hooks")
+        return [run_id for run_id in run_ids if run_id not in fresh]
+
+    def _changes_of_cancelled(self, run_ids: Iterable[str], reason: str) -> dict[str, dict[str, Any]]:
+        asked = {"cancel_requested": True, "cancel_reason": reason}
+        return {run_id: {**asked, "size_bytes": size_of_run(self._home, run_id)} for run_id in run_ids}
+
+    async def _tell_hooks(self, ended: Sequence[RunRecord]) -> None:
+        for record in ended:
+            if problem := await self._hooks.tell(record):
+                with suppress(RunNotFound):
+                    await self._journal.record(record.run_id, "hook_failed", reason=problem)
 
     async def cancel_queued(self, run_id: str, reason: str = "") -> RunRecord:
         """Cancel a run that has no process (queued, released, or waiting for its retry)."""

@@ -93,18 +93,29 @@ class Watcher:
         """Whether it is to hear of this run."""
         return self.run_id in ("", run_id) and self.submitted_by in ("", submitted_by)
 
-    def offer(self, record: RunRecord, event: StoryEvent | None) -> None:
-        if not self.wants(record.run_id, record.submitted_by):
-            return
-        if event is None:
+    def offer(self, record: RunRecord) -> None:
+        """Figures have changed."""
+        if self.wants(record.run_id, record.submitted_by):
             self._figures[record.run_id] = record
-        elif len(self._events) < _WATCHER_BACKLOG:
-            for older in (self._figures, self._round):  # than what comes with the event
+            self._news.set()
+
+    def offer_events(self, news: Sequence[tuple[RunRecord, StoryEvent]]) -> None:
+        if self.run_id or self.submitted_by:
+            news = [(record, event) for record, event in news if self.wants(record.run_id, record.submitted_by)]
+        if not news:
+            return
+        for older in (self._figures, self._round) if self._figures or self._round else ():
+            for record, _ in news:  # newer than what was to be told
                 older.pop(record.run_id, None)
-            self._events.append((record, event))
+        if len(self._events) < _WATCHER_BACKLOG:
+            self._events.extend(news)
         else:
             self.overflowed = True
         self._news.set()
+
+    def waiting(self, most: int) -> list[tuple[RunRecord, StoryEvent]]:
+        """Take events that are there already, without waiting."""
+        return [self._events.popleft() for _ in range(min(most, len(self._events)))]
 
     async def get(self) -> tuple[RunRecord, StoryEvent | None]:
         """The next event, or a record with newer figures."""
@@ -194,15 +205,9 @@ class Journal:
         return await self._persist(call, run_id, insist)
 
     async def record(
-        self,
-        run_id: str,
-        kind: str,
-        *,
-        reason: str = "",
-        payload: Mapping[str, Any] | None = None,
-        insist: bool = True,
-        **changes: Any,
-    ) -> RunRecord:
+        self, run_id: str, kind: str, *, reason: str = "", payload: Mapping[str, Any] | None = None,
+        insist: bool = True, **changes: Any,
+    ) -> RunRecord:  # fmt: skip
         """Note a fact or change columns without a change of status; `insist` as in `apply`."""
         call = partial(self._registry.record, run_id, kind, reason=reason, payload=payload, **changes)
         return await self._persist(call, run_id, insist)
@@ -248,13 +253,30 @@ class Journal:
         events = self._registry.events_since(before, run_id=run_id) if record.event_seq > before else []
         return record, events
 
+    async def cancel_many(self, run_ids: Sequence[str], reason: str, changes: Mapping[str, Any]) -> list[RunRecord]:
+        """Cancel runs without a process in one transaction; each watcher is told once."""
+        news = await self.read(self._cancel_many, run_ids, reason, changes)
+        for record, event in news:
+            self._log(record, [event])
+        for watcher in self._watchers:
+            watcher.offer_events(news)
+        return [record for record, _ in news]
+
+    def _cancel_many(
+        self, run_ids: Sequence[str], reason: str, changes: Mapping[str, Any]
+    ) -> list[tuple[RunRecord, StoryEvent]]:
+        before = self._registry.last_seq()
+        records = self._registry.cancel_many(run_ids, reason=reason, changes=changes)
+        events = {event.seq: event for event in self._registry.events_since(before, limit=-1)}
+        return [(record, events[record.event_seq]) for record in records]
+
     def publish(self, record: RunRecord, events: list[StoryEvent]) -> None:
         """Tell every watcher; a change without a story event goes out as a bare record."""
         for watcher in self._watchers:
-            for event in events:
-                watcher.offer(record, event)
-            if not events:
-                watcher.offer(record, None)
+            if events:
+                watcher.offer_events([(record, event) for event in events])
+            else:
+                watcher.offer(record)
 
     def tell_deleted(self, record: RunRecord) -> None:
         """The story of a deleted run is gone with it, so its last event has no number: whoever watches now hears it."""

@@ -19,14 +19,8 @@ from pathlib import Path
 from mosaic_wire import env as variables
 from mosaic_wire.paths import Home
 
-from gym_gui.services.trainer.process_tree import (
-    ProcessIdentity,
-    read_home,
-    read_mark,
-    read_process_table,
-    signal_everyone,
-    tree_of,
-)
+from gym_gui.services.trainer import process_tree
+from gym_gui.services.trainer.process_tree import ProcessIdentity, read_home, read_mark
 from gym_gui.services.trainer.worker_logs import tail_text
 
 INSTALL_MISSING = "install_missing"
@@ -86,17 +80,19 @@ async def end_leftovers(home: Home) -> None:
 
 
 def _leftover_marks(home: Home) -> set[str]:
-    marked = {pid: mark for pid in read_process_table() if (mark := read_mark(pid) or "").endswith(_MARK_END)}
+    marked = {
+        pid: mark for pid in process_tree.read_process_table() if (mark := read_mark(pid) or "").endswith(_MARK_END)
+    }
     theirs = {pid: read_home(pid) for pid in marked}
     return {mark for pid, mark in marked.items() if (root := theirs[pid]) and Home(root).identity == home.identity}
 
 
 async def _end_tree(identity: ProcessIdentity | None, mark: str) -> None:
     """Ask every process of an installer to end, and kill what is left after the grace time."""
-    look = partial(tree_of, identity, mark)
+    look = partial(process_tree.tree_of, identity, mark)
     for number, patience_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _KILL_S)):
         deadline = time.monotonic() + patience_s
-        await asyncio.to_thread(signal_everyone, look, number)
+        await asyncio.to_thread(process_tree.signal_everyone, look, number)
         while await asyncio.to_thread(look):
             if time.monotonic() > deadline:
                 break

@@ -205,11 +205,13 @@ class RunQuery:
     run_id_prefix: str = ""
     submitted_by: str = ""
     """asked for by the worker of this run"""
+    before_number: int = 0
+    """submitted before this one; 0: from the newest on"""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPage:
-    """Runs, newest first; `matching` counts before the limit, watching on from `last_seq` leaves no gap."""
+    """Runs, newest first. `matching`, of a first page, counts before the limit; `last_seq`: watch on from there."""
 
     runs: tuple[RunRecord, ...]
     matching: int

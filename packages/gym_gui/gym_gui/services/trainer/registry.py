@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from sqlite3 import Connection
 from types import TracebackType
 from typing import Any
 
@@ -129,7 +130,8 @@ class RunRegistry:
         limit = query.limit if query.limit > 0 else -1
         with self._database.read() as connection:
             runs = sql.select_runs(connection, f"{where} ORDER BY number DESC LIMIT ?", (*values, limit))
-            matching = len(runs) if len(runs) != limit else sql.count_runs(connection, where, values)
+            is_counted = len(runs) != limit or query.before_number
+            matching = len(runs) if is_counted else sql.count_runs(connection, where, values)
             return RunPage(tuple(runs), matching, sql.newest_seq(connection))
 
     def unfinished(self) -> Runs:
@@ -166,16 +168,30 @@ class RunRegistry:
         """
         check_changes(changes)
         with self._database.write() as connection:
-            before = sql.read_run(connection, run_id)
-            if expected is not None and before.status is not expected:
-                raise StaleRun(run_id, expected, before.status)
-            following = advance(run_id, before.status, event)
-            now = self._clock()
-            columns = {**_implied(before, event, reason, now), **changes, "status": following}
-            attempt = columns.get("attempt", before.attempt)
-            told = StoryEvent(0, run_id, now, event, before.status, following, reason, dict(payload or {}), attempt)
-            columns["event_seq"] = sql.append_event(connection, told)
-            return sql.update_run(connection, run_id, columns, expected=before.status)
+            return self._apply(connection, run_id, event, expected, reason, payload or {}, changes)
+
+    def cancel_many(self, run_ids: Sequence[str], *, reason: str, changes: Mapping[str, Mapping[str, Any]]) -> Runs:
+        """Cancel runs that have no process, all or none of them; `changes`: further columns, by run."""
+        with self._database.write() as connection:
+            return [
+                self._apply(connection, run_id, RunEvent.CANCELLED, None, reason, {}, changes.get(run_id, {}))
+                for run_id in run_ids
+            ]
+
+    def _apply(
+        self, connection: Connection, run_id: str, event: RunEvent, expected: RunStatus | None, reason: str,
+        payload: Mapping[str, Any], changes: Mapping[str, Any],
+    ) -> RunRecord:  # fmt: skip
+        before = sql.read_run(connection, run_id)
+        if expected is not None and before.status is not expected:
+            raise StaleRun(run_id, expected, before.status)
+        following = advance(run_id, before.status, event)
+        now = self._clock()
+        columns = {**_implied(before, event, reason, now), **changes, "status": following}
+        attempt = columns.get("attempt", before.attempt)
+        told = StoryEvent(0, run_id, now, event, before.status, following, reason, dict(payload), attempt)
+        columns["event_seq"] = sql.append_event(connection, told)
+        return sql.update_run(connection, run_id, columns, expected=before.status)
 
     def record(
         self, run_id: str, kind: str, *, reason: str = "", payload: Mapping[str, Any] | None = None, **changes: Any

@@ -144,6 +144,8 @@ def conditions_of(query: RunQuery) -> tuple[str, list[Any]]:
         require(f"({found})", *bound)
     if query.submitted_by:
         require("submitted_by = ?", query.submitted_by)
+    if query.before_number:
+        require("number < ?", query.before_number)
     if query.run_id_prefix:
         condition, bounds = _begins_with(query.run_id_prefix)
         require(condition, *bounds)

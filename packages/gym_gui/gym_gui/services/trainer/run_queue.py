@@ -42,6 +42,9 @@ class RunQueue:
         if record.cpus <= 0 and record.gpus == 0:
             self._weightless.add(record.run_id)
 
+    def get(self, run_id: str) -> RunRecord | None:
+        return self._runs.get(run_id)
+
     def remove(self, run_id: str) -> None:
         self._weightless.discard(run_id)
         self._waiting.discard(run_id)

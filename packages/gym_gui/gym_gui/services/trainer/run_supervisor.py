@@ -216,13 +216,9 @@ class RunSupervisor:
         return self.record
 
     async def _record_cancel(self, reason: str, *, insist: bool) -> None:
+        changes: dict[str, Any] = {"cancel_requested": True, "cancel_reason": reason}
         self.record = await self._journal.record(
-            self.record.run_id,
-            "cancel_requested",
-            reason=reason,
-            cancel_requested=True,
-            cancel_reason=reason,
-            insist=insist,
+            self.record.run_id, "cancel_requested", reason=reason, insist=insist, **changes
         )
 
     @property

@@ -57,6 +57,9 @@ _CHUNK_BYTES = 256 * 1024
 _MAX_ARCHIVE_BYTES = 64 * 2**30
 _MAX_FILTER_NAME = 100
 _CURVE_POINTS = 2_000
+_PAGE_RUNS, _PAGE_BYTES = 250, 4 << 20
+"""What one answer of ListRuns holds at most: other calls are served between two pages"""
+_BATCH, _MOST_SENT = 250, 16
 _LAST_STEP = 2**62
 
 STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
@@ -125,6 +128,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         self._trainer, self._ledger, self._request_shutdown = trainer, ledger, request_shutdown
         self._started = time.monotonic()
         self.addresses: tuple[str, ...] = ()
+        self._sent: dict[tuple[tuple[int, str], ...], pb.RunUpdate] = {}
 
     # ------------------------------------------------------------------ runs
 
@@ -139,6 +143,11 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
     async def CancelRun(self, request: pb.CancelRunRequest, context: Any) -> pb.Run:
         run_id, _ = await self._permitted(request.run_id, context)
         return self._run(await self._trainer.cancel(run_id, request.reason))
+
+    @_translated
+    async def CancelRuns(self, request: pb.CancelRunsRequest, _context: Any) -> pb.CancelRunsResponse:
+        run_ids = [check_run_id(run_id) for run_id in request.run_ids]
+        return pb.CancelRunsResponse(refused=await self._trainer.cancel_many(run_ids, request.reason))
 
     @_translated
     async def PauseRun(self, request: pb.PauseRunRequest, _context: Any) -> pb.Run:
@@ -175,21 +184,31 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
     @_translated
     async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
         submitter = await self._submitter(context)
+        limit = min(request.limit if request.limit > 0 else _PAGE_RUNS, _PAGE_RUNS)
         query = RunQuery(
             statuses=tuple(request.statuses),
             outcomes=tuple(request.outcomes),
             tags=tuple(request.tags),
             text=request.text,
             include_archived=request.include_archived,
-            limit=request.limit,
+            limit=limit,
             run_id_prefix=request.run_id_prefix,
             submitted_by=submitter.run_id if submitter is not None else request.submitted_by,
+            before_number=request.before_number,
         )
         page = await self._trainer.journal.read(self._trainer.journal.registry.list, query)
         await self._trainer.learn_of_workers({record.worker_type for record in page.runs})
-        return pb.ListRunsResponse(
-            runs=[self._run(record) for record in page.runs], matching=page.matching, last_seq=page.last_seq
-        )
+        answer = pb.ListRunsResponse(matching=page.matching, last_seq=page.last_seq)
+        left = _PAGE_BYTES
+        for record in page.runs:
+            run = self._run(record)
+            answer.runs.append(run)
+            if (left := left - run.ByteSize()) < 0:
+                break
+        is_all = len(answer.runs) == len(page.runs) and (len(page.runs) < limit or request.limit == limit)
+        if not is_all:
+            answer.next_before = answer.runs[-1].number
+        return answer
 
     @_translated
     async def WatchRuns(self, request: pb.WatchRunsRequest, context: Any) -> AsyncIterator[pb.RunUpdate]:
@@ -217,11 +236,25 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
                 current, live = await watcher.get()
                 if live is None:
                     yield pb.RunUpdate(run=self._run(current))
-                elif live.seq > seen or live.kind == DELETED:
-                    yield pb.RunUpdate(run=self._run(current), event=_story_event(live))
+                    continue
+                news = [(current, live), *(watcher.waiting(_BATCH - 1) if request.batches else ())]
+                news = [(record, event) for record, event in news if event.seq > seen or event.kind == DELETED]
+                if news:
+                    yield self._updates(news)
             raise NotPossibleNow("this client fell too far behind; list the runs again and watch from there")
         finally:
             journal.unwatch(watcher)
+
+    def _updates(self, news: Sequence[tuple[RunRecord, StoryEvent]]) -> pb.RunUpdate:
+        """One message for news that wait together; many watchers get the same ones, so it is made once."""
+        key = tuple((event.seq, event.run_id) for _, event in news)
+        if (known := self._sent.get(key)) is None:
+            first, *more = (pb.RunUpdate(run=self._run(record), event=_story_event(event)) for record, event in news)
+            first.more.extend(more)
+            known = self._sent[key] = first
+            while len(self._sent) > _MOST_SENT:
+                del self._sent[next(iter(self._sent))]
+        return known
 
     async def _replay(self, since_seq: int, run_id: str) -> AsyncIterator[tuple[StoryEvent, RunRecord]]:
         registry, read = self._trainer.journal.registry, self._trainer.journal.read

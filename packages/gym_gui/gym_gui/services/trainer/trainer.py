@@ -231,6 +231,17 @@ class Trainer:
             raise NotPossibleNow(f"run {run_id} is over already: {record.outcome}")
         return await self.dispatcher.cancel(run_id, reason)
 
+    async def cancel_many(self, run_ids: Iterable[str], reason: str = "") -> dict[str, str]:
+        """Bring runs to their end; return by run why it cannot be."""
+        _checked_text("reason", reason, _MAX_REASON_CHARACTERS)
+        refused: dict[str, str] = {}
+        for run_id in await self.dispatcher.cancel_waiting(list(dict.fromkeys(run_ids)), reason):
+            try:
+                await self.cancel(run_id, reason)
+            except (RunNotFound, NotPossibleNow) as error:
+                refused[run_id] = str(error)
+        return refused
+
     async def pause(self, run_id: str, *, release: bool) -> RunRecord:
         supervisor = await self.dispatcher.supervisor_of(run_id)
         if supervisor is None:
