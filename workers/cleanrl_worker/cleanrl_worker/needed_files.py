@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanrl_worker.errors import BadInput
-from cleanrl_worker.modes.checkpoints import find_checkpoint
+from cleanrl_worker.modes.checkpoints import damage_of, find_checkpoint
 
 
 def file_problems(
@@ -43,6 +43,8 @@ def _problem(name: str, value: Any, from_anywhere: bool) -> str:
         except BadInput as error:
             return f"cannot be used: {error}"
         assert found is not None
+        if found.weights_only and (damage := damage_of(found.path)):
+            return f"cannot be used: {found.path}: {damage}"
         is_path = found.path.exists() and path.exists()
     elif not path.is_file():
         return f"names no file: there is no {path.absolute()}"

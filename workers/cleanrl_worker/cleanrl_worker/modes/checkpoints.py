@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -111,7 +112,32 @@ def checkpoint_problems(
         return [Problem(PATH, f"is missing; {required_by} needs {needs}")] if required_by else []
     if extras.get("policy_statistics") not in (None, "none"):
         return [Problem("extras.policy_statistics", f"expected 'none', got {extras['policy_statistics']!r:.80}")]
-    return [] if source.weights_only else _state_problems(source.path, algo, env_id)
+    if not source.weights_only:
+        return _state_problems(source.path, algo, env_id)
+    damage = damage_of(source.path)
+    return [Problem(PATH, f"cannot be used: {source.path}: {damage}")] if damage else []
+
+
+def damage_of(path: Path) -> str:
+    """Say why a file cannot be what torch saved, without torch; empty: nothing of that is seen from outside."""
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(4)
+        if start.startswith(b"\x80"):  # a pickle, as torch saved before 1.6
+            return ""
+        if start != b"PK\3\4":
+            return "it cannot be read as a torch file: " + ("it holds something else" if start else "it is empty")
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            is_packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
+            if is_packed or not any(entry.filename.endswith("/data.pkl") for entry in entries):
+                return "it cannot be read as a torch file: it is a zip archive of something else"
+            damaged = archive.testzip()
+    except OSError as error:
+        return f"it cannot be read: {error.strerror or error}"
+    except (zipfile.BadZipFile, RuntimeError, ValueError, struct.error):
+        return "it cannot be read as a torch file: it is cut short or damaged"
+    return f"it is damaged: the checksum of its part {damaged!r} is wrong" if damaged else ""
 
 
 def lacks_statistics(source: CheckpointSource | None, algo: str, declared: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from mosaic_wire.manifest import sha256_of_file
 from safetensors.numpy import load_file
 
 from cleanrl_worker.errors import BadInput
+from cleanrl_worker.modes.checkpoints import damage_of
 from cleanrl_worker.training.weights_reader import EXIT_REFUSED, PREFIX
 
 SUFFIX = ".cleanrl_model"
@@ -80,6 +81,8 @@ def read_foreign_model(path: Path) -> ForeignModel:
         raise BadInput(f"the model {path} cannot be read: {error.strerror or error}") from error
     if size > _MOST_BYTES:
         raise BadInput(f"the model {path} has {size >> 30} GiB, more than {_MOST_BYTES >> 30}")
+    if damage := damage_of(path):
+        raise BadInput(f"the model {path} is refused: {damage}")
     with tempfile.TemporaryDirectory(prefix="mosaic-weights-") as folder:
         destination = Path(folder) / "weights.safetensors"
         argv = [sys.executable, "-I", "-m", "cleanrl_worker.training.weights_reader", str(path.absolute())]

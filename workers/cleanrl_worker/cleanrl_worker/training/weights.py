@@ -36,6 +36,12 @@ def load_weights(network: nn.Module, weights: Mapping[str, np.ndarray], *, what:
     if wrong:
         more = f" and {len(wrong) - _MOST_TOLD} more" if len(wrong) > _MOST_TOLD else ""
         raise BadInput(f"{what} does not fit this algorithm and environment: {'; '.join(wrong[:_MOST_TOLD])}{more}")
+    odd = [name for name in expected if not np.isfinite(found[name]).all()]
+    if odd:
+        raise BadInput(
+            f"{what} cannot be used: {len(odd)} of its {len(expected)} arrays ({', '.join(odd[:_MOST_TOLD])}) hold NaN "
+            f"or infinite numbers; its file is damaged, or its training diverged"
+        )
     with torch.no_grad():  # in place: the parameters are views of one block
         for name, tensor in network.state_dict().items():
             tensor.copy_(torch.from_numpy(np.ascontiguousarray(found[name])))

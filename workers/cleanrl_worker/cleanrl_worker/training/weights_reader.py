@@ -114,7 +114,7 @@ def _reason(error: Exception) -> str:
     if "nsupported" in text or "eights only" in text:
         return "it holds more than plain weights; only plain weights are read"
     first = text.strip().splitlines()[0][:200] if text.strip() else type(error).__name__
-    return f"it cannot be read as a torch file: {first}"
+    return f"it cannot be read as a torch file: {first if ' ' in first else 'it is damaged'}"
 
 
 if __name__ == "__main__":
