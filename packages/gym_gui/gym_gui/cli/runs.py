@@ -61,6 +61,8 @@ def runs_command(
     """List runs, the newest first."""
     selection = Selection.take(options)
     status_words(selection.states)  # a mistake is told before anything else
+    if options["save_filter"] and not selection.narrows:
+        raise click.UsageError("a filter needs conditions: --algo, --env, --tag, --text, --status or --outcome")
     with cli.client() as client:
         if delete_filter:
             check_filter(delete_filter, client.filters())

@@ -107,21 +107,25 @@ def select_runs(client: TrainerClient, selection: Selection, *, with_failed: boo
     if (named := _named(client, selection, selection.has_conditions)) is not None:
         return named
     from gym_gui.services.analytics.configurations import kind_of
+    from gym_gui.services.analytics.lineage import members
 
     conditions = conditions_of(client, selection)
     with_trials = selection.with_trials or any(tag.startswith(("sweep:", "trial:")) for tag in conditions["tags"])
     with_failed = with_failed or bool(conditions["outcomes"] or conditions["statuses"])
-    kept, others = [], Counter[str]()
-    for run in list_runs(client, conditions)[0]:
+    kept, others = [], dict[str, str]()
+    listed, _ = list_runs(client, conditions)
+    for run in listed:
         kind = kind_of(run)
         if not kind and not with_failed and run.outcome in ("failed", "cancelled"):
             kind = f"{run.outcome} run"
         if kind and not (kind == "trial" and with_trials):
-            others[kind] += 1
+            others[run.run_id] = kind
         else:
             kept.append(run)
-    if others:
-        counted = ", ".join(formats.plural(number, kind) for kind, number in others.items())
+    by_id = {run.run_id: run for run in listed}
+    parts = {part for run in kept for part in members(run, by_id)}  # of a curve that is shown
+    if counts := Counter(kind for run_id, kind in others.items() if run_id not in parts):
+        counted = ", ".join(formats.plural(number, kind) for kind, number in counts.items())
         say(f"left out: {counted} (name them, or --with-trials, --outcome failed …, to see them)")
     return _found(kept[: selection.limit][::-1])
 
@@ -136,7 +140,10 @@ def select_to_change(
     """
     found = _named(client, selection, selection.narrows)
     if found is None:
-        matching, _ = list_runs(client, conditions_of(client, selection))
+        conditions = conditions_of(client, selection)
+        if not any(value for key, value in conditions.items() if key != "include_archived"):
+            raise click.UsageError(f"the filter {selection.filter_name!r} has no conditions; it means every run")
+        matching, _ = list_runs(client, conditions)
         found = _found([run for run in matching if fits(run)][: selection.limit])
         if left := sum(not fits(run) for run in matching):
             say(f"left out: {formats.plural(left, 'run')} ({unfit})")

@@ -7,6 +7,7 @@ import contextlib
 import hmac
 import json
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +47,7 @@ from gym_gui.services.trainer.launch import NOT_TRAINING, RESUME_TRAINING, with_
 from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.metrics.store import MEAN_RETURN, SPS_TAG
 from gym_gui.services.trainer.preparing import INSTALL_MISSING
-from gym_gui.services.trainer.records import Headline, NewRun, Parent, RunRecord, plausible_step
+from gym_gui.services.trainer.records import Headline, NewRun, Parent, RunQuery, RunRecord, plausible_step
 from gym_gui.services.trainer.run_files import delete_run_files, size_of_run
 from gym_gui.services.trainer.run_supervisor import RunSupervisor
 from gym_gui.services.trainer.secrets import SecretStore, split_secrets
@@ -63,6 +64,7 @@ from gym_gui.wording.run_view import STATE_WORDS
 
 logger = logging.getLogger(__name__)
 
+_PART_OF_ID = re.compile("[0-9A-HJKMNP-TV-Z]{4,26}")
 _MAX_KEY_CHARACTERS = 256
 _MAX_REASON_CHARACTERS = 500
 _FIGURES = (MEAN_RETURN, SPS_TAG)
@@ -113,6 +115,7 @@ class Trainer:
                     check_is_own(submitter.run_id, known)
                 return known, True, ()
         config, notes = await self._checks.accept(config_json)
+        await self._check_handles([("run_name", config.run_name), *(("tags", tag) for tag in config.tags)])
         if submitter is None:
             return *await self._accept(config, key, await self._parent_of(config)), notes
         return *await self._accept_child(config, key, submitter), notes
@@ -345,6 +348,29 @@ class Trainer:
             raise NotPossibleNow(f"checkpoint {wanted!r} of run {record.run_id} is damaged: {problem}")
         return entry
 
+    async def _check_handles(self, texts: Iterable[tuple[str, str | None]]) -> None:
+        """Refuse names and tags that mean something else where a run is named."""
+        problems = [
+            Problem(path, problem)
+            for path, text in texts
+            if text is not None and (problem := await self._handle_problem(text))
+        ]
+        if problems:
+            raise InvalidConfig(problems)
+
+    async def _handle_problem(self, text: str) -> str:
+        word = text.strip().upper()
+        if not word:
+            return f"needs at least one visible character, got {text!r}"
+        if word in ("LAST", "@"):
+            return f"cannot be {text!r}: that means the last run you started"
+        if _PART_OF_ID.fullmatch(word):
+            found = await self.journal.read(self.journal.registry.list, RunQuery(text=word, include_archived=True))
+            for run in found.runs:
+                if run.run_id.startswith(word) or run.run_id.endswith(word):
+                    return f"cannot be {text!r}: that means run {run.run_id}, by the beginning or the end of its id"
+        return ""
+
     async def update(
         self,
         run_id: str,
@@ -357,6 +383,7 @@ class Trainer:
     ) -> RunRecord:
         """Change what people say about a run, and its place in the queue; measure a finished one's files again."""
         record = await self.get(run_id)
+        await self._check_handles([("name", name), *(("tag", tag) for tag in add_tags)])
         changes: dict[str, Any] = {}
         if name is not None:
             changes["name"] = _checked_text("name", name, 200, empty=False)
