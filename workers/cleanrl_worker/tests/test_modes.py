@@ -132,7 +132,7 @@ def test_a_model_that_does_not_fit_is_bad_input_with_the_reason(tmp_path):
 
 def test_a_resumed_run_goes_on_in_weights_and_biases(tmp_path, capsys):
     model = tmp_path / "m.cleanrl_model"
-    model.write_bytes(b"x")
+    model.write_bytes(b"\x80")  # a pickle
     words = ["--algo", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "600", "--dry-run", "--emit-summary"]
     extras = {"mode": "resume_training", "checkpoint_path": str(model)}
     assert cli.main([*words, "--extras", json.dumps(extras)]) == 0

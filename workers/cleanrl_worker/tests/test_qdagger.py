@@ -462,7 +462,7 @@ def test_a_missing_teacher_is_found_in_the_dry_run(home, teacher):
 @pytest.mark.parametrize("field", ["teacher_checkpoint", "teacher_trajectories"])
 def test_a_path_that_depends_on_the_folder_is_refused_where_training_starts_elsewhere(tmp_path, monkeypatch, field):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
+    (tmp_path / "file").write_bytes(b"\x80")  # a pickle
     declared, values = {"NEEDS_FILES": NEEDS_FILES, "REFUSED": REFUSED}, {**asdict(Args()), field: "file"}
     assert list(file_problems(declared, values)) == []
     ((name, sentence),) = file_problems(declared, values, from_anywhere=True)

@@ -50,6 +50,8 @@ def shell_order(
 
 def facts_of(path: Path) -> dict[str, Any]:
     """What a script says about itself in its first lines."""
+    if path.exists() and not path.is_file():  # a pipe would be waited on for ever
+        raise click.UsageError(f"{path} is {'a folder' if path.is_dir() else 'no regular file'}, not a script")
     try:
         return read_script_header(path.read_text(encoding="utf-8", errors="replace"))
     except OSError as error:

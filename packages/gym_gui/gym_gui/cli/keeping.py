@@ -94,10 +94,11 @@ def delete_command(cli: Cli, /, yes: bool, **options: Any) -> int:
             for_good=True,
         )  # fmt: skip
         code, freed = 0, 0
-        for run in found:
+        for number, run in enumerate(found):
             try:
                 freed += client.delete(run.run_id)
             except DaemonUnreachable:
+                say(f"deleted {number} of {formats.plural(len(found), 'run')}; the same command deletes the rest")
                 raise
             except TrainerError as error:
                 say(f"mosaic: cannot delete {short_id(run.run_id)}: {error}")

@@ -134,6 +134,8 @@ def _progress(run: pb.Run) -> str:
         parts.append(f"{formats.count(run.step)}{total} {unit_of(run)}")
     if run.HasField("episodic_return"):
         parts.append(f"return {formats.quantity(run.episodic_return)}")
+    if odd := int(run.metrics.get("returns_not_finite", 0)):
+        parts.append(f"NaN or infinite: {formats.plural(odd, 'return')} of the last hundred")
     if run.HasField("sps"):
         parts.append(f"{formats.count(run.sps)} {unit_of(run)}/s")
     if (remaining := remaining_s(run)) is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ import click
 from gym_gui.cli.context import Cli, json_option, pass_cli, say
 from gym_gui.cli.listing import write_json_object
 from gym_gui.cli.scripts import with_script_found
+from gym_gui.services.trainer.errors import InvalidConfig
+from gym_gui.services.trainer.validation.json_document import read_config_text
 from gym_gui.wording.run_view import run_document, short_id, title_of
 
 
@@ -55,9 +56,6 @@ def _read(file: str) -> dict[str, Any]:
         raise click.UsageError(f"cannot read {file}: {error.strerror}") from error
     where = "standard input" if file == "-" else file
     try:
-        document = json.loads(data)
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise click.UsageError(f"{where} is not valid JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise click.UsageError(f"{where} holds {type(document).__name__}, expected a JSON object (a run config)")
-    return document
+        return read_config_text(data)
+    except InvalidConfig as error:
+        raise click.UsageError(f"{where}: {error.problems[0].message}") from error

@@ -138,7 +138,8 @@ def read_script(path: Path) -> Script:
 
 def _content_of(path: Path) -> bytes:
     if not path.is_file():  # nor a pipe, which would be waited on for ever
-        raise BadInput(f"there is no script {path}")
+        what = "a folder" if path.is_dir() else "no regular file"
+        raise BadInput(f"{path} is {what}, not a script" if path.exists() else f"there is no script {path}")
     try:
         with path.open("rb") as stream:
             content = stream.read(MAX_SCRIPT_BYTES + 1)

@@ -22,7 +22,7 @@ from gym_gui.services.analytics.curves import load_curves
 from gym_gui.services.analytics.statistics import Interval, bootstrap_interval
 from gym_gui.services.run_configs import evaluation_config
 from gym_gui.services.trainer.errors import InvalidConfig, RunNotFound, UnknownWorker
-from gym_gui.wording.run_view import parsed
+from gym_gui.wording.run_view import algo_of, parsed
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
@@ -37,6 +37,8 @@ _LONGEST_MINUTES = 20
 
 Told = Callable[[str], object]
 """Hears how far a measurement is, in one line"""
+_NO_ENVIRONMENT = ("custom", "none")
+"""What stands for the environment of a script that names none"""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ def baselines_for(
     found: dict[str, Baseline | None] = {}
     for run in runs:
         if run.env_id and (key := environment_of(run)) not in found:
+            if run.env_id in _NO_ENVIRONMENT and algo_of(run) != run.algo:
+                found[key] = None
+                if measure:
+                    told(f"no baseline: {algo_of(run)} was run without naming its environment (mosaic train FILE ENV)")
+                continue
             algo = run.algo if run.worker_type == _WORKER else ""
             kwargs = environment_kwargs_of(run)
             found[key] = baseline_of(client, run.env_id, measure=measure, kwargs=kwargs, algo=algo, told=told)

@@ -17,7 +17,13 @@ from gym_gui.services.analytics.curves import RETURN_TAGS, Curve, Floats, load_c
 from gym_gui.services.analytics.figure import continued_note, groups_of
 from gym_gui.services.analytics.labels import configuration_labels, differing_parameters, how_many, parameter_value
 from gym_gui.services.analytics.lineage import joined, members, with_earlier
-from gym_gui.services.analytics.repeated_seeds import is_unfinished, once_per_seed, repeated_note, unfinished_note
+from gym_gui.services.analytics.repeated_seeds import (
+    is_unfinished,
+    named,
+    once_per_seed,
+    repeated_note,
+    unfinished_note,
+)
 from gym_gui.services.analytics.smoothing import Smoothing
 from gym_gui.services.analytics.statistics import (
     Estimate,
@@ -29,6 +35,7 @@ from gym_gui.services.analytics.statistics import (
     mean,
     probability_of_improvement,
 )
+from gym_gui.wording import formats
 from gym_gui.wording.run_view import elapsed_s
 
 if TYPE_CHECKING:
@@ -204,8 +211,15 @@ def compare_curves(
         figures, tuple(judged), tuple(_improvements(judged, figures)), tuple(differing),
         {environment_of(run): known.get(environment_of(run)) for run in shown}, tag or RETURN_TAGS[0],
         tuple(improvements_across({configuration: _finals(own, figures) for configuration, own in groups.items()})),
-        (unfinished_note(shown), continued_note(shown, by_id)),
+        (unfinished_note(shown), continued_note(shown, by_id), _not_finite_note(curves, tag)),
     )  # fmt: skip
+
+
+def _not_finite_note(curves: Mapping[str, Mapping[str, Curve]], tag: str | None) -> str:
+    found = {run_id: own.get(tag) if tag is not None else return_curve(own) for run_id, own in curves.items()}
+    counts = {run_id: curve.not_finite for run_id, curve in found.items() if curve is not None and curve.not_finite}
+    number = formats.plural(sum(counts.values()), "return" if tag is None else "value")
+    return f"NaN or infinite, and left out: {number} of {named(list(counts))}" if counts else ""
 
 
 def _figures(run: pb.Run, earlier: Sequence[pb.Run], curve: Curve | None, baseline: Baseline | None) -> RunFigures:

@@ -60,6 +60,8 @@ class Curve:
     """The time of the run's first point, of whichever curve; None: of this one"""
     episodes: Floats = field(default_factory=_nothing)
     """How many episodes had ended at each point; empty when nobody asked"""
+    not_finite: int = 0
+    """Points left out because they are NaN or infinite"""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -97,7 +99,7 @@ def curve_of(run_id: str, tag: str, steps: ArrayLike, times: ArrayLike, values: 
     if len(step) > 1 and (np.diff(step) < 0).any():
         order = np.argsort(step, kind="stable")
         step, time, value = step[order], time[order], value[order]
-    return Curve(run_id, tag, step, time, value, max(total, len(value)))
+    return Curve(run_id, tag, step, time, value, max(total, len(value)), not_finite=int((~finite).sum()))
 
 
 def points_per_curve(number_of_curves: int) -> int:
@@ -142,7 +144,8 @@ def _after(known: Curve | None, more: Curve, *, is_reset: bool) -> Curve:
         np.concatenate(pair)
         for pair in ((known.steps, more.steps), (known.times, more.times), (known.values, more.values))
     )
-    return curve_of(more.run_id, more.tag, steps, times, values, more.total)
+    joined = curve_of(more.run_id, more.tag, steps, times, values, more.total)
+    return replace(joined, not_finite=known.not_finite + more.not_finite)
 
 
 def _dated(found: Mapping[str, Curve], wanted: Sequence[str], *, episodes: bool) -> dict[str, Curve]:

@@ -44,7 +44,7 @@ def is_unfinished(run: pb.Run) -> bool:
 def unfinished_note(runs: Sequence[pb.Run]) -> str:
     """Say which runs go on; empty for none."""
     going = [run for run in runs if is_unfinished(run)]
-    return f"so far: {formats.plural(len(going), 'run')} not finished ({_named(going)})" if going else ""
+    return f"so far: {formats.plural(len(going), 'run')} not finished ({named(going)})" if going else ""
 
 
 def repeated_note(run_ids: Sequence[str]) -> str:
@@ -52,9 +52,10 @@ def repeated_note(run_ids: Sequence[str]) -> str:
     if not run_ids:
         return ""
     number = formats.plural(len(run_ids), "run")
-    return f"each seed counts once: {number} with a repeated seed left out ({_named(run_ids)})"
+    return f"each seed counts once: {number} with a repeated seed left out ({named(run_ids)})"
 
 
-def _named(runs: Sequence[pb.Run | str]) -> str:
+def named(runs: Sequence[pb.Run | str]) -> str:
+    """The short ids of the first few."""
     ids = [short_id(run if isinstance(run, str) else run.run_id) for run in runs[:_MOST_NAMED]]
     return ", ".join(ids) + (" …" if len(runs) > _MOST_NAMED else "")

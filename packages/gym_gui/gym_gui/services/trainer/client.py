@@ -165,13 +165,16 @@ class TrainerClient:
         wanted = text.strip()
         if is_run_id(wanted.upper()):
             return self.get(wanted.upper())
-        found = {run.run_id: run for run in self._abbreviated(wanted.upper())}
-        if len(found) != 1 and wanted:
+        runs, count = self._abbreviated(wanted.upper())
+        found = {run.run_id: run for run in runs}
+        if count != 1 and wanted:
             # An id wins over a name; the text search is wider than the name, hence the check here.
-            named = self.list(text=wanted, include_archived=True).runs
-            found = {run.run_id: run for run in named if run.name == wanted} or found
-        if len(found) > 1:
-            raise AmbiguousRunId(text, sorted(found, reverse=True))
+            named = [run for run in self.list(text=wanted, include_archived=True).runs if run.name == wanted]
+            continued = {run.parent.run_id for run in named}  # the newest of a lineage, which shares one name
+            if newest := {run.run_id: run for run in named if run.run_id not in continued}:
+                found, count = newest, len(newest)
+        if count > 1:
+            raise AmbiguousRunId(text, sorted(found, reverse=True), count)
         if not found:
             raise RunNotFound(text)
         return next(iter(found.values()))
@@ -186,15 +189,17 @@ class TrainerClient:
                 break
         raise RunNotFound(word)
 
-    def _abbreviated(self, wanted: str) -> Iterator[pb.Run]:
+    def _abbreviated(self, wanted: str) -> tuple[list[pb.Run], int]:
+        """A few of the runs whose ids begin or end so, and how many there are."""
         if not wanted.isalnum() or len(wanted) > 26:
-            return
-        yield from self.list(run_id_prefix=wanted, include_archived=True, limit=6).runs
-        if len(wanted) >= _MIN_SUFFIX:
-            # The text search narrows it down in the daemon; it also looks into names, hence the check here.
-            for run in self.list(text=wanted, include_archived=True).runs:
-                if run.run_id.endswith(wanted):
-                    yield run
+            return [], 0
+        answer = self.list(run_id_prefix=wanted, include_archived=True, limit=6)
+        if len(wanted) < _MIN_SUFFIX:
+            return [*answer.runs], answer.matching
+        # The text search narrows it down in the daemon; it also looks into names, hence the check here.
+        found = self.list(text=wanted, include_archived=True).runs
+        ends = [run for run in found if run.run_id.endswith(wanted) and not run.run_id.startswith(wanted)]
+        return [*answer.runs, *ends], answer.matching + len(ends)
 
     def list(
         self,

@@ -62,10 +62,11 @@ class RunNotFound(TrainerError):
 class AmbiguousRunId(TrainerError):
     """An abbreviated id, or a name, fits several runs."""
 
-    def __init__(self, prefix: str, matches: Sequence[str]) -> None:
+    def __init__(self, prefix: str, matches: Sequence[str], count: int = 0) -> None:
         self.prefix, self.matches = prefix, tuple(matches)
-        shown = ", ".join(self.matches[:5]) + (" …" if len(self.matches) > 5 else "")
-        super().__init__(f"{prefix!r} fits {len(self.matches)} runs: {shown}; give more of its id")
+        count = count or len(self.matches)
+        shown = ", ".join(self.matches[:5]) + (" …" if count > 5 else "")
+        super().__init__(f"{prefix!r} fits {count} runs: {shown}; give more of its id")
 
 
 class InvalidConfig(TrainerError):

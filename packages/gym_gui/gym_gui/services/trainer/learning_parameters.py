@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -20,6 +21,7 @@ def learning_parameters(spec: WorkerSpec, algo: str, extras: Mapping[str, Any]) 
     fields = {field.name: field for field in algorithm.fields} if algorithm is not None else {}
     given = {name: extras[name] for name in extras.keys() & fields.keys() - EXTRAS_THAT_ARE_NOT_PARAMETERS}
     given |= {"env_kwargs": extras["env_kwargs"]} if extras.get("env_kwargs") else {}
+    given |= {"arguments": shlex.join(extras["script_arguments"])} if extras.get("script_arguments") else {}
     if isinstance(own := extras.get("algo_params"), Mapping):
         given |= {str(name).replace("-", "_"): value for name, value in own.items()}
     return {

@@ -651,6 +651,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         )  # fmt: skip
         if record.parent is not None:
             parent = record.parent
+            run.step = max(run.step, parent.step)  # what it begins with, until its worker reports
             run.parent.CopyFrom(pb.ParentRun(run_id=parent.run_id, step=parent.step, sha256=parent.sha256))
         return run
 

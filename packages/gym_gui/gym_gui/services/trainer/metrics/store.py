@@ -35,6 +35,8 @@ _INDEX = "index.json"
 _RETURN_TAG, SPS_TAG = "charts/episodic_return", "charts/SPS"
 MEAN_RETURN = "mean_return_100"
 """Among the headline values: the mean return of the last hundred episodes"""
+NOT_FINITE = "returns_not_finite"
+"""How many of these are NaN or infinite, and not in the mean"""
 _SHOWN_TAGS = 24
 _SHOWN_PREFIXES = ("charts/", "losses/", "eval/", "rollout/", "train/")
 _CATCH_UP_BYTES = 4 << 20
@@ -252,8 +254,11 @@ class RunMetrics:
     def headline(self) -> dict[str, float]:
         """The last values of the curves that tell how a run goes."""
         values = {tag: value for tag, (_, value) in islice(self._newest.items(), _SHOWN_TAGS)}
-        if self._returns:
-            values[MEAN_RETURN] = sum(self._returns) / len(self._returns)
+        finite = [value for value in self._returns if math.isfinite(value)]
+        if finite:
+            values[MEAN_RETURN] = sum(finite) / len(finite)
+        if odd := len(self._returns) - len(finite):
+            values[NOT_FINITE] = odd
         return {tag: value for tag, value in values.items() if math.isfinite(value)}
 
     def last_step(self) -> int:
