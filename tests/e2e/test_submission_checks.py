@@ -128,6 +128,7 @@ def test_environment_keywords_may_be_written_as_pairs(shared_daemon: RunningDaem
     document = config(env_id="FrozenLake-v1", env_kwargs="is_slippery=False, map_name=8x8")
     run = shared_daemon.client.submit(document).run
     assert shared_daemon.client.cancel(run.run_id).algo == "ppo"
+    shared_daemon.wait_for(run.run_id)
     (problem,) = refusal(shared_daemon, config(env_id="FrozenLake-v1", env_kwargs="slippery=false")).problems
     assert "slippery" in problem.message
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from gym_gui.services.trainer.client import TrainerClient
+from gym_gui.services.trainer.errors import TrainerError
 from gym_gui.services.trainer.local_daemon import running_record
 from gym_gui.testing import RunningDaemon
 from mosaic_wire.testing import wait_until
@@ -89,3 +90,20 @@ def test_a_worker_is_started_with_the_usual_limit_on_descriptors(daemon: Running
     run = daemon.wait_for(daemon.submit(**ENDLESS).run_id, "EXEC")
     limits = {pid: resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in (daemon.pid, run.pid)}
     assert limits == {daemon.pid: (DESCRIPTORS, DESCRIPTORS), run.pid: (256, DESCRIPTORS)}
+
+
+def test_a_daemon_without_descriptors_faults_no_run(make_daemon) -> None:
+    daemon = make_daemon(silence_s=60)
+    usual = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+    going = daemon.submit(**ENDLESS).run_id
+    daemon.wait_for(going, "EXEC")
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (3, usual[1]))
+    try:
+        with pytest.raises(TrainerError, match=r"(?i)too many (open )?files"):
+            daemon.submit(timesteps=5)
+        before = daemon.client.get(going).step
+        daemon.wait_for_run(going, lambda run: run.step > before)
+    finally:
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, usual)
+    assert daemon.wait_for(daemon.submit(timesteps=5).run_id).outcome == "completed"
+    assert daemon.client.get(going).status == "EXEC"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import faulthandler
 import fcntl
 import logging
 import os
@@ -13,6 +14,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+# Read when grpc is imported. Else it ends and starts its threads around each fork, and aborts the daemon where the user
+# may have no more of them.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import grpc
 from mosaic_wire.errors import WireError
@@ -36,7 +41,7 @@ from gym_gui.services.trainer.errors import HomeInUse, ListenFailed, RegistryUnw
 from gym_gui.services.trainer.executors.local import LocalExecutor
 from gym_gui.services.trainer.inventory import detect_inventory
 from gym_gui.services.trainer.journal import Journal
-from gym_gui.services.trainer.limits import raise_descriptor_limit
+from gym_gui.services.trainer.limits import StartedThreads, raise_descriptor_limit
 from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.process_tree import ProcessIdentity
 from gym_gui.services.trainer.registry import RunRegistry
@@ -49,6 +54,7 @@ from gym_gui.services.trainer.trainer import Trainer
 from gym_gui.services.user_secrets import UserSecrets
 
 logger = logging.getLogger(__name__)
+del os.environ["GRPC_ENABLE_FORK_SUPPORT"]  # workers decide for themselves
 
 _MOST_OF_A_PEER = 256
 _SERVER_OPTIONS = (
@@ -105,6 +111,9 @@ def run_daemon(
         if listening is not None:
             listening.check()
         _create(home)
+        faulthandler.enable()  # a crash in a library leaves its stack in the log
+        if sys.version_info < (3, 12):  # as later versions do: no thread for each process
+            asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
         with only_daemon_of(home):
             asyncio.run(_serve(home, settings, listening, inventory))
     except (TrainerError, WireError) as error:
@@ -134,6 +143,7 @@ def _create(home: Home) -> None:
 
 
 async def _serve(home: Home, settings: Settings, listening: Listening | None, inventory: Inventory | None) -> None:
+    asyncio.get_running_loop().set_default_executor(StartedThreads(min(32, (os.cpu_count() or 1) + 4), "daemon"))
     token = load_or_create_token(home.token)
     archives.sweep_leftovers(home)
     journal = Journal(RunRegistry(home.database))

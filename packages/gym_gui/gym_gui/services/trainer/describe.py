@@ -17,7 +17,7 @@ from mosaic_wire.errors import SpecError
 from mosaic_wire.redaction import is_secret_key, redact_text
 from mosaic_wire.worker_spec import ScriptSpec, WorkerSpec
 
-from gym_gui.services.trainer.limits import usual_limits
+from gym_gui.services.trainer.limits import shortage, usual_limits
 
 MAX_OUTPUT_BYTES = 16 << 20
 _TOLD_BYTES = 2000
@@ -107,6 +107,8 @@ def _run(command: Sequence[str], flag: str, timeout_s: float) -> tuple[int, byte
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
+        if shortage(error):
+            raise  # says nothing about the worker
         return 0, b"", b"", f"it cannot be started: {getattr(error, 'strerror', None) or error}"
     usual_limits(process.pid)
     with process:

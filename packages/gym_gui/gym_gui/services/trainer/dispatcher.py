@@ -33,6 +33,7 @@ from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.hooks import EndHooks
 from gym_gui.services.trainer.journal import REATTACHED, Journal, log_about
 from gym_gui.services.trainer.launching import RunLauncher
+from gym_gui.services.trainer.limits import shortage
 from gym_gui.services.trainer.masking import SecretMask
 from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.preparing import INSTALL_MISSING, end_leftovers
@@ -97,6 +98,8 @@ class TrainerDispatcher:
         self._preparations: dict[str, asyncio.Task[None]] = {}
         self._prepared: set[str] = set()
         self._wake, self._recovered = asyncio.Event(), asyncio.Event()
+        self._resting_until = float("-inf")
+        """The daemon itself lacks something: nothing is started before"""
         self._flush_planned = False
         self._stopping = False
         journal.on_change = self._refresh_live_record
@@ -194,9 +197,10 @@ class TrainerDispatcher:
         while True:
             try:
                 short = await self._start_what_fits()
-            except Exception:
+            except Exception as error:
                 # The boundary of the queue: whatever goes wrong once, the runs in it must not wait forever.
-                logger.exception("the queue could not be served, trying on")
+                lacking = shortage(error)
+                logger.error("the queue could not be served, trying again: %s", lacking or error, exc_info=not lacking)
                 short = True
             # A shortage of memory or disk ends without telling us; anything else does.
             try:
@@ -208,7 +212,8 @@ class TrainerDispatcher:
 
     async def _start_what_fits(self) -> bool:
         """Start queued runs, highest priority first, first come first served; True: the machine itself is short."""
-        short = False
+        if short := time.monotonic() < self._resting_until:
+            return short
         for record in self.queue.candidates(self._ledger):
             started = [each.record for each in self.supervisors.values() if each.record.status is RunStatus.HSHK]
             starting = [*self._being_launched.values(), *started]
@@ -235,7 +240,7 @@ class TrainerDispatcher:
     def _estimate_mb(self, record: RunRecord) -> int:
         try:
             return self._catalog.get(record.worker_type).capabilities.estimated_memory_mb
-        except (TrainerError, WireError):
+        except (TrainerError, WireError, OSError):
             return 0
 
     def _shortage(self, record: RunRecord, starting: Sequence[RunRecord]) -> str | None:
@@ -251,8 +256,13 @@ class TrainerDispatcher:
         try:
             launched = await self._launcher.launch(record, reservation.gpu_ids)
             supervisor = None if launched is None else await self._dispatched(run_id, *launched)
-        except (TrainerError, WireError, OSError) as error:
-            logger.error("run %s could not be started: %s", run_id, error)
+        except Exception as error:
+            # The boundary of a run: its slots must come back, whatever went wrong.
+            if lacking := shortage(error) or shortage(error.__cause__):
+                await self._launch_later(record, lacking)
+                return
+            is_known = isinstance(error, TrainerError | WireError | OSError)
+            logger.error("run %s could not be started: %s", run_id, error, exc_info=not is_known)
             self._give_back(run_id)
             self._launched(run_id)
             await self._fault_without_process(record, f"it could not be started: {error}")
@@ -263,6 +273,19 @@ class TrainerDispatcher:
             await self._end_cancelled(run_id)
             return
         await self._supervise(supervisor)
+
+    async def _launch_later(self, record: RunRecord, lacking: str) -> None:
+        """The daemon lacks processes, descriptors or memory: the run keeps its place in the queue and says so."""
+        self._resting_until = time.monotonic() + _CAPACITY_RECHECK_S
+        record = await self._journal.record(record.run_id, "", **_NO_PROCESS)
+        self._give_back(record.run_id)
+        if record.cancel_requested:
+            self._launched(record.run_id)
+            await self._end_cancelled(record.run_id)
+            return
+        self.queue.add(record)
+        self._wait(record, f"the daemon cannot start it now: {lacking}")
+        self._launched(record.run_id)
 
     async def _dispatched(self, run_id: str, handle: WorkerHandle, secrets: Mapping[str, str]) -> RunSupervisor:
         identity = handle.identity

@@ -8,7 +8,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -18,6 +17,7 @@ from mosaic_wire.lifecycle import LifecycleKind
 from gym_gui.logging_config import log_constants as codes
 from gym_gui.services.trainer.errors import RegistryUnwritable
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
+from gym_gui.services.trainer.limits import StartedThreads
 from gym_gui.services.trainer.records import DELETED, Headline, NewRun, RunRecord, StoryEvent
 from gym_gui.services.trainer.registry import SUBMITTED, RunRegistry
 
@@ -143,7 +143,7 @@ class Journal:
     def __init__(self, registry: RunRegistry) -> None:
         self._registry = registry
         # One thread: SQLite's single writer, and the event loop never waits for an fsync.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="registry")
+        self._thread = StartedThreads(1, "registry")
         self._watchers: set[Watcher] = set()
         self._headlines: dict[str, Headline] = {}
         """To be written"""

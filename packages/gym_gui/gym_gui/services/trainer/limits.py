@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import errno
 import resource
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 _MOST_DESCRIPTORS = 1 << 17
 """More than any home needs; some machines allow a billion, and tables are made for it"""
 _usual: tuple[int, int] | None = None
 
-_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EIO, errno.ENOBUFS})
+_TOO_MANY_PROCESSES = "the limit on processes is reached; end some, or raise it (ulimit -u)"
+_SHORTAGES = {
+    errno.EAGAIN: _TOO_MANY_PROCESSES,
+    errno.ENOMEM: "there is not enough memory",
+    errno.EMFILE: "too many files are open; raise the limit (ulimit -n)",
+    errno.ENFILE: "too many files are open on this machine",
+}
 
 
 def raise_descriptor_limit() -> int:
@@ -30,10 +38,24 @@ def usual_limits(pid: int) -> None:
             resource.prlimit(pid, resource.RLIMIT_NOFILE, _usual)
 
 
-def is_shortage(error: BaseException | None) -> bool:
-    """Tell whether the daemon itself lacks something now (descriptors, processes, memory): no fault of a run."""
+class StartedThreads(ThreadPoolExecutor):
+    """Has all of its threads from the beginning: a limit on processes that is reached later takes none of them away."""
+
+    def __init__(self, count: int, name: str) -> None:
+        super().__init__(count, thread_name_prefix=name)
+        gate = threading.Barrier(count)
+        try:
+            for _ in range(count):
+                self.submit(gate.wait)
+        except RuntimeError:
+            gate.abort()
+            raise
+
+
+def shortage(error: BaseException | None) -> str:
+    """Say what the daemon itself lacks now (processes, descriptors, memory): no fault of a run; or nothing."""
     if isinstance(error, OSError):
-        return error.errno in _SHORTAGES
-    if isinstance(error, RuntimeError):
-        return "can't start new thread" in str(error)
-    return isinstance(error, MemoryError)
+        return _SHORTAGES.get(error.errno or 0, "")
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return _TOO_MANY_PROCESSES
+    return _SHORTAGES[errno.ENOMEM] if isinstance(error, MemoryError) else ""

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from mosaic_wire import env
 
+from gym_gui.services.trainer.limits import shortage
+
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MARK_PREFIX = f"{env.MOSAIC_RUN_MARK}=".encode()
@@ -52,7 +54,9 @@ def read_stat(pid: int) -> ProcessStat | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
             line = stream.read()
-    except OSError:
+    except OSError as error:
+        if shortage(error):
+            raise  # whoever cannot look must not say that nobody is there
         return None
     # The command name is in parentheses and may itself hold spaces and parentheses.
     fields = line[line.rfind(b")") + 2 :].split()
@@ -143,7 +147,9 @@ def _read_variable(pid: int, prefix: bytes) -> str | None:
     try:
         with open(f"/proc/{pid}/environ", "rb") as stream:
             environment = stream.read()
-    except OSError:
+    except OSError as error:
+        if shortage(error):
+            raise
         return None
     for variable in environment.split(b"\0") if prefix in environment else ():
         if variable.startswith(prefix):
@@ -242,7 +248,9 @@ def send_signal(identity: ProcessIdentity, signal_number: int, *, whole_group: b
     """
     try:
         descriptor = os.pidfd_open(identity.pid)
-    except OSError:
+    except OSError as error:
+        if shortage(error):
+            raise
         return False
     try:
         # The descriptor is taken first: if the numbers match now, it is the right process for good.

@@ -44,6 +44,7 @@ from gym_gui.services.trainer.errors import (
 from gym_gui.services.trainer.frame_relay import stream_frames
 from gym_gui.services.trainer.fsm import RunStatus
 from gym_gui.services.trainer.learning_parameters import default_seed, learning_parameters
+from gym_gui.services.trainer.limits import shortage
 from gym_gui.services.trainer.metrics.series import Points
 from gym_gui.services.trainer.metrics.store import Folder
 from gym_gui.services.trainer.records import DELETED, Headline, RunQuery, RunRecord, StoryEvent
@@ -92,6 +93,9 @@ def _translated(method: Callable[..., Any]) -> Callable[..., Any]:
     """Errors meant for people become a gRPC status; anything else is a bug, logged with its traceback."""
 
     def unexpected(error: Exception) -> Exception:
+        if lacking := shortage(error):
+            logger.warning("%s: %s", method.__name__, lacking)
+            return NotPossibleNow(f"the daemon cannot do this now: {lacking}")
         logger.error("%s failed", method.__name__, exc_info=error)
         return RuntimeError(f"the daemon failed in {method.__name__} ({type(error).__name__}); its log has the details")
 

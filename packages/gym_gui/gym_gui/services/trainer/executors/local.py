@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from gym_gui.services.trainer.cgroups import AttemptGroup, Cgroups
 from gym_gui.services.trainer.errors import SpawnFailed
 from gym_gui.services.trainer.executors.base import Launch
 from gym_gui.services.trainer.executors.local_worker import LocalWorker
-from gym_gui.services.trainer.limits import usual_limits
+from gym_gui.services.trainer.limits import StartedThreads, shortage, usual_limits
 from gym_gui.services.trainer.process_tree import (
     ProcessIdentity,
     read_process_table,
@@ -45,7 +44,7 @@ class LocalExecutor:
     def __init__(self, *, use_cgroups: bool = True, cgroups: Cgroups | None = None) -> None:
         self._cgroups = (cgroups or Cgroups.detect()) if use_cgroups else None
         # One thread of its own: it passes through control groups, which no other thread of the daemon should.
-        self._spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawn")
+        self._spawner = StartedThreads(1, "spawn")
 
     @property
     def has_cgroups(self) -> bool:
@@ -267,19 +266,17 @@ def _why_not_started(launch: Launch, error: Exception) -> str:
         errno.EACCES: f"the program {program!r} may not be executed; check its permissions",
         errno.ENOEXEC: f"{program!r} is not a program this machine can run",
         errno.E2BIG: "its arguments and environment are too long",
-        errno.EAGAIN: "the limit on processes is reached; end some, or raise it (ulimit -u)",
-        errno.ENOMEM: "there is not enough memory to start a process",
-        errno.EMFILE: "too many files are open; raise the limit (ulimit -n)",
-        errno.ENFILE: "too many files are open on this machine",
     }
-    return sentences.get(error.errno or 0, f"{program!r}: {error.strerror}")
+    return shortage(error) or sentences.get(error.errno or 0, f"{program!r}: {error.strerror}")
 
 
 def _open_pidfd(identity: ProcessIdentity) -> int | None:
     """Return a descriptor that becomes readable when exactly this process ends; None when it has."""
     try:
         pidfd = os.pidfd_open(identity.pid)
-    except OSError:
+    except OSError as error:
+        if shortage(error):
+            raise
         return None
     if identity.is_alive():
         return pidfd

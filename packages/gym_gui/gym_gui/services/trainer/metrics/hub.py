@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -15,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from mosaic_wire.paths import Home
 
+from gym_gui.services.trainer.limits import StartedThreads
 from gym_gui.services.trainer.metrics.series import Points
 from gym_gui.services.trainer.metrics.store import Folder, RunMetrics
 
@@ -74,7 +74,7 @@ class MetricHub:
 
     def __init__(self, home: Home, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._home, self._clock = home, clock
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metrics")
+        self._thread = StartedThreads(1, "metrics")
         self._runs: dict[str, RunMetrics] = {}
         self._live: set[str] = set()
         self._headlines: dict[str, dict[str, float]] = {}
