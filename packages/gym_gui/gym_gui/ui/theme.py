@@ -156,8 +156,8 @@ def _style_sheet(wanted: Colours) -> str:
     """Only what a palette cannot say. Widgets set the property `role`: caption, title, figure, card, banner, …"""
     heading = QApplication.font().pointSizeF() * 1.6  # grows with the letters when they are zoomed
     return f"""
-    /* A tooltip is text, whatever names people gave their runs: Qt would take what looks like HTML for HTML. */
-    QToolTip {{ qproperty-textFormat: PlainText; }}
+    /* Tooltips and labels are text, whatever names people gave their runs: Qt takes what looks like HTML for HTML. */
+    QToolTip, QLabel[textFormat="AutoText"] {{ qproperty-textFormat: PlainText; }}
     QToolTip {{ background: {wanted.raised}; color: {wanted.text}; border: 1px solid {wanted.border}; padding: 4px; }}
     QLabel[role="caption"] {{ color: {wanted.muted}; }}
     QLabel[role="title"] {{ font-size: {heading:.1f}pt; font-weight: 600; }}

@@ -7,7 +7,7 @@ from gym_gui.ui import theme
 from gym_gui.ui.appearance import ZOOM_STEPS, Appearance
 from gym_gui.ui.theme import ThemeChoice
 from PySide6.QtCore import QPoint, QSettings, Qt
-from PySide6.QtWidgets import QApplication, QToolTip, QWidget
+from PySide6.QtWidgets import QApplication, QLabel, QToolTip
 
 
 @pytest.fixture
@@ -56,8 +56,10 @@ def test_settings_that_make_no_sense_are_not_believed(qapp, appearance, nonsense
     assert (fresh.zoom, fresh.choice) == (1.0, ThemeChoice.SYSTEM)
 
 
-def test_a_tooltip_is_text_whatever_it_looks_like(qapp, appearance) -> None:
-    widget = QWidget()
+def test_tooltips_and_labels_are_text_whatever_it_looks_like(qapp, appearance) -> None:
+    widget = QLabel("<b>ppo</b>")
+    widget.ensurePolished()
+    assert widget.textFormat() is Qt.TextFormat.PlainText
     QToolTip.showText(QPoint(1, 1), "<b>ppo</b> <img src='/etc/passwd'>", widget)
     tips = [shown for shown in qapp.topLevelWidgets() if shown.metaObject().className() == "QTipLabel"]
     assert [(tip.text(), tip.textFormat()) for tip in tips] == [
