@@ -25,9 +25,9 @@ from gym_gui.services.trainer.validation.json_document import read_config_text
 
 _OF_THE_DAEMON = frozenset(
     {
-        "pid", "start_ticks", "boot_id", "mark", "run_token_sha256", "session_token_sha256", "worker_instance",
-        "lifecycle_seq", "cancel_requested", "cancel_reason", "pause_requested", "paused_by_signal", "released",
-        "stalled", "no_progress", "claimed", "gpu_ids", "queue_reason",
+        "pid", "start_ticks", "boot_id", "pid_namespace", "mark", "run_token_sha256", "session_token_sha256",
+        "worker_instance", "lifecycle_seq", "cancel_requested", "cancel_reason", "pause_requested", "paused_by_signal",
+        "released", "stalled", "no_progress", "claimed", "gpu_ids", "queue_reason",
     }
 )  # fmt: skip
 """Means something to the daemon that ran it, on its machine, and to nobody else."""

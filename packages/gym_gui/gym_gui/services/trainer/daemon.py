@@ -240,6 +240,7 @@ def _write_record(home: Home, addresses: tuple[str, ...]) -> None:
             "pid": identity.pid,
             "start_ticks": identity.start_ticks,
             "boot_id": identity.boot_id,
+            "pid_namespace": identity.namespace,
             "version": __version__,
             "addresses": list(addresses),
             "unix": addresses[0],

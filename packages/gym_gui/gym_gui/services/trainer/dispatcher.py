@@ -27,7 +27,7 @@ from gym_gui.services.trainer.capacity import CapacityGuard
 from gym_gui.services.trainer.catalog import WorkerCatalog
 from gym_gui.services.trainer.errors import InvalidTransition, NotPossibleNow, RunNotFound, TrainerError
 from gym_gui.services.trainer.executors.base import Executor, WorkerHandle
-from gym_gui.services.trainer.executors.gone import GoneWorker
+from gym_gui.services.trainer.executors.gone import DistantWorker, GoneWorker
 from gym_gui.services.trainer.finalise import finalise_manifest
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.hooks import EndHooks
@@ -37,7 +37,7 @@ from gym_gui.services.trainer.limits import shortage
 from gym_gui.services.trainer.masking import SecretMask
 from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.preparing import INSTALL_MISSING, end_leftovers
-from gym_gui.services.trainer.process_tree import ProcessIdentity, read_home
+from gym_gui.services.trainer.process_tree import ProcessIdentity, pid_namespace, read_home
 from gym_gui.services.trainer.records import RunRecord
 from gym_gui.services.trainer.resources import Reservation, ResourceLedger, ResourceRequest
 from gym_gui.services.trainer.run_files import size_of_run
@@ -600,15 +600,20 @@ class TrainerDispatcher:
             return
         if record.status is RunStatus.INIT:
             identity = self._executor.find(record.mark)
-            if identity is None and not self._has_left_traces(record):
+            if identity is None and not self._is_elsewhere(record) and not self._has_left_traces(record):
                 # The daemon died between claiming and starting: nothing has run.
                 record = await self._journal.record(record.run_id, "", claimed=False)
                 self.enqueue(record)
                 return
         else:
-            identity = ProcessIdentity(record.pid, record.start_ticks, record.boot_id)
+            identity = _identity_of(record)
         self._leave_to_its_own_home(identity)
         await self._reattach(record, identity)
+
+    @staticmethod
+    def _is_elsewhere(record: RunRecord) -> bool:
+        """Whether the daemon that started it was in another container: nobody here sees its processes."""
+        return record.pid_namespace not in ("", pid_namespace())
 
     def _leave_to_its_own_home(self, identity: ProcessIdentity | None) -> None:
         """Raise when this process is a run of another home, and ours a copy of that: to end it is not for us."""
@@ -633,8 +638,14 @@ class TrainerDispatcher:
         secrets = await asyncio.to_thread(self._secret_store.known, run_id)
         self._ledger.restore(run_id, Reservation(record.cpus, record.memory_mb or 0, record.gpu_ids))
         handle: WorkerHandle | None = await self._executor.attach(
-            identity, record.mark, memory_mb=record.memory_mb, max_processes=self._settings.max_processes
+            identity,
+            record.mark,
+            memory_mb=record.memory_mb,
+            max_processes=self._settings.max_processes,
+            output=self._home.run_logs(run_id) / "stdout.log" if self._is_elsewhere(record) else None,
         )
+        if isinstance(handle, DistantWorker):
+            logger.warning("run %s goes on in another PID namespace: it is heard, but cannot be ended here", run_id)
         if handle is None:
             handle = GoneWorker(identity or ProcessIdentity(0, 0, ""), record.mark)
         if record.status is RunStatus.INIT:
@@ -654,6 +665,7 @@ class TrainerDispatcher:
 
 _NO_PROCESS: dict[str, Any] = {
     "pid": 0,
+    "pid_namespace": "",
     "claimed": False,
     "mark": "",
     "run_token_sha256": "",
@@ -661,6 +673,12 @@ _NO_PROCESS: dict[str, Any] = {
     "worker_instance": "",
     "gpu_ids": (),
 }
+
+
+def _identity_of(record: RunRecord) -> ProcessIdentity | None:
+    if not record.pid:
+        return None
+    return ProcessIdentity(record.pid, record.start_ticks, record.boot_id, record.pid_namespace or pid_namespace())
 
 
 def request_of(record: RunRecord) -> ResourceRequest:

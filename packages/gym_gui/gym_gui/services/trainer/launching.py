@@ -22,6 +22,7 @@ from gym_gui.services.trainer.executors.base import Executor, WorkerHandle
 from gym_gui.services.trainer.journal import Journal
 from gym_gui.services.trainer.launch import build_launch, is_training, with_checkpoint
 from gym_gui.services.trainer.preparing import mark_of, prepare
+from gym_gui.services.trainer.process_tree import pid_namespace
 from gym_gui.services.trainer.records import RunRecord
 from gym_gui.services.trainer.secrets import SecretStore, referred_secrets, to_environment
 from gym_gui.services.trainer.tokens import digest, new_token
@@ -53,7 +54,13 @@ class RunLauncher:
         await asyncio.to_thread(self._make_folders, record, spec)
         # Claimed before it is started: a daemon that dies in between finds the process by its mark, or knows of none.
         fresh = await self._journal.record(
-            run_id, "", claimed=True, mark=mark, run_token_sha256=digest(token), gpu_ids=tuple(gpu_ids)
+            run_id,
+            "",
+            claimed=True,
+            mark=mark,
+            pid_namespace=pid_namespace(),
+            run_token_sha256=digest(token),
+            gpu_ids=tuple(gpu_ids),
         )
         if fresh.cancel_requested:
             return None

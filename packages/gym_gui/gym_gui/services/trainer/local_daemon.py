@@ -7,6 +7,7 @@ import fcntl
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -40,6 +41,7 @@ class DaemonRecord:
     unix: str
     tcp: str
     started_at: float
+    pid_namespace: str = ""
     folder: tuple[int, ...] = ()
     """Device and inode of the trainer folder it serves: a copy of a home brings this record, and is not served by it"""
 
@@ -56,6 +58,7 @@ class DaemonRecord:
                 unix=str(document.get("unix") or ""),
                 tcp=str(document.get("tcp") or ""),
                 started_at=float(document.get("started_at", 0)),
+                pid_namespace=str(document.get("pid_namespace") or ""),
                 folder=tuple(map(int, document.get("folder") or ())),
             )
         except (OSError, ValueError, KeyError, TypeError):
@@ -63,9 +66,9 @@ class DaemonRecord:
 
     @property
     def identity(self) -> ProcessIdentity:
-        from gym_gui.services.trainer.process_tree import ProcessIdentity
+        from gym_gui.services.trainer.process_tree import ProcessIdentity, pid_namespace
 
-        return ProcessIdentity(self.pid, self.start_ticks, self.boot_id)
+        return ProcessIdentity(self.pid, self.start_ticks, self.boot_id, self.pid_namespace or pid_namespace())
 
     @property
     def target(self) -> str:
@@ -81,7 +84,7 @@ class DaemonRecord:
         """SIGSTOP or a debugger holds it: alive, and cannot answer."""
         from gym_gui.services.trainer.process_tree import process_state
 
-        return process_state(self.pid) in ("T", "t")
+        return self.identity.is_of_this_machine and process_state(self.pid) in ("T", "t")
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,19 @@ def running_record(home: Home) -> DaemonRecord | None:
     record = DaemonRecord.read(home)
     if record is None or record.folder not in ((), home.identity):
         return None
-    return record if record.is_alive() else None
+    return record if record.is_alive() or _serves_elsewhere(record, home) else None
+
+
+def _serves_elsewhere(record: DaemonRecord, home: Home) -> bool:
+    """Whether a daemon in another container serves this home: its pid says nothing here, its socket does."""
+    if not record.pid_namespace or record.identity.is_of_this_machine:
+        return False
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(os.fsencode(home.socket))
+        except OSError:
+            return False
+    return True
 
 
 def read_token(home: Home) -> str:

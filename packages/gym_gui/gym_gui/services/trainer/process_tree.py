@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -90,13 +90,20 @@ def boot_id() -> str:
         return stream.read().strip()
 
 
+@cache
+def pid_namespace() -> str:
+    """Return what tells the pids that this process sees from those of a container, or of the host around it."""
+    return os.readlink("/proc/self/ns/pid")
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process that cannot be mistaken for a later one with the same pid."""
+    """A process that cannot be mistaken for a later one with the same pid, nor for one of another container."""
 
     pid: int
     start_ticks: int
     boot_id: str
+    namespace: str = field(default_factory=pid_namespace)
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity | None:
@@ -108,9 +115,14 @@ class ProcessIdentity:
     def from_stat(cls, stat: ProcessStat) -> ProcessIdentity:
         return cls(stat.pid, stat.start_ticks, boot_id())
 
+    @property
+    def is_of_this_machine(self) -> bool:
+        """Whether its pid means something here: the same boot, the same container."""
+        return self.boot_id == boot_id() and self.namespace == pid_namespace()
+
     def stat(self) -> ProcessStat | None:
         """Return its state now, or None when the pid is free or somebody else's."""
-        if self.boot_id != boot_id():
+        if not self.is_of_this_machine:
             return None
         stat = read_stat(self.pid)
         return stat if stat is not None and stat.start_ticks == self.start_ticks else None
@@ -201,7 +213,7 @@ def tree_of(
     table = read_process_table() if table is None else table
     found: set[int] = set()
     not_before = 0
-    if identity is not None and identity.boot_id == boot_id():
+    if identity is not None and identity.is_of_this_machine:
         not_before = identity.start_ticks
         leader = table.get(identity.pid)
         if leader is not None and leader.start_ticks == identity.start_ticks:

@@ -142,6 +142,8 @@ class RunRecord:
     fault_reason: str
     claimed: bool
     """the dispatcher reserved resources and may have started a process"""
+    pid_namespace: str = ""
+    """of the daemon that started it; empty: an older one, taken for ours"""
 
     @property
     def flags(self) -> tuple[str, ...]:

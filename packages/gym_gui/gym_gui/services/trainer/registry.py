@@ -36,7 +36,7 @@ SUBMITTED = "submitted"
 """Kind of the first event of every story."""
 
 _OF_THIS_MACHINE = {
-    *("number", "event_seq", "pid", "start_ticks", "boot_id", "mark", "worker_instance", "claimed"),
+    *("number", "event_seq", "pid", "start_ticks", "boot_id", "pid_namespace", "mark", "worker_instance", "claimed"),
     *("run_token_sha256", "session_token_sha256", "cancel_requested", "cancel_reason", "pause_requested"),
     *("paused_by_signal", "released", "stalled", "no_progress"),
 }

@@ -141,4 +141,6 @@ _VERSION_3: Migration = (
 # What was submitted with a key; empty: by an older MOSAIC, which did not keep it.
 _VERSION_4: Migration = ("ALTER TABLE submissions ADD COLUMN fingerprint TEXT NOT NULL DEFAULT ''",)
 
-MIGRATIONS: tuple[Migration, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
+_VERSION_5: Migration = ("ALTER TABLE runs ADD COLUMN pid_namespace TEXT NOT NULL DEFAULT ''",)
+
+MIGRATIONS: tuple[Migration, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)

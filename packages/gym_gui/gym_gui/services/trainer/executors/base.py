@@ -90,8 +90,12 @@ class Executor(Protocol):
         *,
         memory_mb: int | None = None,
         max_processes: int = 4096,
+        output: Path | None = None,
     ) -> WorkerHandle | None:
-        """Take over a worker an earlier daemon started; None when nothing of its tree is left."""
+        """Take over a worker an earlier daemon started; None when nothing of its tree is left.
+
+        `output`: where its stdout goes, given when it may run in another container, where nobody here sees it.
+        """
         ...
 
     def find(self, mark: str) -> ProcessIdentity | None:

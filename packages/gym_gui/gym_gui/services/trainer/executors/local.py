@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import logging
 import os
 import resource
@@ -18,6 +19,7 @@ from pathlib import Path
 from gym_gui.services.trainer.cgroups import AttemptGroup, Cgroups
 from gym_gui.services.trainer.errors import SpawnFailed
 from gym_gui.services.trainer.executors.base import Launch
+from gym_gui.services.trainer.executors.gone import DistantWorker, is_held
 from gym_gui.services.trainer.executors.local_worker import LocalWorker
 from gym_gui.services.trainer.limits import StartedThreads, shortage, usual_limits
 from gym_gui.services.trainer.process_tree import (
@@ -76,18 +78,24 @@ class LocalExecutor:
         *,
         memory_mb: int | None = None,
         max_processes: int = 4096,
-    ) -> LocalWorker | None:
+        output: Path | None = None,
+    ) -> LocalWorker | DistantWorker | None:
         """Take over a worker an earlier daemon started; None when nothing of its tree is left.
 
         When only the worker itself has ended, `wait` returns at once and `stop_tree` sweeps up what it left.
         `identity` None: not known; whoever has the mark is taken.
         """
+        known = identity
+        if output is not None:
+            identity = None  # its pid means nothing here; its mark does when it runs in a container inside ours
         group, tree = await asyncio.to_thread(self._look_for, identity, mark)
         if group is not None:
             group.thaw()  # an earlier daemon may have died in the middle of a kill
         if not tree:
             if group is not None:
                 group.remove()
+            if output is not None and await asyncio.to_thread(is_held, output):
+                return DistantWorker(known or ProcessIdentity(0, 0, ""), mark, output)
             return None
         leader = tree[0] if identity is None else identity
         return LocalWorker(
@@ -247,6 +255,8 @@ def _output_files(launch: Launch) -> Iterator[tuple[int, int]]:
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY
                 opened[path] = os.open(path, flags, 0o600)
                 stack.callback(os.close, opened[path])
+        with suppress(OSError):  # the worker holds it while it lives (`DistantWorker`); some disks know no locks
+            fcntl.flock(opened[launch.stdout], fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield opened[launch.stdout], opened[launch.stderr]
 
 
