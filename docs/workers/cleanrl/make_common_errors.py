@@ -104,7 +104,7 @@ TOPICS = (
         ("mosaic_wire/checkpoints.py", "modes/checkpoints.py", "training/checkpoint.py", "training/foreign_model.py",
          "training/weights.py", "training/weights_reader.py", "training/rollout_state.py", "training/saving.py",
          "training/replay.py", "training/replay_segments.py", "training/frame_replay.py", "training/teacher.py",
-         "training/trajectories.py"),
+         "training/trajectories.py", "training/acting.py"),
         "the checkpoint is missing, damaged, or of another algorithm, environment or shape; or a model file is none",
         "name another checkpoint (`mosaic show RUN` lists them) or train from the start",
     ),

@@ -287,6 +287,7 @@ def test_over_all_environments_each_counts_the_same():
 
 def test_a_table_cell_cannot_break_its_table():
     assert markdown.text("a|b\n- c") == "a\\|b - c"
+    assert markdown.text("a\x9bb\u202ec") == markdown.code("a\x9bb\u202ec").strip("`") == "a\ufffdb\ufffdc"
     assert markdown.code("a|`b`") == "`` a\\|`b` ``"
     assert markdown.code("") == ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+import grpc
 import pytest
 from gym_gui.cli import main
 from gym_gui.cli.app import COMMANDS
@@ -196,6 +197,21 @@ def test_show_tells_everything_in_lines(mosaic, fake_trainer):
                      "P from step 1,000", "mean return 498.2 ± 2 over 20 episodes"):  # fmt: skip
         assert expected in out
     assert "first\n            second\n" in out
+
+
+def test_a_delete_that_loses_its_daemon_says_how_far_it_came(mosaic, fake_trainer, monkeypatch):
+    ids = [fake_trainer.add().run_id for _ in range(3)]
+    answer = fake_trainer._answer
+
+    def die_after_one(request, context):
+        if len(fake_trainer.runs) < 3:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+        return answer(request, context)
+
+    monkeypatch.setattr(fake_trainer, "_answer", die_after_one)
+    ended = mosaic("delete", "--yes", *ids)
+    assert ended.code == 1
+    assert "deleted 1 of 3 runs; the same command deletes the rest" in ended.err
 
 
 @pytest.mark.parametrize("sps", [5e-324, 1e-300, 1e308, float("inf"), float("nan")])

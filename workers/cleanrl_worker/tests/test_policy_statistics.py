@@ -13,9 +13,11 @@ import torch
 from cleanrl_worker import cli
 from cleanrl_worker.algorithms import ppo
 from cleanrl_worker.algorithms.ppo import ContinuousArgs
+from cleanrl_worker.errors import BadInput
 from cleanrl_worker.eval.policies import TrainedPolicy
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 from cleanrl_worker.testing_runs import train_here
+from cleanrl_worker.training.acting import ObservationNormaliser
 from cleanrl_worker.training.foreign_model import read_foreign_model
 from cleanrl_worker.training.loop import train_to_the_end
 
@@ -108,3 +110,8 @@ def test_who_normalises_observations_says_so_where_a_dry_run_reads_it() -> None:
             preset = getattr(importlib.import_module(entry.module), entry.preset)
             normalises = "observations" in getattr(preset, "normalised", "")
             assert entry.declarations().get("NORMALISES_OBSERVATIONS", False) == normalises, entry.name
+
+
+def test_statistics_that_are_no_numbers_are_refused() -> None:
+    with pytest.raises(BadInput, match="hold NaN or infinite numbers"):
+        ObservationNormaliser.of({"mean": np.array([0.0, np.nan]), "var": np.ones(2)})

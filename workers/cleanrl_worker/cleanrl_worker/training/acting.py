@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from cleanrl_worker.errors import BadInput
 from cleanrl_worker.training.distributions import Categorical, Distribution
 from cleanrl_worker.training.parameters import FlatParameters, NumpyMlp
 from cleanrl_worker.training.returns import log_softmax
@@ -135,6 +136,8 @@ class ObservationNormaliser:
         """From the part `obs_norm` of a checkpoint (arrays `mean` and `var`); None when it has none."""
         if not arrays:
             return None
+        if not all(np.isfinite(arrays[name]).all() for name in ("mean", "var")):
+            raise BadInput("the statistics of the policy's observations hold NaN or infinite numbers; it is damaged")
         return cls(arrays["mean"], arrays["var"])
 
     def __call__(self, obs: np.ndarray) -> np.ndarray:

@@ -123,6 +123,11 @@ class RunRegistry:
                 raise AmbiguousRunId(prefix, matches)
             return sql.read_run(connection, matches[0])
 
+    def id_with(self, part: str) -> str | None:
+        """Return an id that begins or ends with these characters, or None."""
+        with self._database.read() as connection:
+            return sql.id_with(connection, part)
+
     def list(self, query: RunQuery | None = None) -> RunPage:
         """Return the runs that match (without a query: all that are not archived), newest first."""
         query = query or RunQuery()

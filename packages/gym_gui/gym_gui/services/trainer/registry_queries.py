@@ -112,6 +112,14 @@ def ids_that_begin_with(connection: Connection, prefix: str) -> list[str]:
     return [row[0] for row in rows.fetchall()]
 
 
+def id_with(connection: Connection, part: str) -> str | None:
+    """Return the newest id that begins or ends with these characters; reads the index of the ids alone."""
+    size = len(part)
+    condition = f"? IN (substr(run_id, 1, {size}), substr(run_id, -{size}))"
+    row = connection.execute(f"SELECT max(run_id) FROM runs WHERE {condition}", (encode("run_id", part),)).fetchone()
+    return None if row[0] is None else str(row[0])
+
+
 def count_runs(connection: Connection, where: str, values: Iterable[Any]) -> int:
     """Count the runs that a condition selects."""
     return int(connection.execute(f"SELECT COUNT(*) FROM runs WHERE {where}", tuple(values)).fetchone()[0])

@@ -47,7 +47,7 @@ from gym_gui.services.trainer.launch import NOT_TRAINING, RESUME_TRAINING, with_
 from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.metrics.store import MEAN_RETURN, SPS_TAG
 from gym_gui.services.trainer.preparing import INSTALL_MISSING
-from gym_gui.services.trainer.records import Headline, NewRun, Parent, RunQuery, RunRecord, plausible_step
+from gym_gui.services.trainer.records import Headline, NewRun, Parent, RunRecord, plausible_step
 from gym_gui.services.trainer.run_files import delete_run_files, size_of_run
 from gym_gui.services.trainer.run_supervisor import RunSupervisor
 from gym_gui.services.trainer.secrets import SecretStore, split_secrets
@@ -365,10 +365,9 @@ class Trainer:
         if word in ("LAST", "@"):
             return f"cannot be {text!r}: that means the last run you started"
         if _PART_OF_ID.fullmatch(word):
-            found = await self.journal.read(self.journal.registry.list, RunQuery(text=word, include_archived=True))
-            for run in found.runs:
-                if run.run_id.startswith(word) or run.run_id.endswith(word):
-                    return f"cannot be {text!r}: that means run {run.run_id}, by the beginning or the end of its id"
+            run_id = await self.journal.read(self.journal.registry.id_with, word)
+            if run_id is not None:
+                return f"cannot be {text!r}: that means run {run_id}, by the beginning or the end of its id"
         return ""
 
     async def update(
