@@ -45,7 +45,7 @@ class Dripping:
     def _drip(self, connection: socket.socket) -> None:
         with connection:
             connection.sendall(b"HTTP/1.1 200 OK\r\n")
-            while not self._over.wait(0.1):
+            while not self._over.wait(0.4):
                 try:
                     connection.sendall(b"X-More: yes\r\n")
                 except OSError:

@@ -21,13 +21,13 @@ _TIMEOUT_S = 30.0
 _AT_ONCE = 8
 _TOLD_CHARACTERS = 300
 _POST = """
-import json, signal, sys, urllib.request
+import http.client, json, signal, sys, urllib.request
 order = json.load(sys.stdin)
 signal.alarm(order["timeout_s"])  # also when the daemon that waits for it is gone
 request = urllib.request.Request(order["url"], order["message"].encode(), {"Content-Type": "application/json"})
 try:
     urllib.request.urlopen(request).close()
-except (OSError, ValueError) as error:
+except (OSError, ValueError, http.client.HTTPException) as error:
     sys.exit(print(error) or 1)
 """
 """The address is read from standard input: it may hold a secret, and other users see arguments"""
