@@ -30,6 +30,8 @@ FIGURES_S = 0.1
 """A client hears of the figures of a run at most this often"""
 _WATCHER_BACKLOG = 10_000
 RETRY_S = 1.0
+_TROUBLE_S = 10.0
+"""How long a failed write counts as trouble: whoever has to write tries again sooner"""
 REATTACHED = "reattached"
 
 _LOGGED: dict[str, codes.LogCode] = {
@@ -149,14 +151,18 @@ class Journal:
         """To be written"""
         self._newest: dict[str, Headline] = {}
         """Of runs that go on: what the registry does not know yet"""
-        self.trouble = ""
-        """Why the database cannot be written now; empty: it can"""
+        self._trouble, self._trouble_until = "", 0.0
         self.on_change: Callable[[RunRecord], None] = lambda record: None
         """Called with every record that was stored, whichever request changed it"""
 
     async def read(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run any registry method in the registry's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *args, **kwargs))
+
+    @property
+    def trouble(self) -> str:
+        """Why the database cannot be written now; empty: it can, or nobody has tried for a while."""
+        return self._trouble if time.monotonic() < self._trouble_until else ""
 
     @property
     def registry(self) -> RunRegistry:
@@ -217,16 +223,16 @@ class Journal:
             try:
                 record, events = await self.read(self._with_events, call, run_id)
             except RegistryUnwritable as error:
-                if not self.trouble:
+                if not self._trouble:
                     logger.error("the registry cannot be written, trying on: %s", error)
-                self.trouble = str(error)
+                self._trouble, self._trouble_until = str(error), time.monotonic() + _TROUBLE_S
                 if not insist:
                     raise
                 await asyncio.sleep(RETRY_S)
                 continue
-            if self.trouble:
+            if self._trouble:
                 logger.info("the registry can be written again")
-                self.trouble = ""
+                self._trouble = ""
             record = self._with_newest_figures(record)
             self.on_change(record)
             self._log(record, events)

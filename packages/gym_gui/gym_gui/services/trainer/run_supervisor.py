@@ -245,13 +245,11 @@ class RunSupervisor:
                 )
                 self._send_wanted()
             else:
-                self._handle.signal_tree(signal.SIGSTOP)
                 self.record = await self._journal.apply(
-                    record.run_id,
-                    RunEvent.PAUSED,
-                    reason="stopped by signal: this worker cannot pause itself",
-                    paused_by_signal=True,
-                )
+                    record.run_id, RunEvent.PAUSED, reason="stopped by signal: this worker cannot pause itself",
+                    paused_by_signal=True, insist=False,
+                )  # fmt: skip
+                self._handle.signal_tree(signal.SIGSTOP)
                 self._paused_since = self._monotonic()
             return self.record
 
@@ -263,9 +261,11 @@ class RunSupervisor:
                 state = "running already" if record.status is RunStatus.EXEC else STATE_WORDS[record.status]
                 raise NotPossibleNow(f"run {record.run_id} is {state}; only a paused run can be resumed")
             if record.paused_by_signal:
+                self.record = await self._journal.apply(
+                    record.run_id, RunEvent.RESUMED, paused_by_signal=False, insist=False
+                )
                 self._handle.signal_tree(signal.SIGCONT)
                 self._note_resumed()
-                self.record = await self._journal.apply(record.run_id, RunEvent.RESUMED, paused_by_signal=False)
             else:
                 self.record = await self._journal.record(
                     record.run_id, "resume_requested", pause_requested="resume", insist=False
