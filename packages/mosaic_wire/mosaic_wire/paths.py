@@ -167,7 +167,11 @@ class Home:
 
     def create(self) -> None:
         """Make the folders, for this user alone: who can write into one of them decides what the daemon starts."""
+        shown = os.fsencode(self.root).decode(errors="backslashreplace")
+        if shown != str(self.root):
+            raise WireError(f"the path {shown} is not UTF-8; rename the folder, or set {env.MOSAIC_HOME} to another")
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keep_others_out(self.root)
         make_private_folder(self.trainer)
         for folder in (self.workers, self.cache, self.root / "logs"):
             if not folder.is_symlink():  # a place on another disk is the user's own arrangement
@@ -177,6 +181,25 @@ class Home:
         if not self.socket.is_relative_to(self.root):
             make_private_folder(self.socket.parent.parent)
         make_private_folder(self.socket.parent)
+
+
+def keep_others_out(folder: Path) -> None:
+    """Refuse a folder that somebody else could put things into, or swap things of; take that right away in our own."""
+    status = folder.stat()
+    if not is_ours(status):
+        raise WireError(
+            f"{folder} belongs to another user (uid {status.st_uid}), who decides what lies in it; "
+            f"use a folder of your own, or set {env.MOSAIC_HOME}"
+        )
+    if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+        if status.st_uid != os.getuid():
+            raise WireError(f"other users may write to {folder}; run `chmod go-w` on it, or set {env.MOSAIC_HOME}")
+        folder.chmod(stat.S_IMODE(status.st_mode) & ~0o022)
+
+
+def is_ours(status: os.stat_result) -> bool:
+    """Whether this user, or root, owns it."""
+    return status.st_uid in (os.getuid(), 0)
 
 
 def make_private_folder(folder: Path) -> None:

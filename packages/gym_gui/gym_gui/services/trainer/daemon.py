@@ -57,6 +57,7 @@ logger = logging.getLogger(__name__)
 del os.environ["GRPC_ENABLE_FORK_SUPPORT"]  # workers decide for themselves
 
 _MOST_OF_A_PEER = 256
+_HOME_LOOK_S = 2.0
 _SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),  # otherwise a second daemon binds a busy port without a word
     ("grpc.max_receive_message_length", 16 * 2**20),
@@ -217,10 +218,17 @@ async def _serve_journal(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    watching = asyncio.create_task(_stop_without_home(home, dispatcher, ledger, stopping))
     try:
         await stopping.wait()
     finally:
+        watching.cancel()
         logger.info("stopping; %d runs go on without a daemon", len(dispatcher.supervisors))
+        if dispatcher.is_halted:
+            door.close()
+            logging.shutdown()
+            # At once: an orderly end removes the socket, which may be that of a new daemon in the home's place by now.
+            os._exit(1)
         home.daemon_record.unlink(missing_ok=True)
         door.close()
         await server.stop(grace=1)
@@ -229,6 +237,25 @@ async def _serve_journal(
         await metrics.close()
         telemetry.close()
         executor.close()
+
+
+async def _stop_without_home(
+    home: Home, dispatcher: TrainerDispatcher, ledger: ResourceLedger, stopping: asyncio.Event
+) -> None:
+    """Start nothing while the home is not where it was, and stop once no process of a run is left."""
+    served = home.identity
+    while True:
+        await asyncio.sleep(_HOME_LOOK_S)
+        is_there = await asyncio.to_thread(lambda: home.identity == served)
+        if dispatcher.is_halted and not is_there and ledger.is_idle:
+            stopping.set()
+        elif is_there is dispatcher.is_halted:
+            dispatcher.halt(not is_there)
+            logger.error(
+                "the home %s is back where it was" if is_there else "the home %s was moved, removed or replaced while "
+                "this daemon served it: no run is started any more, and the daemon ends when its last run has ended",
+                home.root,
+            )  # fmt: skip
 
 
 def _write_record(home: Home, addresses: tuple[str, ...]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -98,7 +99,7 @@ class TrainerDispatcher:
         self._preparations: dict[str, asyncio.Task[None]] = {}
         self._prepared: set[str] = set()
         self._wake, self._recovered = asyncio.Event(), asyncio.Event()
-        self._resting_until = float("-inf")
+        self._resting_until = -math.inf
         """The daemon itself lacks something: nothing is started before"""
         self._flush_planned = False
         self._stopping = False
@@ -146,6 +147,15 @@ class TrainerDispatcher:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("task %s of the dispatcher died", task.get_name(), exc_info=error)
+
+    @property
+    def is_halted(self) -> bool:
+        return self._resting_until == math.inf
+
+    def halt(self, is_to_stand: bool) -> None:
+        """Start nothing, or go on starting runs."""
+        self._resting_until = math.inf if is_to_stand else -math.inf
+        self._wake.set()
 
     # ------------------------------------------------------------------ queue
 
@@ -276,7 +286,7 @@ class TrainerDispatcher:
 
     async def _launch_later(self, record: RunRecord, lacking: str) -> None:
         """The daemon lacks processes, descriptors or memory: the run keeps its place in the queue and says so."""
-        self._resting_until = time.monotonic() + _CAPACITY_RECHECK_S
+        self._resting_until = max(self._resting_until, time.monotonic() + _CAPACITY_RECHECK_S)
         record = await self._journal.record(record.run_id, "", **_NO_PROCESS)
         self._give_back(record.run_id)
         if record.cancel_requested:

@@ -128,6 +128,11 @@ class ResourceLedger:
         """Return what this run holds."""
         return self._held.get(run_id)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no run has, or is getting, a process."""
+        return not self._held
+
     def holder_of(self, gpu_id: str) -> str | None:
         """Return the run that holds this GPU."""
         return self._gpus.holder_of(gpu_id)

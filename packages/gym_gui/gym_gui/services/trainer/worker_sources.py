@@ -18,7 +18,7 @@ from typing import Any
 
 from mosaic_wire.errors import SpecError
 from mosaic_wire.files import read_json_object
-from mosaic_wire.paths import Home
+from mosaic_wire.paths import Home, is_ours
 
 GROUP = "mosaic.workers"
 
@@ -159,6 +159,9 @@ def _from_files(home: Home) -> Iterator[Source]:
 def _from_file(file: Path) -> Source:
     origin, fallback = str(file), re.sub(r"[^\w.-]", "_", file.parent.name)[:64]
     try:
+        for path in (file.parent.parent, file.parent, file):  # whoever writes it decides what is run as this user
+            if not is_ours(status := path.stat()) or status.st_mode & 0o002:
+                raise SpecError(f"other users may write to {path} (uid {status.st_uid} owns it)")
         document = read_json_object(file, max_bytes=16 << 20)
         name = document.get("name")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
