@@ -52,53 +52,39 @@ class EndHooks:
                 "step": record.step, "return": record.episodic_return, "result": record.result,
             }
         )  # fmt: skip
+        problems: list[str] = []
         async with self._turn:
-            problems = [await _run_command(record, command, message)] if command else []
-            problems += [await _post(url, message)] if url else []
+            if command:  # the facts arrive as JSON on stdin and, for one-liners, in two variables
+                own = {"MOSAIC_RUN_ID": record.run_id, "MOSAIC_OUTCOME": str(record.outcome or "")}
+                problems.append(await _run(f"on_end_command {command[0]!r}", command, message, own))
+            if url:
+                order = json.dumps({"url": url, "message": message, "timeout_s": math.ceil(_TIMEOUT_S)})
+                problems.append(await _run("on_end_webhook", (sys.executable, "-I", "-S", "-c", _POST), order, {}))
         return "; ".join(problem for problem in problems if problem)
 
 
-async def _run_command(record: RunRecord, argv: Sequence[str], message: str) -> str:
-    """The facts arrive as JSON on stdin and, for one-liners, in two variables."""
-    own = {"MOSAIC_RUN_ID": record.run_id, "MOSAIC_OUTCOME": str(record.outcome or "")}
-    name = f"on_end_command {argv[0]!r}"
+async def _run(name: str, argv: Sequence[str], message: str, own: Mapping[str, str]) -> str:
+    """Run a process and end it after the deadline; return what went wrong, or nothing."""
     try:
-        code, _ = await _run(argv, message, own)
-    except TimeoutError:
-        return f"{name} took longer than {_TIMEOUT_S:g} s and was ended"
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            env={**os.environ, **own},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE if argv[-1] is _POST else asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
     except OSError as error:
         return f"{name} could not be started: {error}"
-    return "" if code == 0 else f"{name} exited with code {code}"
-
-
-async def _post(url: str, message: str) -> str:
-    order = {"url": url, "message": message, "timeout_s": math.ceil(_TIMEOUT_S)}
-    try:
-        code, told = await _run((sys.executable, "-I", "-S", "-c", _POST), json.dumps(order), {})
-    except TimeoutError:
-        return f"on_end_webhook took longer than {_TIMEOUT_S:g} s and was ended"
-    except OSError as error:
-        return f"on_end_webhook could not be called: {error}"
-    return "" if code == 0 else f"on_end_webhook failed: {told[:_TOLD_CHARACTERS].strip() or f'exit code {code}'}"
-
-
-async def _run(argv: Sequence[str], message: str, own: Mapping[str, str]) -> tuple[int | None, str]:
-    """Exit code and output of a process that is ended after the deadline (TimeoutError)."""
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        env={**os.environ, **own},
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE if not own else asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-    )
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            output, _ = await process.communicate(message.encode())
+            told, _ = await process.communicate(message.encode())
     except TimeoutError:
         # Its session, not only itself: what it has started would stay behind, holding its end of the pipe.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
-        raise
-    return process.returncode, (output or b"").decode(errors="replace")
+        return f"{name} took longer than {_TIMEOUT_S:g} s and was ended"
+    if told:
+        return f"{name} failed: {told.decode(errors='replace')[:_TOLD_CHARACTERS].strip()}"
+    return "" if process.returncode == 0 else f"{name} exited with code {process.returncode}"
