@@ -339,7 +339,7 @@ def test_files_that_hold_no_study_say_so(tmp_path: Path) -> None:
 
     assert "is not there" in words(tmp_path / "missing", NoStudyYet)
     assert "no study was written" in words(put("empty", b""), NoStudyYet)
-    assert "cannot be read: Is a directory" in words(tmp_path)
+    assert "cannot be read: it is a folder" in words(tmp_path)
     assert "neither an SQLite database nor a journal" in words(put("picture.png", b"\x89PNG\r\n"))
     assert "is not a journal of Optuna" in words(put("other.json", b'{"a": 1}\n{"b": 2}\n'))
     assert "is not a journal of Optuna" in words(put("config.json", b'{\n  "a": 1\n}\n'))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
+import threading
 from pathlib import Path
 
-from gym_gui.services.trainer.worker_logs import LogFollower, cap_size, tail_text
+from gym_gui.services.trainer.worker_logs import LogFollower, cap_logs, tail_text
 
 
 def test_the_tail_is_bounded_redacted_and_tolerates_binary(tmp_path):
@@ -68,34 +68,51 @@ def test_a_file_over_its_cap_keeps_its_end_and_the_writer_goes_on(tmp_path):
     writer = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.write(writer, b"old\n" * 100_000 + b"newest\n")
-        assert cap_size(log, 100_000)
+        assert cap_logs([tmp_path], 100_000) == [tmp_path / "stdout.log.1"]
         assert log.stat().st_size == 0
         assert (tmp_path / "stdout.log.1").read_bytes().endswith(b"newest\n")
         os.write(writer, b"after\n")
         assert log.read_bytes() == b"after\n"
-        assert not cap_size(log, 100_000)
+        assert not cap_logs([tmp_path], 100_000)
     finally:
         os.close(writer)
 
 
-def test_what_is_kept_of_a_flood_is_bounded_though_it_goes_on_while_it_is_copied(tmp_path: Path, monkeypatch) -> None:
-    path = tmp_path / "stdout.log"
-    path.write_bytes(b"x" * (4 << 20))
-    read = io.BufferedReader.read
+def test_logs_that_are_small_each_are_cut_when_they_are_large_together(tmp_path: Path) -> None:
+    for number in range(12):
+        (tmp_path / f"{number}.log").write_bytes(b"x" * 900)
+    (tmp_path / "0.log.1").write_bytes(b"x" * 900)
+    (tmp_path / "0.log.old").write_bytes(b"x" * 900)
+    (tmp_path / "results.csv").write_bytes(b"x" * 9000)
+    assert len(cap_logs([tmp_path], 8000)) == 12
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.log*")) <= 4000
+    assert (tmp_path / "results.csv").stat().st_size == 9000
+    assert not cap_logs([tmp_path], 8000)
 
-    def read_while_somebody_writes(self: io.BufferedReader, size: int = -1) -> bytes:
-        with path.open("ab") as stream:
-            stream.write(b"y" * (1 << 20))
-        return read(self, size)
 
-    class Flooded(io.BufferedReader):
-        read = read_while_somebody_writes
+def test_what_is_kept_of_a_flood_is_bounded_though_it_goes_on_while_it_is_copied(tmp_path: Path) -> None:
+    log = tmp_path / "stdout.log"
+    log.write_bytes(b"x" * (4 << 20))
+    is_over = threading.Event()
 
-    original = Path.open
-    monkeypatch.setattr(
-        Path, "open", lambda self, mode="r": Flooded(io.FileIO(self, "r")) if mode == "rb" else original(self, mode)
-    )
-    assert cap_size(path, 1 << 20)
-    monkeypatch.undo()
+    def write_on() -> None:
+        with log.open("ab") as stream:
+            while not is_over.is_set():
+                stream.write(b"y" * (1 << 20))
+
+    writer = threading.Thread(target=write_on)
+    writer.start()
+    try:
+        assert cap_logs([tmp_path], 1 << 20)
+    finally:
+        is_over.set()
+        writer.join()
     assert (tmp_path / "stdout.log.1").stat().st_size == 1 << 19
-    assert path.stat().st_size == 0
+
+
+def test_a_log_that_is_not_appended_to_is_not_cut_for_its_hole(tmp_path: Path) -> None:
+    with (tmp_path / "own.log").open("wb", buffering=0) as stream:
+        stream.write(b"x" * (2 << 20))
+        assert cap_logs([tmp_path], 1 << 20)
+        stream.write(b"next line\n")
+        assert not cap_logs([tmp_path], 1 << 20)

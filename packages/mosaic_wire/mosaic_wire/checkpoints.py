@@ -232,9 +232,8 @@ def unlisted_checkpoint(folder: Path) -> CheckpointEntry | None:
     """A checkpoint folder as a manifest would list it; None when it is none. Its other files are not looked at."""
     step = int(folder.name.removeprefix("step-"))
     try:
-        digest = sha256_of_file(folder / STATE_FILE)
         if not folder.is_symlink() and read_json_object(folder / STATE_FILE).get("step") == step:
-            return CheckpointEntry(f"checkpoints/{folder.name}", step, digest)
+            return CheckpointEntry(f"checkpoints/{folder.name}", step, sha256_of_file(folder / STATE_FILE))
     except (OSError, ValueError):
         pass  # what cannot be read is no checkpoint
     return None

@@ -14,12 +14,14 @@ few records at a time and never loads it.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
 import sys
 from collections.abc import Mapping
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,7 +38,7 @@ from mosaic_wire.event_records import (
     parse_event,
     parse_plain_scalar,
 )
-from mosaic_wire.files import fsync_directory
+from mosaic_wire.files import NotAPlainFile, fsync_directory, plain_file
 
 __all__ = [
     "DamagedRecord",
@@ -132,8 +134,8 @@ class EventFileReader:
     def read_into(self, batch: EventBatch, max_bytes: int = READ_BYTES) -> int:
         """Add what is new to a batch; return how many bytes of the file that took."""
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+            descriptor = plain_file(os.fspath(self.path), os.O_RDONLY)
+        except (FileNotFoundError, NotAPlainFile):
             if self.offset:
                 raise _Replaced from None
             return 0
@@ -289,15 +291,20 @@ class EventFolderReader:
         while pending and left > 0:
             folder, path = pending.pop()
             try:
-                entries = list(os.scandir(path))
-            except FileNotFoundError:
+                with os.scandir(path) as found:
+                    entries = list(islice(found, left))
+            except (FileNotFoundError, NotADirectoryError):
                 continue
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+                continue  # folders nested without end
             left -= len(entries)
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     if not (folder.startswith("..") and self._is_passed_over(folder, entry.name)):
                         pending.append((f"{folder}/{entry.name}".lstrip("/"), entry.path))
-                elif entry.name.startswith(PREFIX) and entry.is_file():
+                elif entry.name.startswith(PREFIX) and entry.is_file(follow_symlinks=False):
                     self._reader(folder, entry.name)
 
     def _is_passed_over(self, folder: str, name: str) -> bool:

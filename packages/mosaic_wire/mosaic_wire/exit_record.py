@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from mosaic_wire.files import read_json_object, write_json_atomically
+from mosaic_wire.files import NotAPlainFile, read_json_object, write_json_atomically
 
 
 class ExitOutcome(StrEnum):
@@ -34,7 +34,7 @@ class ExitRecord:
 
     @classmethod
     def read(cls, path: Path) -> ExitRecord | None:
-        """Return the record, or None when there is none that can be trusted."""
+        """Return the record, or None when there is none that can be trusted; OSError when the reader is in trouble."""
         try:
             document = read_json_object(path, max_bytes=1 << 20)
             record = cls(
@@ -46,7 +46,7 @@ class ExitRecord:
                 last_seq=document["last_seq"],
                 finished_at=document["finished_at"],
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (FileNotFoundError, PermissionError, NotAPlainFile, ValueError, KeyError, TypeError):
             return None
         return record if record._has_the_right_types() else None
 

@@ -1,17 +1,141 @@
-"""Files that other processes read: written whole or not at all, read with the doubt they deserve."""
+"""Files that other processes read or write: written whole or not at all, read with the doubt they deserve.
+
+A worker can put anything in the place of a file: a pipe that nobody writes to, a link to somewhere else, a device
+without an end. Whatever it could have written is opened with `open_plain` and found by `walk`.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
+import stat
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 SEAL = "checksum"
 """Key of a JSON object's own checksum: valid JSON with a flipped bit is still damaged."""
+
+
+MAX_JSON_BYTES = 64 << 20
+MAX_JSON_DEPTH = 32
+"""Deeper documents are refused: what is read here is copied, cleaned and written by functions that call themselves"""
+_MAX_JSON_CONTAINERS = 1_000_000
+
+
+class NotAPlainFile(OSError):
+    """A link, pipe, device, folder or another user's file stands where a file should be."""
+
+    def __init__(self, path: str | Path, what: str) -> None:
+        super().__init__(errno.EINVAL, f"it {what}", str(path))
+
+
+def plain_file(path: str, flags: int, *, dir_fd: int | None = None) -> int:
+    """Opener for a file that a worker could have written: no links, plain files only, never waits.
+
+    For writing it must have no second name either: a hard link's other name may lie anywhere.
+    """
+    return _open_plain(path, flags | os.O_NOFOLLOW, dir_fd=dir_fd)
+
+
+def open_plain(path: str | Path, mode: str = "rb", *, dir_fd: int | None = None) -> BinaryIO:
+    """Open a file that a worker could have written; NotAPlainFile when anything else stands there."""
+    return cast(BinaryIO, open(path, mode, opener=partial(plain_file, dir_fd=dir_fd)))
+
+
+def open_chosen(path: str | Path) -> BinaryIO:
+    """Open a file that a person may have chosen: links are followed, whoever owns it."""
+    return cast(BinaryIO, open(path, "rb", opener=chosen_file))
+
+
+def chosen_file(path: str, flags: int) -> int:
+    """Opener for a path that a person chose; what is no file is refused here, too."""
+    return _open_plain(path, flags, is_chosen=True)
+
+
+def _open_plain(path: str, flags: int, *, dir_fd: int | None = None, is_chosen: bool = False) -> int:
+    safe = flags & ~os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, safe, 0o600, dir_fd=dir_fd)
+    except OSError as error:
+        # ENXIO: a pipe without a reader, or a socket
+        kinds = {errno.ELOOP: "link", errno.ENXIO: "pipe or socket", errno.EISDIR: "folder"}
+        if error.errno not in kinds:
+            raise
+        raise NotAPlainFile(path, f"is a {kinds[error.errno]}, not a plain file") from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            kind = "folder" if stat.S_ISDIR(status.st_mode) else "pipe, socket or device"
+            raise NotAPlainFile(path, f"is a {kind}, not a plain file")
+        if not is_chosen and status.st_uid != os.geteuid():
+            folder = dir_fd if dir_fd is not None else os.path.dirname(path) or "."
+            if status.st_uid != os.stat(folder).st_uid:  # root may look at anybody's run
+                raise NotAPlainFile(path, f"belongs to user {status.st_uid}")
+        if flags & (os.O_WRONLY | os.O_RDWR) and status.st_nlink > 1:
+            raise NotAPlainFile(path, "has a second name (a hard link)")
+        if flags & os.O_TRUNC:
+            os.ftruncate(descriptor, 0)
+        os.set_blocking(descriptor, True)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+Opener = Callable[[str, int], int]
+
+
+def read_plain_file(path: Path, max_bytes: int = MAX_JSON_BYTES, *, opener: Opener | None = plain_file) -> bytes:
+    """The content of a file that a worker could have written; ValueError when it is larger than that."""
+    with open(path, "rb", opener=opener) as stream:
+        data = stream.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise ValueError(f"{path} is larger than {max_bytes} bytes")
+    return data
+
+
+def walk(
+    top: str | Path,
+    *,
+    most: int = 20_000,
+    depth: int = 64,
+    enter: Callable[[os.DirEntry[str]], bool] = lambda entry: True,
+    failed: Callable[[OSError], object] = lambda error: None,
+) -> Iterator[os.DirEntry[str]]:
+    """Every entry below a folder, a folder before what is in it; links are entries, never followed.
+
+    It ends after `most` entries and goes `depth` folders deep; `failed` hears of a folder that cannot be read.
+    """
+    waiting = [(os.fspath(top), 1)]
+    while waiting:
+        folder, level = waiting.pop()
+        try:
+            with os.scandir(folder) as found:
+                entries = sorted(islice(found, most), key=lambda entry: entry.name)
+        except OSError as error:
+            failed(error)
+            continue
+        most -= len(entries)
+        yield from entries
+        if level < depth:
+            inner = [entry for entry in entries if entry.is_dir(follow_symlinks=False) and enter(entry)]
+            waiting += [(entry.path, level + 1) for entry in reversed(inner)]
+
+
+def size_below(top: str | Path, *, most: int = 1_000_000) -> int:
+    """Bytes of the files below a folder; what cannot be looked at counts nothing."""
+    total = 0
+    for entry in walk(top, most=most):
+        with suppress(OSError):
+            total += entry.stat(follow_symlinks=False).st_size if entry.is_file(follow_symlinks=False) else 0
+    return total
 
 
 def fsync_directory(folder: Path) -> None:
@@ -74,19 +198,40 @@ def write_json_atomically(path: Path, document: Mapping[str, Any], *, mode: int 
     write_bytes_atomically(path, json_bytes(document, sealed=sealed), mode=mode)
 
 
-def read_json_object(path: Path, *, max_bytes: int = 64 * 2**20) -> dict[str, Any]:
-    """Read a JSON object; ValueError when it is cut, damaged, too large or no object, OSError when unreadable."""
-    with path.open("rb") as stream:
-        data = stream.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise ValueError(f"{path} is larger than {max_bytes} bytes")
+def parse_json(data: bytes | str) -> Any:
+    """A JSON value that may be walked without fear; ValueError when it is none, nested too deep or too large."""
+    brackets = ("[", "{") if isinstance(data, str) else (b"[", b"{")
+    if sum(map(data.count, brackets)) > _MAX_JSON_CONTAINERS:  # type: ignore[arg-type]
+        raise ValueError(f"it holds more than {_MAX_JSON_CONTAINERS} lists and objects")
     try:
         document = json.loads(data)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        document = None
+    else:
+        level = [document] if isinstance(document, dict | list) else []
+        for _ in range(MAX_JSON_DEPTH):
+            nested = [value.values() if isinstance(value, dict) else value for value in level]
+            level = [item for values in nested for item in values if isinstance(item, dict | list)]
+            if not level:
+                return document
+    raise ValueError(f"it is nested deeper than {MAX_JSON_DEPTH} levels")
+
+
+def read_json_object(
+    path: Path, *, max_bytes: int = MAX_JSON_BYTES, opener: Opener | None = plain_file
+) -> dict[str, Any]:
+    """Read a JSON object; ValueError when it is cut, damaged, too large or no object, OSError when unreadable.
+
+    `opener=None` for a file of the user's own, which may be a link or a pipe.
+    """
+    data = read_plain_file(path, max_bytes, opener=opener)
+    try:
+        document = parse_json(data)
+    except ValueError as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(document, dict):
         raise ValueError(f"{path} holds {type(document).__name__}, expected a JSON object")
     try:
         return unseal(document)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error

@@ -7,17 +7,18 @@ either side is away.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from mosaic_wire.files import SEAL, checksum_of, unseal
+from mosaic_wire.files import MAX_JSON_DEPTH, SEAL, checksum_of, open_plain, parse_json, unseal
 
 MAX_LINE_BYTES = 1 << 20
 """A longer line is not an event; it is skipped, never held in memory whole."""
@@ -27,6 +28,11 @@ MAX_EVENT_BYTES = 1 << 18
 
 _ENVELOPE_BYTES = 512
 """What a line holds beside its payload, at most"""
+
+MAX_FILE_BYTES = 1 << 30
+"""No worker has so much to say about a run; a file with holes can claim any size"""
+READ_BYTES = 8 << 20
+"""How much one read takes at most; the rest is left for the next"""
 
 LAST_FIGURES = "last_figures"
 """Key in the payload of an ending: step and return at the end, for a daemon that heard no heartbeat of them"""
@@ -75,11 +81,11 @@ class RunLifecycleEvent:
     def from_line(cls, line: bytes | str) -> RunLifecycleEvent:
         """Parse one line; raise ValueError with the reason when it is not an event."""
         try:
-            document = json.loads(line)
+            document = parse_json(line)
             if not isinstance(document, dict):
                 raise ValueError("not a JSON object")
             document = unseal(document)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise ValueError(f"not an event: {error}") from error
         seq, payload, attempt = document.get("seq"), document.get("payload", {}), document.get("attempt", 1)
         timestamp, run_id = document.get("timestamp"), document.get("run_id")
@@ -112,7 +118,7 @@ def _is_moment(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, depth: int = MAX_JSON_DEPTH - 2) -> Any:
     """A JSON value, whatever it was: an event must not be lost because its payload holds a path or an array scalar."""
     if value is None or isinstance(value, bool | str):
         return value
@@ -120,10 +126,12 @@ def _plain(value: Any) -> Any:
         return int(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
+    if depth == 0:
+        return "… nested deeper than an event may be"
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain(item, depth - 1) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
+        return [_plain(item, depth - 1) for item in value]
     item = getattr(value, "item", None)  # numpy and torch scalars
     try:
         return _plain(item()) if callable(item) else str(value)
@@ -149,8 +157,7 @@ class LifecycleSpool:
     def __init__(self, path: Path, run_id: str, *, attempt: int = 1) -> None:
         self._path, self._run_id, self._attempt = path, run_id, attempt
         reader = LifecycleReader(path)
-        earlier = reader.read()
-        self._seq = max((event.seq for event in earlier), default=0)
+        self._seq = max((event.seq for event in reader.read_to_the_end()), default=0)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._torn = _ends_inside_a_line(path)  # the last writer died in mid-line
 
@@ -179,7 +186,7 @@ class LifecycleSpool:
 
 
 def _ends_inside_a_line(path: Path) -> bool:
-    with path.open("rb") as stream:
+    with open_plain(path) as stream:
         if stream.seek(0, os.SEEK_END) == 0:
             return False
         stream.seek(-1, os.SEEK_END)
@@ -197,20 +204,27 @@ class LifecycleReader:
         self._offset = 0
         self._inside_a_long_line = False
         self.last_seq = after_seq
+        self.has_more = False
+        """The last read stopped at its limit, not at the end of the file"""
         self.damaged_lines = 0
 
     def read(self) -> list[RunLifecycleEvent]:
-        """Return the events that were added since the last call."""
+        """Return the events that were added since the last call, or as many as one read takes."""
         events: list[RunLifecycleEvent] = []
+        self.has_more = False
         try:
-            stream = self._path.open("rb")
+            stream = open_plain(self._path)
         except FileNotFoundError:
             return events
         with stream:
-            if stream.seek(0, os.SEEK_END) < self._offset:
+            size = stream.seek(0, os.SEEK_END)
+            if size > MAX_FILE_BYTES:
+                raise OSError(errno.EFBIG, f"it is larger than {MAX_FILE_BYTES >> 20} MB", str(self._path))
+            if size < self._offset:
                 # The file was replaced by a shorter one; the numbers tell what is new in it.
                 self._offset, self._inside_a_long_line = 0, False
             stream.seek(self._offset)
+            end = self._offset + READ_BYTES
             while line := stream.readline(MAX_LINE_BYTES):
                 whole = line.endswith(b"\n")
                 if not whole and not self._inside_a_long_line and len(line) < MAX_LINE_BYTES:
@@ -224,7 +238,16 @@ class LifecycleReader:
                 else:
                     self.damaged_lines += whole  # a long line counts once, when its end is found
                     self._inside_a_long_line = not whole
+                if self._offset >= end:
+                    self.has_more = True
+                    break
         return events
+
+    def read_to_the_end(self) -> Iterator[RunLifecycleEvent]:
+        """All that is left, read in parts."""
+        yield from self.read()
+        while self.has_more:
+            yield from self.read()
 
     def _parse(self, line: bytes) -> RunLifecycleEvent | None:
         if not line.strip():

@@ -7,12 +7,16 @@ All paths are relative to the run folder.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mosaic_wire.files import read_json_object, write_json_atomically
+from mosaic_wire.files import Opener, plain_file, read_json_object, write_json_atomically
+
+_MAX_HASHED_BYTES = 1 << 40
+"""A file with holes can claim any size, and hashing it would never end"""
 
 
 @dataclass(frozen=True)
@@ -162,9 +166,11 @@ def _texts(document: Mapping[str, Any], key: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-def sha256_of_file(path: Path) -> str:
-    """Hex digest of a file's content, read in pieces."""
-    with path.open("rb") as stream:
+def sha256_of_file(path: Path, *, opener: Opener = plain_file) -> str:
+    """Hex digest of a file's content, read in pieces; ValueError when it is too large to be a file of a run."""
+    with open(path, "rb", opener=opener) as stream:
+        if (size := os.fstat(stream.fileno()).st_size) > _MAX_HASHED_BYTES:
+            raise ValueError(f"{path} says that it has {size} bytes")
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mosaic_wire.checkpoints import good_checkpoints
 from mosaic_wire.event_files import PREFIX
+from mosaic_wire.files import open_plain, walk
 from mosaic_wire.manifest import CheckpointEntry
 from mosaic_wire.paths import RunFolder
 from mosaic_wire.system_metrics import FOLDER as SYSTEM_FOLDER
@@ -21,7 +22,6 @@ PHASES = "phases"
 """Runs of workers that a script started lie below"""
 _DATABASE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 _JOURNAL_SUFFIXES = (".journal", ".log")
-_MAX_FILES = 20_000
 _NOT_LOOKED_INTO = frozenset({"wandb", "metrics", "checkpoints", "scripts"})
 
 
@@ -78,7 +78,7 @@ def _is_study(path: Path) -> bool:
     """Whether a file is a study of Optuna's: a database with its tables, or a journal."""
     try:
         if path.suffix in _JOURNAL_SUFFIXES:
-            with path.open("rb") as stream:
+            with open_plain(path) as stream:
                 return b'"op_code"' in stream.read(512)
         if path.suffix not in _DATABASE_SUFFIXES:
             return False
@@ -91,21 +91,17 @@ def _is_study(path: Path) -> bool:
 
 def _checkpoints(folder: RunFolder) -> Iterator[CheckpointEntry]:
     yield from good_checkpoints(folder)
-    for phase in sorted((folder.root / PHASES).glob("*/checkpoints")):
-        inside = phase.parent.relative_to(folder.root)
-        for entry in good_checkpoints(RunFolder(phase.parent)):
-            yield replace(entry, path=str(inside / entry.path))
+    for phase in walk(folder.root / PHASES, depth=1):
+        if phase.is_dir(follow_symlinks=False):
+            for entry in good_checkpoints(RunFolder(Path(phase.path))):
+                yield replace(entry, path=f"{PHASES}/{phase.name}/{entry.path}")
 
 
 def _files_below(root: Path) -> Iterator[Path]:
-    count = 0
-    for place, folders, files in os.walk(root):
-        if Path(place) == root or Path(place).parent == root / PHASES:
-            folders[:] = [name for name in folders if name not in _NOT_LOOKED_INTO]
-        for name in files:
-            count += 1
-            if count > _MAX_FILES:
-                return
-            path = Path(place, name)
-            if not path.is_symlink():
-                yield path
+    def is_looked_into(entry: os.DirEntry[str]) -> bool:
+        parent = Path(entry.path).parent
+        return entry.name not in _NOT_LOOKED_INTO or not (parent == root or parent.parent == root / PHASES)
+
+    for entry in walk(root, enter=is_looked_into):
+        if entry.is_file(follow_symlinks=False):
+            yield Path(entry.path)

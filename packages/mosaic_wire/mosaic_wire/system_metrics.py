@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mosaic_wire.event_writer import ScalarEventWriter
+from mosaic_wire.files import size_below
 
 INTERVAL_S = 5.0
 FOLDER = "system"
@@ -115,7 +116,7 @@ class SystemSampler:
         now, use = time.monotonic(), measure_tree(os.getpid())
         earlier, self._earlier = self._earlier, (now, use)
         if self._count % _DISK_EVERY == 0:
-            self._disk_mb = _size_of(self._run_folder) / _MIB
+            self._disk_mb = size_below(self._run_folder) / _MIB
         self._count += 1
         if earlier is None:
             return {}
@@ -136,15 +137,6 @@ class SystemSampler:
             "disk_mb": self._disk_mb,
             **_gpu_figures(self._gpus),
         }
-
-
-def _size_of(folder: Path) -> int:
-    total = 0
-    for root, _, files in os.walk(folder):
-        for name in files:
-            with suppress(OSError):
-                total += os.lstat(os.path.join(root, name)).st_size
-    return total
 
 
 def _gpus() -> Mapping[str, Any]:

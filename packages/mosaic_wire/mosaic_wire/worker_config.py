@@ -134,7 +134,7 @@ def expand_placeholders(value: Any, run_id: str) -> Any:
 
 def _read(what: str, file: Path) -> dict[str, Any]:
     try:
-        return read_json_object(file)
+        return read_json_object(file, opener=None)
     except OSError as error:
         reason = f"cannot be read: {error.strerror or error}"
     except ValueError as error:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from gym_gui.testing import RunningDaemon
 from gym_gui.ui.management.disk_survey import Kind, failed_runs, is_needed, survey
-from gym_gui.ui.management.folder_size import size_of_folder
 from gym_gui.ui.management.spare_checkpoints import CannotPrune, find_spare_checkpoints, remove_spare_checkpoints
 from mosaic_wire.checkpoints import SharedFile, good_checkpoints, write_checkpoint
+from mosaic_wire.files import size_below
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry, sha256_of_file
 from mosaic_wire.paths import Home, RunFolder
@@ -85,10 +85,10 @@ def test_all_but_the_newest_and_the_best_could_go(tmp_path: Path) -> None:
     assert spare is not None
     assert (spare.count, spare.kept) == (2, (200, 400))
     assert spare.bytes > 10_000
-    before = size_of_folder(folder.root)
+    before = size_below(folder.root)
     freed = remove_spare_checkpoints(folder.root)
     assert freed >= spare.bytes
-    assert before - size_of_folder(folder.root) == pytest.approx(freed, abs=2_000)  # the manifest became shorter too
+    assert before - size_below(folder.root) == pytest.approx(freed, abs=2_000)  # the manifest became shorter too
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["replay", "step-200", "step-400"]
     assert sorted(path.name for path in (folder.checkpoints / "replay").iterdir()) == ["part-200", "part-400"]
     manifest = AnalyticsManifest.read(folder.manifest)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mosaic_wire.files import chosen_file
 from mosaic_wire.manifest import sha256_of_file
 from safetensors.numpy import load_file
 
@@ -76,7 +77,7 @@ class ForeignModel:
 def read_foreign_model(path: Path) -> ForeignModel:
     """Read the weights without executing anything of the file; BadInput with the reason when that is not possible."""
     try:
-        size, digest = path.stat().st_size, sha256_of_file(path)
+        size, digest = path.stat().st_size, sha256_of_file(path, opener=chosen_file)
     except OSError as error:
         raise BadInput(f"the model {path} cannot be read: {error.strerror or error}") from error
     if size > _MOST_BYTES:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
+from mosaic_wire.files import chosen_file
 from mosaic_wire.manifest import sha256_of_file
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
@@ -68,7 +69,7 @@ class Trajectories:
         """Read a file for an environment of these spaces; BadInput with the reason when it cannot be used."""
         try:
             arrays = load_file(path)
-            digest = sha256_of_file(path)
+            digest = sha256_of_file(path, opener=chosen_file)
         except (OSError, SafetensorError) as error:
             said = error.strerror if isinstance(error, OSError) else error
             raise BadInput(f"the trajectories {path} cannot be read: {said or error}") from error

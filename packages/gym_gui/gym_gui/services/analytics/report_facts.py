@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mosaic_wire.files import read_plain_file
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
 from mosaic_wire.redaction import redact_document, redact_text, secret_values
@@ -103,8 +104,8 @@ def _videos(run: pb.Run, manifest: AnalyticsManifest | None, budget: int) -> Ite
             if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
                 continue
             size = path.stat().st_size
-            data = path.read_bytes() if size <= min(MOST_VIDEO_BYTES, budget) else None
-        except OSError:
+            data = read_plain_file(path, size) if size <= min(MOST_VIDEO_BYTES, budget) else None
+        except (OSError, ValueError):
             continue
         budget -= len(data or b"")
         yield Video(path, size, data)

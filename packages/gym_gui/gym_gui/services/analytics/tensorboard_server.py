@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO
 
+from mosaic_wire.files import walk
 from mosaic_wire.paths import Home
 
 from gym_gui.services.analytics import guardian
@@ -38,7 +39,7 @@ _UNSAFE = re.compile(r"[^\w.,=+@ -]+")
 _HAS_IT = "import importlib.util as u, sys; sys.exit(u.find_spec('tensorboard') is None)"
 _ASK_S = 30.0
 _EVENT_MARK = ".tfevents."
-_MOST_FOLDERS = 2000
+_MOST_ENTRIES = 20_000
 
 
 class TensorBoardProblem(Exception):
@@ -75,12 +76,9 @@ def has_tensorboard(python: str) -> bool:
 
 def has_event_files(folder: Path) -> bool:
     """Whether anything below is an event file."""
-    for looked_at, (_, _, names) in enumerate(os.walk(folder)):
-        if any(_EVENT_MARK in name for name in names):
-            return True
-        if looked_at >= _MOST_FOLDERS:
-            return True  # so many folders are somebody's logs: let TensorBoard look
-    return False
+    names = [entry.name for entry in walk(folder, most=_MOST_ENTRIES) if not entry.is_dir()]
+    # So many are somebody's logs: let TensorBoard look.
+    return any(_EVENT_MARK in name for name in names) or len(names) >= _MOST_ENTRIES // 2
 
 
 class LinkFolder:

@@ -20,6 +20,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
+from mosaic_wire.files import NotAPlainFile, plain_file
 
 BLOCK_BYTES = 32 * 1024
 READ_BYTES = 4 * 2**20
@@ -64,8 +65,8 @@ class RecordLog:
         """
         self.has_more = False
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+            descriptor = plain_file(os.fspath(self.path), os.O_RDONLY)
+        except (FileNotFoundError, NotAPlainFile):
             return []
         try:
             self._size = os.fstat(descriptor).st_size

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mosaic_wire.files import SEAL, json_bytes, unseal
+from mosaic_wire.files import SEAL, json_bytes, open_plain, parse_json, unseal
 from mosaic_wire.ids import is_run_id
 from mosaic_wire.redaction import REDACTED, is_secret_key, redact_text
 from mosaic_wire.secret_refs import is_secret_ref
@@ -53,12 +53,12 @@ def story_bytes(story: Sequence[StoryEvent], secrets: Iterable[str] = ()) -> byt
 def config_bytes(path: Path, secrets: Iterable[str] = ()) -> bytes:
     """A config file with what might still be secret in it blotted out; an unreadable one is kept as redacted text."""
     known = tuple(secrets)
-    with path.open("rb") as stream:
+    with open_plain(path) as stream:
         text = stream.read(_MAX_CONFIG_BYTES).decode("utf-8", "replace")
     try:
-        document = unseal(json.loads(text))
+        document = unseal(parse_json(text))
         return json_bytes(_redacted(document, known), sealed=SEAL in text)
-    except (ValueError, RecursionError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError):
         return redact_text(text, known).encode()
 
 

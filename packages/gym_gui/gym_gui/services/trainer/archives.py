@@ -16,6 +16,7 @@ import os
 import secrets as random_tokens
 import shutil
 import stat
+import sys
 import tarfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mosaic_wire.files import fsync_directory, read_json_object
+from mosaic_wire.files import fsync_directory, open_plain, read_json_object, walk
 from mosaic_wire.paths import Home, make_private_folder
 from mosaic_wire.redaction import spellings_of
 
@@ -128,33 +129,43 @@ class _Exporter:
         if not stat.S_ISDIR(status.st_mode):
             self._leave_out(name, "it is not a folder")
             return
-        header = tarfile.TarInfo(name)
-        header.type, header.mode, header.mtime = tarfile.DIRTYPE, 0o755, int(status.st_mtime)
-        self._count(header)
-        self._tar.addfile(header)
-        with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-        for entry in found:
-            member = f"{name}/{entry.name}"
-            if (wrong := problem_with_name(member)) is not None:
-                self._leave_out(member, wrong)
+        self._add_header(name, status.st_mtime)
+        place = len(os.fspath(folder))
+
+        def has_good_name(entry: os.DirEntry[str]) -> bool:
+            return problem_with_name(name + entry.path[place:]) is None
+
+        def failed(error: OSError) -> None:
+            self._leave_out(str(error.filename), f"it cannot be read: {error.strerror}")
+
+        # One more than an archive may hold: that one is refused.
+        for entry in walk(folder, most=ArchiveLimits().members, depth=sys.maxsize, enter=has_good_name, failed=failed):
+            member = name + entry.path[place:]
+            if (problem := problem_with_name(member)) is not None:
+                self._leave_out(member, problem)
             elif entry.is_dir(follow_symlinks=False):
-                self._add_folder(member, Path(entry.path))
+                with contextlib.suppress(FileNotFoundError):  # curves of a run that ended just now are made again
+                    self._add_header(member, entry.stat(follow_symlinks=False).st_mtime)
             elif entry.is_file(follow_symlinks=False):
                 self._add_file(member, Path(entry.path))
             else:
                 self._leave_out(member, "it is a link, socket, pipe or device")
 
+    def _add_header(self, name: str, mtime: float) -> None:
+        header = tarfile.TarInfo(name)
+        header.type, header.mode, header.mtime = tarfile.DIRTYPE, 0o755, int(mtime)
+        self._count(header)
+        self._tar.addfile(header)
+
     def _add_file(self, name: str, path: Path) -> None:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            stream = open_plain(path)
         except OSError as error:
             self._leave_out(name, f"it cannot be read: {error.strerror}")
             return
-        with os.fdopen(descriptor, "rb") as stream:
-            status = os.fstat(descriptor)
-            if stat.S_ISREG(status.st_mode):
-                self._add_stream(name, stream, status.st_size, int(status.st_mtime))
+        with stream:
+            status = os.fstat(stream.fileno())
+            self._add_stream(name, stream, status.st_size, int(status.st_mtime))
 
     def _add_bytes(self, name: str, data: bytes) -> None:
         self._add_stream(name, io.BytesIO(data), len(data), int(time.time()))

@@ -18,7 +18,9 @@ from typing import Any
 from mosaic_wire.checkpoints import last_good_checkpoint
 from mosaic_wire.errors import WireError
 from mosaic_wire.exit_record import ExitRecord
+from mosaic_wire.files import NotAPlainFile
 from mosaic_wire.frames import remove_frames
+from mosaic_wire.lifecycle import LifecycleReader
 from mosaic_wire.paths import Home
 
 from gym_gui.config.settings import Settings
@@ -26,10 +28,17 @@ from gym_gui.logging_config.log_constants import LOG_TRAINER_RUN_WAITS
 from gym_gui.services.telemetry.hub import TelemetryAsyncHub
 from gym_gui.services.trainer.capacity import CapacityGuard
 from gym_gui.services.trainer.catalog import WorkerCatalog
-from gym_gui.services.trainer.errors import InvalidTransition, NotPossibleNow, RunNotFound, TrainerError
+from gym_gui.services.trainer.errors import (
+    TROUBLE_OF_THE_DAEMON,
+    InvalidTransition,
+    NotPossibleNow,
+    RunNotFound,
+    TrainerError,
+)
 from gym_gui.services.trainer.executors.base import Executor, WorkerHandle
 from gym_gui.services.trainer.executors.gone import DistantWorker, GoneWorker
-from gym_gui.services.trainer.finalise import finalise_manifest
+from gym_gui.services.trainer.file_threads import look_at, work_on
+from gym_gui.services.trainer.finalise import finalise
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.hooks import EndHooks
 from gym_gui.services.trainer.journal import REATTACHED, Journal, log_about
@@ -47,6 +56,7 @@ from gym_gui.services.trainer.run_supervisor import Finished, RunSupervisor, out
 from gym_gui.services.trainer.secrets import SecretStore
 from gym_gui.services.trainer.supervision import CANCELLED_ON_REQUEST, when_it_ended
 from gym_gui.services.trainer.tokens import digest
+from gym_gui.services.trainer.worker_logs import cap_log
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +64,10 @@ _CAPACITY_RECHECK_S = 3.0
 _HEADLINE_FLUSH_S = 1.0
 _MAX_RETRY_WAIT_S = 60.0
 _TRY_AGAIN_S = 1.0
+_MOST_FAILURES = 10
+"""A run that cannot be watched to its end, or recovered, is closed after so many tries"""
+_LOG_LOOK_S, _LOG_LOOK_A_RUN_S = 0.25, 0.005
+"""How often the sizes of logs are looked at"""
 
 
 class TrainerDispatcher:
@@ -98,7 +112,7 @@ class TrainerDispatcher:
         self._preparing: dict[str, str] = {}
         self._preparations: dict[str, asyncio.Task[None]] = {}
         self._prepared: set[str] = set()
-        self._wake, self._recovered = asyncio.Event(), asyncio.Event()
+        self._wake, self._recovered, self._has_live_runs = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._resting_until = -math.inf
         """The daemon itself lacks something: nothing is started before"""
         self._flush_planned = False
@@ -115,19 +129,22 @@ class TrainerDispatcher:
 
     async def start(self) -> None:
         """Take every unfinished run up where it is, then serve the queue."""
+        look_at.start()
+        work_on.start()
         await end_leftovers(self._home)
         for record in await self._journal.read(self._journal.registry.unfinished):
             try:
                 await self._recover(record)
             except Exception as error:
                 # The boundary of a run: an odd one must not keep the daemon from serving the others.
-                logger.exception("run %s could not be taken up, trying on", record.run_id)
+                logger.exception("run %s could not be recovered, trying again", record.run_id)
                 self._not_taken_up.add(record.run_id)
                 await self._journal.record(record.run_id, "recovery_failed", reason=str(error))
                 self._spawn(self._recover_later(record.run_id), f"recovery {record.run_id}")
         self._recovered.set()
         self._spawn(self._serve_queue(), "queue")
         self._spawn(self._cancel_orphans(), "orphans")
+        self._spawn(self._cap_logs(), "logs")
 
     async def stop(self) -> None:
         """Let go of every run without harming it; the next daemon re-attaches them."""
@@ -135,6 +152,8 @@ class TrainerDispatcher:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await look_at.drain()
+        await work_on.drain()
         await self._journal.flush_headlines()
 
     def _spawn(self, work: Any, name: str) -> asyncio.Task[None]:
@@ -322,6 +341,7 @@ class TrainerDispatcher:
             on_gone=lambda: self._give_back(record.run_id),
         )
         self.supervisors[record.run_id] = supervisor
+        self._has_live_runs.set()
         self._launched(record.run_id)
         return supervisor
 
@@ -371,16 +391,37 @@ class TrainerDispatcher:
 
     async def _watch(self, supervisor: RunSupervisor) -> Finished:
         """Watch a run to its end, whatever happens to the watching (a full disk, an unreadable file, a bug)."""
-        told = ""
+        told, failures = "", 0
         while True:
             try:
                 return await supervisor.run()
             except Exception as error:
                 # The boundary of a run: it stays watched, and its slots stay taken until its tree is gone.
                 if (text := repr(error)) != told:
-                    logger.exception("run %s cannot be watched, trying on", supervisor.record.run_id)
+                    logger.exception("run %s cannot be watched, trying again", supervisor.record.run_id)
                     told = text
+                failures += _is_hopeless(error, is_ending=supervisor.is_ending)
+                if failures >= _MOST_FAILURES and supervisor.give_up(error):
+                    logger.error("run %s is given up after %d failures", supervisor.record.run_id, failures)
                 await asyncio.sleep(_TRY_AGAIN_S)
+
+    async def _cap_logs(self) -> None:
+        """Hold back floods of output, also those that begin and end between two heartbeats."""
+        while True:
+            await self._has_live_runs.wait()
+            try:
+                await look_at(self._cap_logs_of, tuple(self.supervisors.values()))
+            except Exception:
+                # The boundary of the logs: one that cannot be looked at must not let the others grow.
+                logger.exception("the sizes of logs cannot be looked at, trying again")
+            if not self.supervisors:
+                self._has_live_runs.clear()
+            await asyncio.sleep(max(_LOG_LOOK_S, len(self.supervisors) * _LOG_LOOK_A_RUN_S))
+
+    def _cap_logs_of(self, supervisors: Sequence[RunSupervisor]) -> None:
+        for supervisor in supervisors:
+            supervisor.cap_logs()
+        cap_log(self._home.daemon_log, self._settings.log_cap_mb << 20)
 
     async def _after(self, finished: Finished) -> None:
         record = finished.record
@@ -423,30 +464,19 @@ class TrainerDispatcher:
             await self._enqueue_current(again.run_id)
         else:
             mask = SecretMask((await asyncio.to_thread(self._secret_store.known, run_id)).values())
-            await self._finalise(record, "failed", reason)
-            tails = await asyncio.to_thread(output_tails, self._home, run_id, mask)
+            await finalise(self._home.run_folder(run_id), record, "failed", reason)
+            tails, told = dict[str, str](), None
+            with suppress(OSError):  # the reason is known; what it said beside is worth one try
+                tails = await look_at(output_tails, self._home, run_id, mask)
+                told = await look_at(ExitRecord.read, self._home.run_folder(run_id).exit_record)
             if (await self._journal.read(self._journal.registry.get, run_id)).cancel_requested:  # meanwhile
                 await self._end_cancelled(run_id)
                 return
-            told = await asyncio.to_thread(ExitRecord.read, self._home.run_folder(run_id).exit_record)
             ended = await self._journal.apply(
                 run_id, RunEvent.GIVEN_UP, reason=reason, payload=tails,
                 finished_at=when_it_ended(record, told, time.time()),
             )  # fmt: skip
             await self._ended(ended)
-
-    async def _finalise(self, record: RunRecord, outcome: str, reason: str) -> None:
-        """Write the final manifest as soon as the disk takes it."""
-        folder, told = self._home.run_folder(record.run_id), ""
-        while True:
-            try:
-                await asyncio.to_thread(finalise_manifest, folder, record, outcome, reason)
-                return
-            except OSError as error:
-                if str(error) != told:
-                    logger.error("run %s: its manifest cannot be written, trying on: %s", record.run_id, error)
-                    told = str(error)
-            await asyncio.sleep(_TRY_AGAIN_S)
 
     async def _enqueue_current(self, run_id: str) -> None:
         """Queue a run as it is now: it may have been cancelled while it waited for its retry."""
@@ -460,8 +490,13 @@ class TrainerDispatcher:
         await self._journal.flush_headlines()
         self._telemetry.end(record.run_id)
         remove_frames(record.run_id)
-        values = await self._metrics.finish(record.run_id)
-        size = await asyncio.to_thread(size_of_run, self._home, record.run_id)
+        values, size = {}, 0
+        try:
+            values = await self._metrics.finish(record.run_id)
+            size = await work_on(size_of_run, self._home, record.run_id)
+        except Exception:
+            # The boundary of a run: it is over, and whoever waits for the hook hears of it.
+            logger.exception("run %s: its curves or its size cannot be read", record.run_id)
         with suppress(RunNotFound):  # deleted the moment it was over
             record = await self._journal.record(record.run_id, "", size_bytes=size, metrics=values or record.metrics)
         await self._tell_hooks([record])
@@ -552,7 +587,7 @@ class TrainerDispatcher:
         record = await self._journal.read(self._journal.registry.get, run_id)
         reason = record.cancel_reason or CANCELLED_ON_REQUEST
         if record.status is not RunStatus.TERM:
-            await self._finalise(record, "cancelled", reason)
+            await finalise(self._home.run_folder(run_id), record, "cancelled", reason)
         try:
             record = await self._journal.apply(run_id, RunEvent.CANCELLED, reason=reason, **_NO_PROCESS)
         except InvalidTransition:
@@ -563,7 +598,7 @@ class TrainerDispatcher:
     async def requeue_released(self, record: RunRecord) -> RunRecord:
         """A released run goes through the queue again."""
         folder = self._home.run_folder(record.run_id)
-        if await asyncio.to_thread(last_good_checkpoint, folder) is None:
+        if await work_on(last_good_checkpoint, folder) is None:
             raise NotPossibleNow(
                 f"run {record.run_id} left no usable checkpoint in {folder.checkpoints}: it would start from scratch; "
                 "cancel it and submit it anew"
@@ -585,15 +620,37 @@ class TrainerDispatcher:
     # ------------------------------------------------------------------ after a restart
 
     async def _recover_later(self, run_id: str) -> None:
+        failures, problem = 0, ""
         while True:
             await asyncio.sleep(_TRY_AGAIN_S)
+            record = await self._journal.read(self._journal.registry.get, run_id)
             try:
-                await self._recover(await self._journal.read(self._journal.registry.get, run_id))
-            except Exception:
-                logger.debug("run %s still cannot be taken up", run_id, exc_info=True)  # told once, at the start
+                if failures < _MOST_FAILURES:
+                    await self._recover(record)
+                else:
+                    await self._close_unrecovered(record, problem)
+            except Exception as error:
+                logger.debug("run %s still cannot be recovered", run_id, exc_info=True)  # told once, at the start
+                problem = f"{type(error).__name__}: {error}"
+                failures += _is_hopeless(error, is_ending=record.cancel_requested)
             else:
                 self._not_taken_up.discard(run_id)
                 return
+
+    async def _close_unrecovered(self, record: RunRecord, problem: str) -> None:
+        """End a run that could not be recovered again and again: its processes, then its record."""
+        identity = _identity_of(record)
+        self._leave_to_its_own_home(identity)
+        self.supervisors.pop(record.run_id, None)
+        handle = await self._attach(record, identity)
+        if handle is not None and not await handle.stop_tree(self._settings.grace_s):
+            raise NotPossibleNow(f"some processes of run {record.run_id} cannot be ended yet")
+        self._give_back(record.run_id)
+        reason = f"it could not be recovered: {problem}"[:500]
+        if record.status is not RunStatus.FAULT:
+            record = await self._journal.apply(record.run_id, RunEvent.FAULTED, reason=reason)
+        record = await self._journal.record(record.run_id, "", fault_reason=reason, pid=0)
+        await self._retry_or_give_up(record, retry=False)
 
     async def _recover(self, record: RunRecord) -> None:
         if record.status is RunStatus.INIT and not record.claimed:
@@ -610,7 +667,8 @@ class TrainerDispatcher:
             return
         if record.status is RunStatus.INIT:
             identity = self._executor.find(record.mark)
-            if identity is None and not self._is_elsewhere(record) and not self._has_left_traces(record):
+            is_missing = identity is None and not self._is_elsewhere(record)
+            if is_missing and not await look_at(self._has_left_traces, record):
                 # The daemon died between claiming and starting: nothing has run.
                 record = await self._journal.record(record.run_id, "", claimed=False)
                 self.enqueue(record)
@@ -637,23 +695,26 @@ class TrainerDispatcher:
 
     def _has_left_traces(self, record: RunRecord) -> bool:
         """Whether a claimed attempt got as far as writing anything of its own."""
+        reader = LifecycleReader(self._home.run_folder(record.run_id).lifecycle)
         try:
-            text = self._home.run_folder(record.run_id).lifecycle.read_text(errors="replace")
-        except OSError:
-            return False
-        return f'"attempt":{record.attempt},' in text
+            return any(event.attempt == record.attempt for event in reader.read_to_the_end())
+        except NotAPlainFile:
+            return True  # whatever it is, the attempt put it there
+
+    async def _attach(self, record: RunRecord, identity: ProcessIdentity | None) -> WorkerHandle | None:
+        return await self._executor.attach(
+            identity,
+            record.mark,
+            memory_mb=record.memory_mb,
+            max_processes=self._settings.max_processes,
+            output=self._home.run_logs(record.run_id) / "stdout.log" if self._is_elsewhere(record) else None,
+        )
 
     async def _reattach(self, record: RunRecord, identity: ProcessIdentity | None) -> None:
         run_id = record.run_id
         secrets = await asyncio.to_thread(self._secret_store.known, run_id)
         self._ledger.restore(run_id, Reservation(record.cpus, record.memory_mb or 0, record.gpu_ids))
-        handle: WorkerHandle | None = await self._executor.attach(
-            identity,
-            record.mark,
-            memory_mb=record.memory_mb,
-            max_processes=self._settings.max_processes,
-            output=self._home.run_logs(run_id) / "stdout.log" if self._is_elsewhere(record) else None,
-        )
+        handle = await self._attach(record, identity)
         if isinstance(handle, DistantWorker):
             logger.warning("run %s goes on in another PID namespace: it is heard, but cannot be ended here", run_id)
         if handle is None:
@@ -668,7 +729,7 @@ class TrainerDispatcher:
                 boot_id=handle.identity.boot_id,
             )
         supervisor = self._supervisor(record, handle, secrets)
-        supervisor.recall(await self._journal.read(self._journal.registry.story, run_id))
+        await supervisor.recall(await self._journal.read(self._journal.registry.story, run_id))
         await self._journal.record(run_id, REATTACHED, reason="a new daemon took the run up")
         self._spawn(self._supervise(supervisor), f"run {run_id}")
 
@@ -689,6 +750,13 @@ def _identity_of(record: RunRecord) -> ProcessIdentity | None:
     if not record.pid:
         return None
     return ProcessIdentity(record.pid, record.start_ticks, record.boot_id, record.pid_namespace or pid_namespace())
+
+
+def _is_hopeless(error: Exception, *, is_ending: bool) -> bool:
+    """Whether a failure is the run's own; the daemon's trouble, and the user's, may pass while the run goes on."""
+    if shortage(error) or (isinstance(error, OSError) and error.errno in TROUBLE_OF_THE_DAEMON):
+        return False
+    return is_ending if isinstance(error, OSError | TrainerError | WireError) else True
 
 
 def request_of(record: RunRecord) -> ResourceRequest:

@@ -19,6 +19,7 @@ from gym_gui.config.settings import Settings
 from gym_gui.services.trainer.catalog import WorkerCatalog
 from gym_gui.services.trainer.errors import SpawnFailed
 from gym_gui.services.trainer.executors.base import Executor, WorkerHandle
+from gym_gui.services.trainer.file_threads import work_on
 from gym_gui.services.trainer.journal import Journal
 from gym_gui.services.trainer.launch import build_launch, is_training, with_checkpoint
 from gym_gui.services.trainer.preparing import mark_of, prepare
@@ -51,7 +52,7 @@ class RunLauncher:
         spec = await asyncio.to_thread(self._catalog.get, record.worker_type)
         secrets = await asyncio.to_thread(self._secrets_of, run_id)
         token, mark = new_token(), f"{run_id}.{attempt}.{random_tokens.token_hex(4)}"
-        await asyncio.to_thread(self._make_folders, record, spec)
+        await work_on(self._make_folders, record, spec)
         # Claimed before it is started: a daemon that dies in between finds the process by its mark, or knows of none.
         fresh = await self._journal.record(
             run_id,
@@ -87,7 +88,7 @@ class RunLauncher:
         spec = await asyncio.to_thread(self._catalog.get, record.worker_type)
         if not spec.prepares:
             return ""
-        await asyncio.to_thread(self._make_folders, record, spec)
+        await work_on(self._make_folders, record, spec)
         await self._journal.record(run_id, "preparing", reason="installing what this run lacks")
         told = ""
 

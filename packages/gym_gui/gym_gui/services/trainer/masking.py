@@ -12,17 +12,27 @@ import logging
 import os
 import stat
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mosaic_wire.files import SEAL, checksum_of, json_bytes, write_bytes_atomically
+from mosaic_wire.files import (
+    SEAL,
+    checksum_of,
+    json_bytes,
+    open_plain,
+    parse_json,
+    read_plain_file,
+    walk,
+    write_bytes_atomically,
+)
 from mosaic_wire.paths import Home
 from mosaic_wire.redaction import redact_document, redact_text, spellings_of
 
 logger = logging.getLogger(__name__)
 
 _PIECE = 1 << 20
-_MAX_SEALED_BYTES = 64 << 20
+_MOST_ENTRIES = 200_000
 _SEALED = ("lifecycle.jsonl", "exit.json", "analytics.json")
 _TEXT_SUFFIXES = frozenset(
     {
@@ -47,10 +57,12 @@ class SecretMask:
     def document(self, value: Any) -> Any:
         return redact_document(value, self._texts)
 
-    def follow(self, path: Path) -> None:
+    def follow(self, path: Path, *, anew: bool = False) -> None:
         """Blot out what was added to a file since the last call. Its length stays: somebody may be appending."""
         if self._patterns:
-            self._cleaned[path] = self._blot(path, self._cleaned.get(path, 0))
+            # Not there yet, or not a file that a worker could have printed to
+            with suppress(OSError):
+                self._cleaned[path] = self._blot(path, 0 if anew else self._cleaned.get(path, 0))
 
     def clean_run(self, home: Home, run_id: str) -> None:
         """Clean every text file of a run whose processes are gone."""
@@ -67,17 +79,11 @@ class SecretMask:
 
     def _blot(self, path: Path, start: int) -> int:
         """Overwrite secrets with asterisks from this byte on; return up to where no secret can begin any more."""
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return 0  # not there yet, or not a file that a worker could have printed to
-        with os.fdopen(descriptor, "rb", buffering=0) as stream:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                return 0
-            offset = start if start <= status.st_size else 0  # it was cut meanwhile
+        with open_plain(path, "r+b") as stream:
+            descriptor = stream.fileno()
+            offset = start if start <= os.fstat(descriptor).st_size else 0  # it was cut meanwhile
             kept = bytearray()
-            while piece := os.pread(stream.fileno(), _PIECE, offset):
+            while piece := os.pread(descriptor, _PIECE, offset):
                 offset += len(piece)
                 kept += piece
                 self._blot_piece(descriptor, kept, offset - len(kept))
@@ -95,7 +101,10 @@ class SecretMask:
 
     def _reseal(self, path: Path) -> None:
         """Clean a file whose checksums must fit afterwards."""
-        data = path.read_bytes() if path.stat().st_size <= _MAX_SEALED_BYTES else b""
+        try:
+            data = read_plain_file(path)
+        except ValueError:
+            return  # too large to be one of them
         if not any(pattern in data for pattern in self._patterns):
             return
         parts = data.splitlines(keepends=True) if path.suffix == ".jsonl" else [data]
@@ -104,8 +113,8 @@ class SecretMask:
 
     def _resealed(self, data: bytes, *, lines: bool) -> bytes:
         try:
-            document = json.loads(data)
-        except (ValueError, RecursionError):
+            document = parse_json(data)
+        except ValueError:
             return data  # damaged anyway; what is secret in it is overwritten afterwards
         if not isinstance(document, dict) or not any(pattern in data for pattern in self._patterns):
             return data
@@ -118,10 +127,8 @@ class SecretMask:
 
 
 def _text_files(folder: Path, *, leave_out: Path | None = None) -> Iterator[Path]:
-    for root, folders, files in os.walk(folder):  # links are not followed
-        if leave_out is not None:
-            folders[:] = [name for name in folders if Path(root, name) != leave_out]
-        for name in files:
-            path = Path(root, name)
-            if path.suffix.lower() in _TEXT_SUFFIXES:
-                yield path
+    if folder.is_symlink():
+        return  # what lies elsewhere is not ours to change
+    for entry in walk(folder, most=_MOST_ENTRIES, enter=lambda entry: Path(entry.path) != leave_out):
+        if entry.is_file(follow_symlinks=False) and (path := Path(entry.path)).suffix.lower() in _TEXT_SUFFIXES:
+            yield path

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from mosaic_wire import env as variables
+from mosaic_wire.files import open_plain
 from mosaic_wire.paths import Home
 
 from gym_gui.services.trainer import process_tree
@@ -39,7 +40,7 @@ Report = Callable[[str, str], Awaitable[None]]
 async def prepare(argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, report: Report) -> str:
     """Run the command to its end; return what went wrong, or nothing. Cancelling this ends the command."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as stderr:
+    with open_plain(log, "ab") as stderr:
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,

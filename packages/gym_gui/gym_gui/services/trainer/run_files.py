@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
+import secrets
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
+from mosaic_wire.files import size_below
 from mosaic_wire.frames import remove_frames
 from mosaic_wire.ids import check_run_id
 from mosaic_wire.paths import Home
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def places_of_run(home: Home, run_id: str) -> dict[str, Path]:
@@ -48,17 +50,44 @@ def delete_run_files(home: Home, run_id: str) -> int:
 def remove(path: Path) -> None:
     """Remove a file, a link (never what it points to) or a whole folder; nothing happens when it is not there."""
     try:
-        mode = path.lstat().st_mode
+        path.unlink()
     except (FileNotFoundError, NotADirectoryError):
         return
-    if not stat.S_ISDIR(mode):
-        path.unlink(missing_ok=True)
+    except (IsADirectoryError, PermissionError):
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            raise
+        path.chmod(0o700)  # a worker may have taken its own rights away; the folder is ours all the same
+        top = os.open(path, _FOLDER)
+        try:
+            while names := os.listdir(top):
+                for name in names:
+                    _remove_from(top, name)
+        finally:
+            os.close(top)
+        path.rmdir()
+
+
+def _remove_from(top: int, name: str) -> None:
+    """Remove a file of a folder, or a folder in it once its own folders were moved up: none lies too deep for that."""
+    if _is_unlinked(top, name):
         return
-    for folder in _folders(path):
-        # A worker may have taken its own rights away; the folder is ours all the same.
-        if stat.S_IMODE(folder.lstat().st_mode) & 0o700 != 0o700:
-            folder.chmod(0o700)
-    shutil.rmtree(path)
+    folder = os.open(name, _FOLDER, dir_fd=top)
+    try:
+        for inner in os.listdir(folder):
+            if not _is_unlinked(folder, inner):
+                os.rename(inner, f"{secrets.token_hex(8)}.removed", src_dir_fd=folder, dst_dir_fd=top)
+    finally:
+        os.close(folder)
+    os.rmdir(name, dir_fd=top)
+
+
+def _is_unlinked(folder: int, name: str) -> bool:
+    """Whether this was no folder, and is gone now; a folder can be opened afterwards."""
+    if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
+        os.chmod(name, 0o700, dir_fd=folder)
+        return False
+    os.unlink(name, dir_fd=folder)
+    return True
 
 
 def _size(path: Path) -> int:
@@ -66,28 +95,6 @@ def _size(path: Path) -> int:
         status = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return 0
-    if stat.S_ISREG(status.st_mode):
-        return status.st_size
     if not stat.S_ISDIR(status.st_mode):
-        return 0
-    total = 0
-    for folder in _folders(path):
-        try:
-            with os.scandir(folder) as entries:
-                total += sum(e.stat(follow_symlinks=False).st_size for e in entries if e.is_file(follow_symlinks=False))
-        except (FileNotFoundError, PermissionError):
-            continue  # a worker that still writes, or one that closed a folder
-    return total
-
-
-def _folders(top: Path) -> Iterator[Path]:
-    """The folder and every folder below it, each told before it is looked into."""
-    waiting = [top]
-    while waiting:
-        folder = waiting.pop()
-        yield folder
-        try:
-            with os.scandir(folder) as entries:
-                waiting += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except (FileNotFoundError, PermissionError):
-            continue
+        return status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return size_below(path)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from mosaic_wire.exit_record import ExitRecord
+from mosaic_wire.files import walk
 from mosaic_wire.lifecycle import LAST_FIGURES, LifecycleKind, LifecycleReader, RunLifecycleEvent, bounded_payload
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
@@ -35,7 +36,8 @@ from gym_gui.services.trainer.errors import (
     RegistryUnwritable,
 )
 from gym_gui.services.trainer.executors.base import WorkerHandle
-from gym_gui.services.trainer.finalise import finalise_manifest
+from gym_gui.services.trainer.file_threads import look_at, work_on
+from gym_gui.services.trainer.finalise import finalise
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.journal import RETRY_S, Journal, with_headline
 from gym_gui.services.trainer.masking import SecretMask
@@ -43,7 +45,7 @@ from gym_gui.services.trainer.metrics.store import MEAN_RETURN, SPS_TAG
 from gym_gui.services.trainer.records import Headline, RunRecord, StoryEvent, plausible_step
 from gym_gui.services.trainer.supervision import BAD_INPUT, Ending, EndingFacts, conclude, paused_before, when_it_ended
 from gym_gui.services.trainer.tokens import digest
-from gym_gui.services.trainer.worker_logs import LogFollower, cap_size, tail_text
+from gym_gui.services.trainer.worker_logs import LogFollower, cap_logs, tail_text
 from gym_gui.wording.run_view import STATE_WORDS
 
 logger = logging.getLogger(__name__)
@@ -60,7 +62,9 @@ _LIMIT_POLL_S = 2.0
 _NO_PROGRESS_S = 300.0
 _MOST_TRIES = 60
 """How often the last words of a worker are tried to be read while the daemon itself is in trouble"""
-_EVENTS_A_LOOK = 100
+_EVENTS_A_LOOK, _EVENTS_WAITING = 100, 10_000
+_MOST_EVENTS = 100_000
+"""Of one attempt that are stored; a worker that has more to tell floods the registry"""
 _COMPLAINT_CHARACTERS = 1500
 _FULL_BYTES = 1 << 20
 """With less room than this a disk is full"""
@@ -100,6 +104,7 @@ class RunSupervisor:
         self._folder = home.run_folder(record.run_id)
         self._reader = LifecycleReader(self._folder.lifecycle, after_seq=record.lifecycle_seq)
         self._unapplied: deque[RunLifecycleEvent] = deque()
+        self._events_taken = 0
         self._logs = home.run_logs(record.run_id)
         self._followers = [
             LogFollower(self._logs / f"{name}.log", record.run_id, clean=self._mask.text)
@@ -118,22 +123,28 @@ class RunSupervisor:
         self._is_concluded = False
         self._last_words: LifecycleKind | None = None
         self._disk_was_full = False
+        self._gave_up = False
+        self.is_ending = False
+        """Its tree has ended, or is to end"""
+        self._reading, self._capping = threading.Lock(), threading.Lock()
         self._poked = asyncio.Event()
         self._controls: asyncio.Queue[pb.ControlCommand] | None = None
         self._lock = asyncio.Lock()
 
-    def recall(self, story: Iterable[StoryEvent]) -> None:
+    async def recall(self, story: Iterable[StoryEvent]) -> None:
         """Remember what an earlier daemon knew: how long the run was paused, the last words it did not act on."""
         self._paused_s = paused_before(story, self.record.attempt, time.time())
-        try:
-            events = LifecycleReader(self._folder.lifecycle).read()
-        except OSError:
-            return  # the first look faults the run for it
-        for event in events:
-            known = event.attempt == self.record.attempt and event.seq <= self.record.lifecycle_seq
-            if known and event.event.ends_the_run:
-                self._hear_last_words(event)
-                self._note_last_figures(event.payload)
+        for event in await look_at(_known_endings, self._folder.lifecycle, self.record):
+            self._hear_last_words(event)
+            self._note_last_figures(event.payload)
+
+    def give_up(self, error: BaseException) -> bool:
+        """End the run with this reason, its files unread: to look at them has failed again and again; True once."""
+        if self._gave_up:
+            return False
+        self._gave_up = True
+        self._fault = self._fault or f"the daemon could not follow it: {type(error).__name__}: {error}"[:500]
+        return True
 
     # ------------------------------------------------------------------ what others ask
 
@@ -334,7 +345,7 @@ class RunSupervisor:
 
     async def _look(self) -> str:
         """Read what the worker wrote; return which limit of the kernel its processes broke."""
-        limit = await asyncio.to_thread(self._look_at_files)
+        limit = await look_at(self._look_at_files)
         # What cannot be stored now is stored by a later look: a cancel and the worker's end do not wait for the disk.
         with suppress(RegistryUnwritable):
             async with self._lock:
@@ -345,8 +356,12 @@ class RunSupervisor:
 
     def _look_at_files(self) -> str:
         """In a thread, all at once: with many runs the way there and back costs more than the look."""
-        self._read_lifecycle_file()
-        self._tend_logs()
+        if self._reading.acquire(blocking=False):  # else the look before this one still waits for the disk
+            try:
+                self._read_lifecycle_file()
+                self._tend_logs()
+            finally:
+                self._reading.release()
         return self._handle.limit_hit() or ""
 
     async def _update_flags(self) -> None:
@@ -391,31 +406,42 @@ class RunSupervisor:
     def _tend_logs(self) -> None:
         for follower in self._followers:
             follower.follow()
-        cap = self._settings.log_cap_mb * 2**20
         for folder in (self._logs, self._folder.logs):
             for path in _log_files(folder):
                 self._mask.follow(path)
-                if cap_size(path, cap):
-                    logger.warning("run %s: %s outgrew %d MB and was cut", self.record.run_id, path.name, cap >> 20)
+        self.cap_logs()
+
+    def cap_logs(self) -> None:
+        """In a thread. Workers write to files, so only a look at their size holds a flood back."""
+        cap_mb = self._settings.log_cap_mb
+        with self._capping:
+            for older in cap_logs((self._logs, self._folder.logs), cap_mb << 20):
+                self._mask.follow(older, anew=True)
+                logger.warning("run %s: its logs outgrew %d MB, %s was cut", self.record.run_id, cap_mb, older.stem)
 
     def _read_lifecycle_file(self, *, is_last_try: bool = False) -> bool:
         """In a thread. Only the task that watches calls it. False: the daemon itself is in trouble, try again."""
         try:
-            self._unapplied.extend(self._reader.read())
+            if len(self._unapplied) < _EVENTS_WAITING:
+                self._unapplied.extend(self._reader.read())
         except OSError as error:
             if error.errno in TROUBLE_OF_THE_DAEMON and not is_last_try:
                 return False
-            self._fault = self._fault or f"its lifecycle file cannot be read: {error}"
+            self._fault = self._fault or f"its lifecycle file cannot be read: {error.strerror} ({error.filename})"
         return True
 
     async def _apply_lifecycle(self, *, at_most: int = sys.maxsize, insist: bool = True) -> None:
         """Apply new lifecycle events; each is stored together with its number, so none counts twice."""
         for _ in range(min(at_most, len(self._unapplied))):
             event = self._unapplied[0]
-            if event.run_id == self.record.run_id and event.attempt == self.record.attempt:
+            is_ours = event.run_id == self.record.run_id and event.attempt == self.record.attempt
+            if is_ours and (self._events_taken < _MOST_EVENTS or event.event.ends_the_run):
                 await self._take(event, insist)
+            elif is_ours and self._events_taken == _MOST_EVENTS:
+                logger.warning("run %s: only %d of its lifecycle events are stored", event.run_id, _MOST_EVENTS)
+            self._events_taken += is_ours
             self._unapplied.popleft()
-        if self._unapplied:
+        if self._unapplied or self._reader.has_more:
             self._poked.set()
 
     def _hear_last_words(self, event: RunLifecycleEvent) -> None:
@@ -481,6 +507,7 @@ class RunSupervisor:
 
     async def _end(self, exited: asyncio.Task[int | None]) -> Finished:
         """Make sure the tree is gone, read its last words, store what they mean."""
+        self.is_ending = True
         self._disk_was_full = self._disk_was_full or self._is_the_disk_full()
         if self._fault and not (self._is_cancelled or self._has_completed or self.record.status is RunStatus.FAULT):
             with suppress(RegistryUnwritable):  # `_store` does it then
@@ -500,7 +527,7 @@ class RunSupervisor:
             if self._unrecorded_cancel is not None:
                 await self._record_cancel(self._unrecorded_cancel, insist=True)
             self._is_concluded = True
-            exit_record = await asyncio.to_thread(ExitRecord.read, self._folder.exit_record)
+            exit_record = None if self._gave_up else await look_at(ExitRecord.read, self._folder.exit_record)
             if exit_record is not None and exit_record.attempt != self.record.attempt:
                 exit_record = None
             ending = conclude(
@@ -513,7 +540,7 @@ class RunSupervisor:
                     cancel_requested=self.record.cancel_requested,
                     release_requested=self.record.pause_requested == "release",
                     fault=self._fault or (limit or ""),
-                    complaint=self._complaint() if code == BAD_INPUT else "",
+                    complaint=await look_at(self._complaint) if code == BAD_INPUT else "",
                     failed_for_good=self._failed_for_good,
                     cancel_reason=self.record.cancel_reason,
                 )
@@ -539,18 +566,30 @@ class RunSupervisor:
             return False
 
     async def _read_lifecycle_after_fault(self) -> None:
-        if self.record.status is not RunStatus.FAULT:
-            tries = 0
-            while not await asyncio.to_thread(self._read_lifecycle_file, is_last_try=tries >= _MOST_TRIES):
+        tries = 0
+        while self.record.status is not RunStatus.FAULT and not self._gave_up:
+            if not await look_at(self._read_last_words, is_last_try=tries >= _MOST_TRIES):
                 tries += 1
                 await asyncio.sleep(RETRY_S)
+                continue
             await self._apply_lifecycle()
+            if not self._reader.has_more:
+                return
+
+    def _read_last_words(self, *, is_last_try: bool) -> bool:
+        if not self._reading.acquire(timeout=RETRY_S):  # a look that nobody waits for any more is still at it
+            return is_last_try and self.give_up(TimeoutError(f"{self._folder.lifecycle} cannot be read"))
+        try:
+            return self._read_lifecycle_file(is_last_try=is_last_try)
+        finally:
+            self._reading.release()
 
     async def _store(self, ending: Ending, finished_at: float) -> Finished:
         run_id = self.record.run_id
         process_gone: dict[str, Any] = {"pid": 0, "stalled": False, "no_progress": False, "paused_by_signal": False}
-        await asyncio.to_thread(self._tend_logs)
-        await asyncio.to_thread(self._mask.clean_run, self._home, run_id)
+        if not self._gave_up:
+            await look_at(self._tend_logs)
+            await work_on(self._mask.clean_run, self._home, run_id)
         await self._journal.flush_headlines()
         if ending.event is RunEvent.RELEASED:
             self.record = await self._journal.apply(
@@ -568,23 +607,17 @@ class RunSupervisor:
                 self.record = await self._journal.apply(run_id, RunEvent.FAULTED, reason=ending.reason)
             self.record = await self._journal.record(run_id, "", fault_reason=ending.reason, **process_gone)
             return Finished(self.record, ending)
-        await asyncio.to_thread(
-            finalise_manifest, self._folder, self.record, _OUTCOME_WORDS[ending.event], ending.reason
-        )
+        await finalise(self._folder, self.record, _OUTCOME_WORDS[ending.event], ending.reason)
         self.record = await self._journal.apply(
             run_id,
             ending.event,
             reason=ending.reason,
-            payload=self.tails(),
+            payload={} if self._gave_up else await look_at(output_tails, self._home, run_id, self._mask),
             pause_requested="",
             finished_at=finished_at,
             **process_gone,
         )
         return Finished(self.record, ending)
-
-    def tails(self) -> dict[str, str]:
-        """The last lines of the worker and of its training process, for the terminal event."""
-        return output_tails(self._home, self.record.run_id, self._mask)
 
 
 def _why_not_paused(record: RunRecord) -> str:
@@ -606,10 +639,20 @@ def output_tails(home: Home, run_id: str, mask: SecretMask) -> dict[str, str]:
 
 
 def _log_files(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder / name for name in os.listdir(folder) if name.endswith(".log"))
-    except OSError:
+    if folder.is_symlink():
         return []
+    return [Path(entry.path) for entry in walk(folder, depth=1) if entry.name.endswith(".log")]
+
+
+def _known_endings(lifecycle: Path, record: RunRecord) -> list[RunLifecycleEvent]:
+    """Endings of this attempt that an earlier daemon has read already."""
+    try:
+        endings = [event for event in LifecycleReader(lifecycle).read_to_the_end() if event.event.ends_the_run]
+    except OSError as error:
+        if error.errno in TROUBLE_OF_THE_DAEMON:
+            raise
+        return []  # the first look faults the run for it
+    return [event for event in endings if event.attempt == record.attempt and event.seq <= record.lifecycle_seq]
 
 
 def _failure_text(payload: Mapping[str, Any]) -> str:

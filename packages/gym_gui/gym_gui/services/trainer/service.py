@@ -19,6 +19,7 @@ import grpc
 import psutil
 from mosaic_wire import PROTOCOL_VERSION
 from mosaic_wire.errors import InvalidRunId, WireError
+from mosaic_wire.files import NotAPlainFile, open_plain, parse_json
 from mosaic_wire.frames import fastlane_path
 from mosaic_wire.ids import check_run_id
 from mosaic_wire.limits import MAX_POSITION_BYTES, too_long
@@ -41,6 +42,7 @@ from gym_gui.services.trainer.errors import (
     StaleRun,
     TrainerError,
 )
+from gym_gui.services.trainer.file_threads import look_at
 from gym_gui.services.trainer.frame_relay import stream_frames
 from gym_gui.services.trainer.fsm import RunStatus
 from gym_gui.services.trainer.learning_parameters import default_seed, learning_parameters
@@ -284,14 +286,14 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         if request.tail_bytes < 0:
             raise NotPossibleNow(f"cannot show the last {request.tail_bytes} bytes; give a number from 0")
         if request.tail_bytes:
-            offset = max(0, _size_of(path) - request.tail_bytes)
+            offset = max(0, await look_at(_size_of, path) - request.tail_bytes)
         watcher = self._trainer.journal.watch(request.run_id)
         try:
             # Looked at when its changes are watched already: the end must not fall between the two.
             record = await self._trainer.get(request.run_id)
             while True:
                 over = record.status is RunStatus.TERM
-                while data := await asyncio.to_thread(self._read_log, request.run_id, path, offset):
+                while data := await look_at(self._read_log, request.run_id, path, offset):
                     yield pb.LogChunk(data=data, offset=offset)
                     offset += len(data)
                 if not request.follow or over:
@@ -301,7 +303,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
                     async with asyncio.timeout(0.5):
                         record, _ = await watcher.get()
                 except TimeoutError:
-                    if _size_of(path) < offset:
+                    if await look_at(_size_of, path) < offset:
                         offset = 0  # it outgrew its cap and was cut
         finally:
             self._trainer.journal.unwatch(watcher)
@@ -670,8 +672,8 @@ def _position(text: str) -> Any:
     if len(text) > MAX_POSITION_BYTES:
         raise NotPossibleNow(too_long("a position in event files", len(text), MAX_POSITION_BYTES, "bytes"))
     try:
-        return json.loads(text) if text else None
-    except (ValueError, RecursionError) as error:
+        return parse_json(text) if text else None
+    except ValueError as error:
         raise NotPossibleNow(f"this is no position in event files: {text[:80]!r}") from error
 
 
@@ -701,15 +703,17 @@ def _story_event(event: StoryEvent) -> pb.StoryEvent:
 
 def _size_of(path: Path) -> int:
     try:
-        return path.stat().st_size
+        return path.lstat().st_size
     except FileNotFoundError:
         return 0
 
 
 def _read_at(path: Path, offset: int) -> bytes:
     try:
-        with path.open("rb") as stream:
+        with open_plain(path) as stream:
             stream.seek(offset)
             return stream.read(_CHUNK_BYTES)
     except FileNotFoundError:
         return b""
+    except NotAPlainFile as error:
+        raise NotPossibleNow(f"{path} cannot be shown: {error.strerror}") from error

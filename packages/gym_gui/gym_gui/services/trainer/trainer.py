@@ -17,7 +17,7 @@ from mosaic_wire import PROTOCOL_VERSION
 from mosaic_wire.capabilities import Lane, WorkerCapabilities
 from mosaic_wire.checkpoints import last_good_checkpoint, verify_checkpoint
 from mosaic_wire.errors import Problem, SpecError, WireError
-from mosaic_wire.files import read_json_object, write_json_atomically
+from mosaic_wire.files import parse_json, read_json_object, write_json_atomically
 from mosaic_wire.ids import is_run_id, new_run_id
 from mosaic_wire.limits import registration_problem
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
@@ -41,6 +41,7 @@ from gym_gui.services.trainer.errors import (
     SecretStoreError,
     UnknownWorker,
 )
+from gym_gui.services.trainer.file_threads import work_on
 from gym_gui.services.trainer.fsm import RunOutcome, RunStatus
 from gym_gui.services.trainer.journal import Journal
 from gym_gui.services.trainer.launch import NOT_TRAINING, RESUME_TRAINING, with_checkpoint
@@ -158,7 +159,7 @@ class Trainer:
             return None
         try:
             record = await self.get(run_id)
-            entry = await asyncio.to_thread(self._checkpoint_of, record, f"checkpoints/{chosen.name}")
+            entry = await work_on(self._checkpoint_of, record, f"checkpoints/{chosen.name}")
         except (RunNotFound, NotPossibleNow):
             return None  # whether it can be used at all, the worker tells
         await asyncio.to_thread(self._require_more_to_train, record, entry, identity_of(config).total_timesteps)
@@ -278,7 +279,7 @@ class Trainer:
         key = (idempotency_key, _fingerprint(request))
         if (known := await self.journal.read(self.journal.registry.known_submission, *key)) is not None:
             return known
-        config, parent = await asyncio.to_thread(self._child_config, record, additional_timesteps, checkpoint)
+        config, parent = await work_on(self._child_config, record, additional_timesteps, checkpoint)
         await self._checks.check(config)
         child, _ = await self._accept(config, key, parent)
         return child
@@ -406,7 +407,7 @@ class Trainer:
         # Whoever removed files of it (the window's clean-up does) asks for an update without changes.
         sizes: dict[str, Any] = {}
         if record.status is RunStatus.TERM:
-            size = await asyncio.to_thread(size_of_run, self.home, run_id)
+            size = await work_on(size_of_run, self.home, run_id)
             sizes = {"size_bytes": size} if size != record.size_bytes else {}
         if not changes:
             return await self.journal.record(run_id, "", insist=False, **sizes) if sizes else record
@@ -434,7 +435,7 @@ class Trainer:
         await self.metrics.forget(run_id)
         await self.telemetry.forget(run_id)
         # Files first: a crash in between leaves a record whose deletion can be asked for again.
-        freed = await asyncio.to_thread(delete_run_files, self.home, run_id)
+        freed = await work_on(delete_run_files, self.home, run_id)
         await asyncio.to_thread(self._secret_store.delete, run_id)
         await self.journal.read(self.journal.registry.remove, run_id)
         self.journal.tell_deleted(record)
@@ -446,9 +447,7 @@ class Trainer:
         _require_finished(record, "exported")
         story = await self.journal.read(self.journal.registry.story, run_id)
         secrets = await asyncio.to_thread(self._secret_store.get, run_id)
-        return await asyncio.to_thread(
-            archives.export_archive, self.home, record, story, secrets=tuple(secrets.values())
-        )
+        return await work_on(archives.export_archive, self.home, record, story, secrets=tuple(secrets.values()))
 
     async def import_archive(self, archive: Path) -> RunRecord:
         """Take a run in from an archive: all of it or nothing."""
@@ -598,8 +597,8 @@ def _registration_documents(
     documents: list[dict[str, Any]] = []
     for path, text in (("capabilities", capabilities_json), ("extras", extras_json)):
         try:
-            document = json.loads(text or "{}")
-        except (ValueError, RecursionError) as error:
+            document = parse_json(text or "{}")
+        except ValueError as error:
             problems.append(Problem(path, f"not JSON: {error}"))
             continue
         if not isinstance(document, dict):

@@ -12,13 +12,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from mosaic_wire.files import size_below
 from mosaic_wire.ids import is_run_id
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtCore import QCoreApplication
 
 from gym_gui.services.trainer.run_files import size_of_run
-from gym_gui.ui.management.folder_size import size_of_folder
 from gym_gui.ui.management.spare_checkpoints import find_spare_checkpoints
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import title_of
@@ -223,13 +223,13 @@ def _other_shares(home: Home) -> list[Share]:
     )  # fmt: skip
     venvs = home.trainer / "venvs"
     return [
-        Share(_tr("Environments of requirement sets"), size_of_folder(venvs), str(venvs)),
-        Share(_tr("Downloads and caches"), size_of_folder(home.cache), str(home.cache)),
-        Share(_tr("Recorded steps and episodes"), size_of_folder(home.telemetry_database.parent),
+        Share(_tr("Environments of requirement sets"), size_below(venvs), str(venvs)),
+        Share(_tr("Downloads and caches"), size_below(home.cache), str(home.cache)),
+        Share(_tr("Recorded steps and episodes"), size_below(home.telemetry_database.parent),
               str(home.telemetry_database.parent)),
         Share(_tr("Registry of runs"), database, str(home.database)),
         Share(_tr("Log of the daemon"), own_logs, str(logs)),
-        Share(_tr("Archives"), size_of_folder(home.archive), str(home.archive)),
+        Share(_tr("Archives"), size_below(home.archive), str(home.archive)),
     ]  # fmt: skip
 
 

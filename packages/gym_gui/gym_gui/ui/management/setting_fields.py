@@ -116,7 +116,7 @@ GROUPS = (
             SettingField(
                 "log_cap_mb",
                 QT_TRANSLATE_NOOP("SettingFields", "Log size"),
-                QT_TRANSLATE_NOOP("SettingFields", "Of one output file of a worker; older output is dropped."),
+                QT_TRANSLATE_NOOP("SettingFields", "Of all logs of a run together; older output is dropped."),
                 _K.WHOLE,
                 "MB",
             ),

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mosaic_wire.checkpoints import shared_files, verify_checkpoint
-from mosaic_wire.files import read_json_object
+from mosaic_wire.files import read_json_object, size_below
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
 from mosaic_wire.paths import RunFolder
 
 from gym_gui.services.trainer.run_files import remove
-from gym_gui.ui.management.folder_size import size_of_folder
 
 _LEFTOVER = re.compile(r"\.step-\d+\..*\.(tmp|old)")
 
@@ -44,7 +43,7 @@ def find_spare_checkpoints(run_dir: Path) -> SpareCheckpoints | None:
     there = [place for place in places if place.is_dir()]
     if not there:
         return None
-    size = sum(size_of_folder(place) for place in there)
+    size = sum(size_below(place) for place in there)
     return SpareCheckpoints(len(there), size, tuple(sorted(entry.step for entry in kept)))
 
 
@@ -60,7 +59,7 @@ def remove_spare_checkpoints(run_dir: Path) -> int:
         # Nothing goes before what stays is known to be good.
         if (problem := verify_checkpoint(run_dir / entry.path, entry.sha256)) is not None:
             raise CannotPrune(f"The checkpoint that would stay is damaged, so the others are kept: {problem}")
-    before = size_of_folder(folder.checkpoints)
+    before = size_below(folder.checkpoints)
     # The list first: it must never name what is not there.
     replace(manifest, checkpoints=tuple(kept)).write(folder.manifest)
     root = run_dir.resolve()
@@ -68,7 +67,7 @@ def remove_spare_checkpoints(run_dir: Path) -> int:
         if place.resolve().is_relative_to(root / "checkpoints"):
             remove(place)
     _remove_unshared(folder, kept)
-    return before - size_of_folder(folder.checkpoints)
+    return before - size_below(folder.checkpoints)
 
 
 def _divide(entries: tuple[CheckpointEntry, ...]) -> tuple[list[CheckpointEntry], list[CheckpointEntry]]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from mosaic_wire.files import open_chosen
 from PySide6.QtCore import QCoreApplication, Qt, QUrl, Signal
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QComboBox, QFileDialog, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
@@ -230,7 +231,7 @@ def study_dialog(parent: QWidget) -> QFileDialog:
 
 def _is_journal(path: Path) -> bool:
     try:
-        with path.open("rb") as stream:
+        with open_chosen(path) as stream:
             return stream.read(1) == b"{"
     except OSError:
         return False

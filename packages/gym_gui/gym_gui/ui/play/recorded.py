@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mosaic_wire.files import open_plain
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.telemetry import decode
 
@@ -107,7 +108,7 @@ def read_picture(run_dir: Path, place: tuple[int, int] | None) -> bytes:
     if place is None:
         return b""
     try:
-        with (run_dir / PICTURES).open("rb") as stream:
+        with open_plain(run_dir / PICTURES) as stream:
             stream.seek(place[0])
             return stream.read(place[1])
     except OSError:

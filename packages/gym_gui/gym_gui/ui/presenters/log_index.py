@@ -23,6 +23,7 @@ from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+from mosaic_wire.files import open_plain
 
 from gym_gui.logging_config.log_constants import ALL_CODES
 from gym_gui.wording.plain_text import printable, without_escapes
@@ -154,7 +155,7 @@ class LineIndex:
 
     def extend(self, budget: int = STRETCH_BYTES, stopped: Callable[[], bool] = lambda: False) -> bool:
         """Read on, at most so many bytes; True when the end is reached. OSError when the file cannot be read."""
-        with self.path.open("rb", buffering=0) as stream:
+        with open_plain(self.path) as stream:
             status = os.fstat(stream.fileno())
             if status.st_size < self._counter.scanned or self._inode not in (0, status.st_ino):
                 self._begin()  # it outgrew its cap and was cut, or another file took its place
@@ -182,7 +183,7 @@ class LineIndex:
         if count <= 0 or first >= self.lines:
             return []
         place = min(first // STRIDE, len(self._places) - 1)
-        with self.path.open("rb") as stream:
+        with open_plain(self.path) as stream:
             stream.seek(self._places[place])
             skipped = first - place * STRIDE
             wanted = min(count, self.lines - first)
@@ -203,7 +204,7 @@ def _pieces(stream: BinaryIO) -> Iterator[bytes]:
 
 def read_tail(path: Path, count: int = 2000) -> list[LogLine]:
     """The last lines of a file that is not counted yet."""
-    with path.open("rb") as stream:
+    with open_plain(path) as stream:
         size = stream.seek(0, os.SEEK_END)
         start = max(0, size - TAIL_BYTES)
         stream.seek(start)
@@ -231,7 +232,7 @@ class Hits:
         """These of the hits, as lines with their numbers in the file."""
         first = max(0, first)
         found = []
-        with self.path.open("rb") as stream:
+        with open_plain(self.path) as stream:
             for position in range(first, min(first + count, len(self.numbers))):
                 stream.seek(self.places[position])
                 found.append(LogLine(self.numbers[position] + 1, as_shown(stream.readline(MAX_LINE_BYTES))))
@@ -255,7 +256,7 @@ class Finder:
 
     def extend(self, budget: int = STRETCH_BYTES, stopped: Callable[[], bool] = lambda: False) -> bool:
         """Read on, at most so many bytes; True when the end is reached or there is no room for more hits."""
-        with self.hits.path.open("rb", buffering=0) as stream:
+        with open_plain(self.hits.path) as stream:
             stream.seek(self._counter.scanned)
             rest = b""
             while budget > 0 and not stopped() and not self.hits.is_cut:

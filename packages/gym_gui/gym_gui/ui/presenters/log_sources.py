@@ -173,7 +173,7 @@ def find_logs(run_dir: str, logs_dir: str) -> FoundLogs:
 
 def _size(path: Path) -> int | None:
     try:
-        status = path.stat()
+        status = path.lstat()
     except OSError:
         return None
     # A pipe in the place of a log would keep its reader waiting for ever.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mosaic_wire.checkpoints import STATE_FILE
-from mosaic_wire.files import read_json_object
+from mosaic_wire.files import open_chosen, read_json_object, size_below, walk
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
 from mosaic_wire.paths import RunFolder
 
@@ -229,17 +229,8 @@ def _role(path: Path, relative: str, is_folder: bool) -> Role:
 
 def folder_size(folder: Path) -> int | None:
     """Bytes below a folder; None when there are too many files to count quickly."""
-    total = counted = 0
-    for root, _, names in os.walk(folder):
-        for name in names:
-            counted += 1
-            if counted > MAX_COUNTED:
-                return None
-            try:
-                total += os.lstat(os.path.join(root, name)).st_size
-            except OSError:
-                continue
-    return total
+    is_countable = sum(1 for _ in walk(folder, most=MAX_COUNTED + 1)) <= MAX_COUNTED
+    return size_below(folder, most=MAX_COUNTED) if is_countable else None
 
 
 def checkpoint_facts(folder: Path, manifest: AnalyticsManifest | None) -> CheckpointFacts:
@@ -312,7 +303,7 @@ def preview_of(path: Path) -> Preview:
             return Preview(path, PreviewKind.IMAGE, size=status.st_size)
         if path.suffix.lower() in VIDEO_SUFFIXES:
             return Preview(path, PreviewKind.VIDEO, size=status.st_size)
-        with path.open("rb") as stream:
+        with open_chosen(path) as stream:
             data = stream.read(PREVIEW_BYTES)
     except OSError as error:
         return Preview(path, PreviewKind.UNREADABLE, problem=problem_of(error))

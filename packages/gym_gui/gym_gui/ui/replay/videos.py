@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from mosaic_wire.files import walk
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
 
 SUFFIXES = frozenset({".mp4", ".webm", ".mkv", ".mov", ".avi", ".gif", ".m4v"})
-_MOST_FOLDERS = 2_000
-"""Below `videos/`; a folder somebody put a data set into must not keep us busy for ever"""
 
 _EPISODE = re.compile(r"episode[-_](\d+)")
 _STEP = re.compile(r"step[-_](\d+)")
@@ -75,9 +75,11 @@ def _video(run_dir: Path, path: Path, steps: Mapping[str, object]) -> Video | No
     if name.startswith("..") or os.path.isabs(name):
         return None  # a manifest must not make us open files elsewhere
     try:
-        status = path.stat()
+        status = path.lstat()
     except OSError:
         return None
+    if not stat.S_ISREG(status.st_mode):
+        return None  # a pipe would never answer
     told = steps.get(name)
     step = told if isinstance(told, int) and not isinstance(told, bool) else _number(_STEP, name)
     return Video(
@@ -99,15 +101,6 @@ def _newest_first(video: Video) -> tuple[float, ...]:
 
 def _files_below(top: Path) -> Iterator[Path]:
     """Video files of a folder and those below it; hidden ones are still being written. Links are not followed."""
-    waiting, seen = [top], 0
-    while waiting and seen < _MOST_FOLDERS:
-        seen += 1
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(Path(entry.path))
-                    elif not entry.name.startswith(".") and Path(entry.name).suffix.lower() in SUFFIXES:
-                        yield Path(entry.path)
-        except OSError:
-            continue  # not there yet, or not ours to read
+    for entry in walk(top):
+        if not entry.name.startswith(".") and (path := Path(entry.path)).suffix.lower() in SUFFIXES:
+            yield path

@@ -14,6 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from mosaic_wire.files import open_chosen
+
 from gym_gui.services.analytics.studies.distributions import Distributions
 from gym_gui.services.analytics.studies.study import (
     Direction,
@@ -99,7 +101,7 @@ class JournalFile:
 
     def _catch_up(self) -> None:
         try:
-            with self.path.open("rb") as stream:
+            with open_chosen(self.path) as stream:
                 status = os.fstat(stream.fileno())
                 if status.st_ino != self._inode or status.st_size < self._offset:
                     self._forget()  # another file of this name

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
+from mosaic_wire.files import open_chosen
+
 from gym_gui.services.analytics.studies.journal_reader import JournalFile
 from gym_gui.services.analytics.studies.sqlite_reader import MAGIC, SqliteFile
 from gym_gui.services.analytics.studies.study import NoStudyYet, Study, StudyError, StudySummary
@@ -60,7 +62,7 @@ def open_file(address: str | Path) -> StudyFile:
     """The file's reader, chosen by how it begins."""
     path = path_of(address)
     try:
-        with path.open("rb") as stream:
+        with open_chosen(path) as stream:
             head = stream.read(len(MAGIC))
     except FileNotFoundError:
         raise NoStudyYet(f"{path} is not there") from None

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from mosaic_wire.files import open_chosen
+
 from gym_gui.services.analytics.studies.distributions import Distributions
 from gym_gui.services.analytics.studies.study import (
     Direction,
@@ -261,7 +263,7 @@ def _finite(value: float) -> float:
 def opened_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection that can write nothing, leaves no file behind, and waits for a writer rather than fail."""
     try:
-        with path.open("rb") as stream:
+        with open_chosen(path) as stream:
             head = stream.read(20)
     except FileNotFoundError:
         raise NoStudyYet(f"{path} is not there") from None

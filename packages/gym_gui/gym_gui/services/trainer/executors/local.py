@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from mosaic_wire.files import plain_file
+
 from gym_gui.services.trainer.cgroups import AttemptGroup, Cgroups
 from gym_gui.services.trainer.errors import SpawnFailed
 from gym_gui.services.trainer.executors.base import Launch
@@ -252,8 +254,7 @@ def _output_files(launch: Launch) -> Iterator[tuple[int, int]]:
         for path in (launch.stdout, launch.stderr):
             if path not in opened:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY
-                opened[path] = os.open(path, flags, 0o600)
+                opened[path] = plain_file(os.fspath(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
                 stack.callback(os.close, opened[path])
         with suppress(OSError):  # the worker holds it while it lives (`DistantWorker`); some disks know no locks
             fcntl.flock(opened[launch.stdout], fcntl.LOCK_EX | fcntl.LOCK_NB)

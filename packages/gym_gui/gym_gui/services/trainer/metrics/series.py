@@ -7,7 +7,6 @@ the only copy: the event files are, and everything can be made again from them.
 from __future__ import annotations
 
 import math
-import os
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from operator import gt
 from pathlib import Path
+
+from mosaic_wire.files import open_plain
 
 FAN_OUT = 16
 """Points of a bucket, and buckets of a bucket of the next level"""
@@ -115,7 +116,7 @@ class Series:
             return
         if count < self.stored:
             for suffix, _ in _COLUMNS:
-                os.truncate(self._path(suffix), 8 * count)
+                _cut(self._path(suffix), 8 * count)
             self._recent, self.stored = Points(), count
         else:
             self._recent = self._recent.cut(0, count - self.stored)
@@ -127,7 +128,7 @@ class Series:
         pending = len(self._buckets[level]) // _BUCKET
         stored = self._bucket_counts[level] - pending
         if count < stored:
-            os.truncate(self._path(f"level{level + 1}"), 8 * _BUCKET * count)
+            _cut(self._path(f"level{level + 1}"), 8 * _BUCKET * count)
             self._buckets[level] = array("d")
         elif count < self._bucket_counts[level]:
             self._buckets[level] = self._buckets[level][: (count - stored) * _BUCKET]
@@ -208,13 +209,13 @@ class Series:
     @staticmethod
     def _fit(path: Path, size: int) -> None:
         try:
-            found = path.stat().st_size
+            found = path.lstat().st_size
         except FileNotFoundError:
             found = 0
         if found < size:
             raise DamagedSeries(f"{path} has {found} bytes, its index says {size}")
         if found > size:
-            os.truncate(path, size)
+            _cut(path, size)
 
     def _path(self, suffix: str) -> Path:
         return self._stem.with_suffix(f".{suffix}")
@@ -350,14 +351,19 @@ def _index(values: array[float], wanted: float) -> int:
 
 def _append(path: Path, values: array[float]) -> None:
     if values:
-        with path.open("ab") as stream:
+        with open_plain(path, "ab") as stream:
             values.tofile(stream)
+
+
+def _cut(path: Path, size: int) -> None:
+    with open_plain(path, "r+b") as stream:
+        stream.truncate(size)
 
 
 def _read(path: Path, kind: str, begin: int, end: int) -> array[float]:
     found: array[float] = array(kind)
     try:
-        with path.open("rb") as stream:
+        with open_plain(path) as stream:
             stream.seek(begin * found.itemsize)
             found.fromfile(stream, end - begin)
     except (EOFError, FileNotFoundError) as error:

@@ -9,21 +9,23 @@ from __future__ import annotations
 import json
 import logging
 import math
-import shutil
+import time
 import zlib
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mosaic_wire.event_files import EventFolderReader
-from mosaic_wire.files import write_bytes_atomically
+from mosaic_wire.files import parse_json, read_plain_file, write_bytes_atomically
 from mosaic_wire.limits import MAX_METRIC_TAG, MAX_STEP, too_long
 from mosaic_wire.system_metrics import FOLDER as SYSTEM_FOLDER
 
 from gym_gui.services.trainer.metrics.series import DamagedSeries, Points, Series
+from gym_gui.services.trainer.run_files import remove
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +41,7 @@ NOT_FINITE = "returns_not_finite"
 """How many of these are NaN or infinite, and not in the mean"""
 _SHOWN_TAGS = 24
 _SHOWN_PREFIXES = ("charts/", "losses/", "eval/", "rollout/", "train/")
-_CATCH_UP_BYTES = 4 << 20
+_CATCH_UP_BYTES, _CATCH_UP_S = 4 << 20, 30.0
 
 
 @dataclass
@@ -76,13 +78,15 @@ class RunMetrics:
         self._is_dirty = False
         try:
             self._load()
-        except (DamagedSeries, ValueError, KeyError, TypeError, OSError) as error:
+        except (DamagedSeries, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             if folder.exists():
                 logger.warning("%s is made again from the event files: %s", folder, error)
             self._forget_everything()
 
     def _load(self) -> None:
-        document = _read_index((self._folder / _INDEX).read_bytes())
+        if self._folder.is_symlink():
+            raise ValueError("it is a link")
+        document = _read_index(read_plain_file(self._folder / _INDEX))
         if document["version"] != VERSION:
             raise ValueError(f"version {document['version']}")
         for tag, entry in document["tags"].items():
@@ -94,7 +98,8 @@ class RunMetrics:
         self._find_newest()
 
     def _forget_everything(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        with suppress(OSError):
+            remove(self._folder)
         self._series, self._files, self._homes, self.latest, self.position = {}, {}, {}, {}, None
         self._main, self._newest = None, {}
         self._returns.clear()
@@ -188,7 +193,11 @@ class RunMetrics:
         self._has_left_out = True
 
     def catch_up(self, events: Path) -> None:
-        """Read what the event files have beyond `position`: after a worker's end, or when nothing was kept at all."""
+        """Read what the event files have beyond `position`: after a worker's end, or when nothing was kept at all.
+
+        Not for longer than others can wait for their curves: the next call goes on.
+        """
+        until = time.monotonic() + _CATCH_UP_S
         try:
             reader = EventFolderReader(events, beside=True, position=self.position)
         except ValueError:
@@ -205,7 +214,7 @@ class RunMetrics:
             ]  # fmt: skip
             if folders:
                 self.take(folders, self.position, reader.position())
-            if not reader.has_more:
+            if not reader.has_more or time.monotonic() > until:
                 return
 
     @property
@@ -276,5 +285,5 @@ def _read_index(data: bytes) -> dict[str, Any]:
     text, _, checksum = data.rstrip(b"\n").rpartition(b"\n")
     if checksum != f"{zlib.crc32(text):08x}".encode():
         raise ValueError("the checksum of its index does not fit")
-    document: dict[str, Any] = json.loads(text)
+    document: dict[str, Any] = parse_json(text)
     return document
