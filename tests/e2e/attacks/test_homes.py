@@ -59,7 +59,7 @@ def test_a_home_that_others_may_write_to_is_closed_to_them(tmp_path: Path) -> No
 def plant(workers: Path) -> Path:
     file = workers / "evil" / "worker.json"
     file.parent.mkdir(parents=True)
-    file.write_text(json.dumps({"name": "evil", "argv": [sys.executable, "-c", "print('as the victim')"]}))
+    file.write_text(json.dumps({"name": "evil", "argv": ["/bin/sh", "-c", "echo as the victim"]}))
     return file
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -25,7 +26,7 @@ os.execvp(command[0], command)
 @pytest.fixture
 def outside(make_daemon) -> RunningDaemon:
     """A daemon as people start it."""
-    made = subprocess.run([*NAMESPACE, "true"], capture_output=True, text=True, check=False)
+    made = subprocess.run([*NAMESPACE, sys.executable, "-c", ""], capture_output=True, text=True, check=False)
     if made.returncode:
         pytest.skip(f"this machine allows no PID namespace: {made.stderr.strip()}")
     return make_daemon()
