@@ -211,6 +211,7 @@ def test_several_environments_have_a_figure_each(mosaic, daemon, runs, tmp_path)
     daemon.client.delete(other.run_id)
 
 
+@pytest.mark.slow  # test_learning_parameters.py shows what counts in every CI
 def test_a_home_with_many_kinds_of_runs_is_drawn_by_what_changes_learning(mosaic, daemon, runs, tmp_path, recwarn):
     """Bookkeeping and defaults split no group; evaluations and cancelled runs are counted and left out."""
     parameters = {**PPO["algo_params"], "gamma": 0.99, "eval_episodes": 1, "exp_name": "mine", "capture_video": False}

@@ -186,6 +186,7 @@ def check_it_is_listed_and_runs(daemon: RunningDaemon, python: Path) -> None:
     assert daemon.wait_for(waiting.run_id).outcome == "cancelled"
 
 
+@pytest.mark.slow  # one in another environment runs in every CI
 def test_a_worker_installed_beside_the_daemon_is_listed_and_runs(
     make_daemon, strangers_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

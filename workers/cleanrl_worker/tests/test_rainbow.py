@@ -227,6 +227,7 @@ def test_a_resumed_run_ends_as_if_it_had_not_been_stopped(tmp_path, world):
     }
 
 
+@pytest.mark.slow  # dqn's fills it in every CI
 def test_a_run_without_its_replay_buffer_fills_it_before_it_learns_again(tmp_path):
     flags = {**SHORT, "learning_starts": 120, "checkpoint_replay": "none"}
     run_rainbow(tmp_path / "first", **flags, checkpoint_freq=100)
@@ -244,6 +245,7 @@ def test_weights_that_are_not_finite_end_the_run_and_are_never_saved(tmp_path):
     assert all(step < 61 for step in saved)
 
 
+@pytest.mark.slow  # c51's are charted in every CI
 def test_the_predicted_returns_of_a_probe_are_charted(tmp_path):
     envs = SyncEnvs(WORLD, 1)
     args = Args(**{**SHORT, "total_timesteps": 1000, "learning_starts": 990, "buffer_size": 1000})
