@@ -8,6 +8,7 @@ then it is asked, too.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import os
@@ -28,11 +29,14 @@ from mosaic_wire.worker_spec import ScriptSpec, WorkerSpec, nearest
 from gym_gui.logging_config.log_constants import LOG_WORKER_DESCRIBE_FAILED, log_code
 from gym_gui.services.trainer.describe import checked_spec, describe, describe_script
 from gym_gui.services.trainer.errors import UnknownWorker
+from gym_gui.services.trainer.file_threads import FileThreads
 from gym_gui.services.trainer.worker_sources import Source, find_sources
 
 logger = logging.getLogger(__name__)
 
 DESCRIBE_TIMEOUT_S = 30.0
+ask_workers = FileThreads("catalog", 4, 60.0, what="it did not say what it can do")
+"""For what may wait for a worker's answer"""
 _LOOK_AGAIN_S = 1.0
 """Within this time the files are not looked at again; a burst of submissions costs one look"""
 _MOST_SCRIPTS = 256
@@ -63,6 +67,7 @@ class WorkerCatalog:
         self._looked_at: float | None = None
         self._known: dict[str, CatalogEntry] = {}
         self._asking: dict[str, threading.Lock] = {}
+        self._awaited: dict[str, asyncio.Task[WorkerSpec | Exception]] = {}
         self._scripts: OrderedDict[tuple[str, str, str], ScriptSpec] = OrderedDict()
 
     def entries(self) -> list[CatalogEntry]:
@@ -88,6 +93,24 @@ class WorkerCatalog:
         if entry.spec is None:
             raise SpecError(f"worker {name!r} ({entry.origin}): {entry.problem}")
         return entry.spec
+
+    async def find(self, name: str) -> WorkerSpec:
+        """The same for the event loop: however many wait for a worker's answer, they take one thread."""
+        if (asking := self._awaited.get(name)) is None:
+            asking = self._awaited[name] = asyncio.create_task(self._find(name), name=f"describe {name}")
+            asking.add_done_callback(lambda _: self._awaited.pop(name, None))
+        spec = await asyncio.shield(asking)
+        if isinstance(spec, Exception):
+            raise spec
+        return spec
+
+    async def _find(self, name: str) -> WorkerSpec | Exception:
+        try:
+            return await ask_workers(self.get, name)
+        except TimeoutError as error:
+            return SpecError(f"worker {name!r}: {error}")
+        except (UnknownWorker, SpecError) as error:
+            return error
 
     def known(self, name: str) -> WorkerSpec | None:
         """A worker's description if it was asked for before; asks nobody and reads no file."""

@@ -18,7 +18,7 @@ from mosaic_wire.secret_refs import is_secret_ref
 from mosaic_wire.worker_spec import AlgorithmSpec
 
 from gym_gui.config.settings import Settings
-from gym_gui.services.trainer.catalog import WorkerCatalog
+from gym_gui.services.trainer.catalog import WorkerCatalog, ask_workers
 from gym_gui.services.trainer.check_processes import CheckProcesses
 from gym_gui.services.trainer.errors import InvalidConfig, UnknownWorker
 from gym_gui.services.trainer.resources import ResourceLedger, ResourceRequest
@@ -46,12 +46,13 @@ class ConfigChecks:
 
         Raise InvalidConfig with everything that is wrong.
         """
-        raw, names = await asyncio.to_thread(self._read, document)
+        raw = await asyncio.to_thread(read_config_text, document) if isinstance(document, str) else document
+        names = await self._names(raw)
         refusals: list[InvalidConfig] = []
         for index, algorithm in enumerate(names or [None]):
             chosen = raw if algorithm is None else _with_algorithm(raw, algorithm.name)
             try:
-                config = await asyncio.to_thread(self._validated, chosen)
+                config = await ask_workers(self._validated, chosen)
             except InvalidConfig as refusal:
                 if algorithm is None or chosen is raw:
                     raise
@@ -70,15 +71,14 @@ class ConfigChecks:
         if problems := (await self._examine(config))[0]:
             raise InvalidConfig(problems)
 
-    def _read(self, document: Mapping[str, Any] | str) -> tuple[Mapping[str, Any], list[AlgorithmSpec]]:
-        """The config, and the algorithms that it may mean, its own first; none where validation has to tell."""
-        raw = read_config_text(document) if isinstance(document, str) else document
+    async def _names(self, raw: Mapping[str, Any]) -> list[AlgorithmSpec]:
+        """The algorithms that a config may mean, its own first; none where validation has to tell."""
         try:
             worker = raw["metadata"]["worker"]
-            spec, extras = self._catalog.get(worker["type"]), worker["config"].get("extras") or {}
-            return raw, spec.variants(worker["config"]["algo"]) if spec.checks and not means_a_script(extras) else []
+            spec, extras = await self._catalog.find(worker["type"]), worker["config"].get("extras") or {}
+            return spec.variants(worker["config"]["algo"]) if spec.checks and not means_a_script(extras) else []
         except (KeyError, TypeError, AttributeError, SpecError, UnknownWorker):
-            return raw, []
+            return []
 
     def _validated(self, document: Mapping[str, Any]) -> TrainRunConfig:
         config = validate_train_run_config(
@@ -95,7 +95,7 @@ class ConfigChecks:
             resources.cpus.requested, resources.gpus.requested, resources.gpus.mandatory, resources.memory_mb
         )
         problems = self._ledger.lacking(request)
-        spec = await asyncio.to_thread(self._catalog.get, worker.type)
+        spec = await self._catalog.find(worker.type)
         answer = await self._processes.ask(spec, _without_references(worker.config))
         problems += [Problem(_place(each.path), each.message, each.suggestion) for each in answer.problems]
         for run in answer.runs:

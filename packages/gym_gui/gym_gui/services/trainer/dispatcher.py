@@ -27,7 +27,7 @@ from gym_gui.config.settings import Settings
 from gym_gui.logging_config.log_constants import LOG_TRAINER_RUN_WAITS
 from gym_gui.services.telemetry.hub import TelemetryAsyncHub
 from gym_gui.services.trainer.capacity import CapacityGuard
-from gym_gui.services.trainer.catalog import WorkerCatalog
+from gym_gui.services.trainer.catalog import WorkerCatalog, ask_workers
 from gym_gui.services.trainer.errors import (
     TROUBLE_OF_THE_DAEMON,
     InvalidTransition,
@@ -129,8 +129,8 @@ class TrainerDispatcher:
 
     async def start(self) -> None:
         """Take every unfinished run up where it is, then serve the queue."""
-        look_at.start()
-        work_on.start()
+        for threads in (look_at, work_on, ask_workers):
+            threads.start()
         await end_leftovers(self._home)
         for record in await self._journal.read(self._journal.registry.unfinished):
             try:

@@ -25,8 +25,10 @@ _Call = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any
 class FileThreads:
     """`await threads(call, *args)` as with `asyncio.to_thread`; TimeoutError after the deadline."""
 
-    def __init__(self, name: str, threads: int, deadline_s: float) -> None:
-        self._name, self._count, self._deadline_s = name, threads, deadline_s
+    def __init__(
+        self, name: str, threads: int, deadline_s: float, *, what: str = "its files could not be read or written"
+    ) -> None:
+        self._name, self._count, self._deadline_s, self._what = name, threads, deadline_s, what
         self._calls: SimpleQueue[_Call] = SimpleQueue()
         self._started = self._unfinished = 0
 
@@ -47,7 +49,7 @@ class FileThreads:
                 return await done
         except TimeoutError:
             if done.cancelled():
-                raise TimeoutError(f"its files could not be read or written within {self._deadline_s:g} s") from None
+                raise TimeoutError(f"{self._what} within {self._deadline_s:g} s") from None
             raise
 
     def _serve(self) -> None:

@@ -49,7 +49,7 @@ class RunLauncher:
     async def launch(self, record: RunRecord, gpu_ids: Sequence[str]) -> tuple[WorkerHandle, dict[str, str]] | None:
         """Start the worker and return it with the run's secrets; None when the run was cancelled before that."""
         run_id, attempt = record.run_id, record.attempt
-        spec = await asyncio.to_thread(self._catalog.get, record.worker_type)
+        spec = await self._catalog.find(record.worker_type)
         secrets = await asyncio.to_thread(self._secrets_of, run_id)
         token, mark = new_token(), f"{run_id}.{attempt}.{random_tokens.token_hex(4)}"
         await work_on(self._make_folders, record, spec)
@@ -85,7 +85,7 @@ class RunLauncher:
     async def prepare(self, record: RunRecord, tell: Callable[[str, str], None]) -> str:
         """Let the worker install what the run lacks; return what went wrong, or nothing."""
         run_id = record.run_id
-        spec = await asyncio.to_thread(self._catalog.get, record.worker_type)
+        spec = await self._catalog.find(record.worker_type)
         if not spec.prepares:
             return ""
         await work_on(self._make_folders, record, spec)

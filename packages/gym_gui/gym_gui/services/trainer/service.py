@@ -31,6 +31,7 @@ from gym_gui.services.telemetry.hub import Parcel
 from gym_gui.services.telemetry.store import Kind, TelemetryError
 from gym_gui.services.trainer import archives
 from gym_gui.services.trainer.auth import RUN_ID_KEY, RUN_TOKEN_KEY, SESSION_TOKEN_KEY, metadata_value
+from gym_gui.services.trainer.catalog import ask_workers
 from gym_gui.services.trainer.errors import (
     ArchiveRefused,
     InvalidConfig,
@@ -456,8 +457,8 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
     async def ListWorkers(self, request: pb.ListWorkersRequest, _context: Any) -> pb.ListWorkersResponse:
         catalog = self._trainer.catalog
         if request.refresh:
-            await asyncio.to_thread(catalog.refresh)
-        entries = await asyncio.to_thread(catalog.entries)
+            await ask_workers(catalog.refresh)
+        entries = await ask_workers(catalog.entries)
         return pb.ListWorkersResponse(
             workers=[
                 pb.Worker(

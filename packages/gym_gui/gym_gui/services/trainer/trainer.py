@@ -535,7 +535,7 @@ class Trainer:
         for name in names:
             if self.catalog.known(name) is None:
                 with contextlib.suppress(UnknownWorker, SpecError):
-                    await asyncio.to_thread(self.catalog.get, name)
+                    await self.catalog.find(name)
 
     async def worker_session(self, run_id: str, session_token: str) -> RunSupervisor:
         """The live run this token belongs to."""
