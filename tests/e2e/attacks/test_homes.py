@@ -112,6 +112,7 @@ def wait_for_the_end(daemon: RunningDaemon) -> None:
 
 def test_a_daemon_whose_home_was_removed_ends(serve: Serve) -> None:
     daemon = serve("home")
+    assert daemon.client.health().pid == daemon.pid  # it has begun to serve
     shutil.rmtree(daemon.home.root)
     wait_for_the_end(daemon)
     assert not daemon.home.root.exists()

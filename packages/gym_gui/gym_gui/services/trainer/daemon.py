@@ -157,6 +157,7 @@ async def _serve(home: Home, settings: Settings, listening: Listening | None, in
 async def _serve_journal(
     home: Home, settings: Settings, listening: Listening | None, inventory: Inventory, token: str, journal: Journal
 ) -> None:
+    served = home.identity
     catalog, secret_store = WorkerCatalog(home), SecretStore(config_home(), home=home)
     ledger = ResourceLedger(inventory)
     stopping, executor, metrics = asyncio.Event(), LocalExecutor(), MetricHub(home)
@@ -218,7 +219,7 @@ async def _serve_journal(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    watching = asyncio.create_task(_stop_without_home(home, dispatcher, ledger, stopping))
+    watching = asyncio.create_task(_stop_without_home(home, served, dispatcher, ledger, stopping))
     try:
         await stopping.wait()
     finally:
@@ -240,10 +241,13 @@ async def _serve_journal(
 
 
 async def _stop_without_home(
-    home: Home, dispatcher: TrainerDispatcher, ledger: ResourceLedger, stopping: asyncio.Event
+    home: Home,
+    served: tuple[int, ...],
+    dispatcher: TrainerDispatcher,
+    ledger: ResourceLedger,
+    stopping: asyncio.Event,
 ) -> None:
     """Start nothing while the home is not where it was, and stop once no process of a run is left."""
-    served = home.identity
     while True:
         await asyncio.sleep(_HOME_LOOK_S)
         is_there = await asyncio.to_thread(lambda: home.identity == served)
