@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from gym_gui.services.trainer.run_files import remove
 from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
 
 DIGGER = """
@@ -27,9 +28,11 @@ os._exit(3)
     [("d", 1500), pytest.param("a-longer-name-than-a-path-has-room-for", 20_000, marks=pytest.mark.fault)],
 )
 def test_folders_without_end_neither_keep_a_run_from_its_end_nor_from_deletion(
-    emptied_daemon: RunningDaemon, tmp_path, name: str, depth: int
+    emptied_daemon: RunningDaemon, request: pytest.FixtureRequest, tmp_path, name: str, depth: int
 ) -> None:
     daemon = emptied_daemon
+    # What a failed test leaves would end every later pytest with a RecursionError: it removes old folders.
+    request.addfinalizer(lambda: [remove(path) for path in daemon.home.runs.iterdir()])
     install_scripted_worker(daemon.home, "digger", DIGGER)
     run = daemon.wait_for(daemon.client.submit(scripted_config("digger", folder=name, depth=depth)).run.run_id)
     assert (run.outcome, run.reason) == ("failed", "its process exited with code 3")

@@ -29,7 +29,6 @@ from gym_gui.services.telemetry.hub import TelemetryAsyncHub
 from gym_gui.services.trainer.capacity import CapacityGuard
 from gym_gui.services.trainer.catalog import WorkerCatalog, ask_workers
 from gym_gui.services.trainer.errors import (
-    TROUBLE_OF_THE_DAEMON,
     InvalidTransition,
     NotPossibleNow,
     RunNotFound,
@@ -754,7 +753,7 @@ def _identity_of(record: RunRecord) -> ProcessIdentity | None:
 
 def _is_hopeless(error: Exception, *, is_ending: bool) -> bool:
     """Whether a failure is the run's own; the daemon's trouble, and the user's, may pass while the run goes on."""
-    if shortage(error) or (isinstance(error, OSError) and error.errno in TROUBLE_OF_THE_DAEMON):
+    if shortage(error):
         return False
     return is_ending if isinstance(error, OSError | TrainerError | WireError) else True
 

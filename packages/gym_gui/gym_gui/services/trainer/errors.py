@@ -22,13 +22,9 @@ TrainerError
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Sequence
 
 from mosaic_wire.errors import Problem
-
-TROUBLE_OF_THE_DAEMON = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
-"""Errors of reading a run's file that say nothing about the run: they never fault it"""
 
 
 class TrainerError(Exception):

@@ -18,6 +18,7 @@ _SHORTAGES = {
     errno.ENOMEM: "there is not enough memory",
     errno.EMFILE: "too many files are open; raise the limit (ulimit -n)",
     errno.ENFILE: "too many files are open on this machine",
+    errno.EIO: "the disk does not answer as it should (input/output error)",
 }
 
 
@@ -53,7 +54,7 @@ class StartedThreads(ThreadPoolExecutor):
 
 
 def shortage(error: BaseException | None) -> str:
-    """Say what the daemon itself lacks now (processes, descriptors, memory): no fault of a run; or nothing."""
+    """Say what the daemon itself lacks now (processes, memory, a sound disk): no fault of a run. Or nothing."""
     if isinstance(error, OSError):
         return _SHORTAGES.get(error.errno or 0, "")
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):

@@ -29,7 +29,6 @@ from mosaic_wire.proto import trainer_pb2 as pb
 
 from gym_gui.config.settings import Settings
 from gym_gui.services.trainer.errors import (
-    TROUBLE_OF_THE_DAEMON,
     InvalidTransition,
     NotAllowed,
     NotPossibleNow,
@@ -40,6 +39,7 @@ from gym_gui.services.trainer.file_threads import look_at, work_on
 from gym_gui.services.trainer.finalise import finalise
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.journal import RETRY_S, Journal, with_headline
+from gym_gui.services.trainer.limits import shortage
 from gym_gui.services.trainer.masking import SecretMask
 from gym_gui.services.trainer.metrics.store import MEAN_RETURN, SPS_TAG
 from gym_gui.services.trainer.records import Headline, RunRecord, StoryEvent, plausible_step
@@ -425,7 +425,7 @@ class RunSupervisor:
             if len(self._unapplied) < _EVENTS_WAITING:
                 self._unapplied.extend(self._reader.read())
         except OSError as error:
-            if error.errno in TROUBLE_OF_THE_DAEMON and not is_last_try:
+            if shortage(error) and not is_last_try:
                 return False
             self._fault = self._fault or f"its lifecycle file cannot be read: {error.strerror} ({error.filename})"
         return True
@@ -649,7 +649,7 @@ def _known_endings(lifecycle: Path, record: RunRecord) -> list[RunLifecycleEvent
     try:
         endings = [event for event in LifecycleReader(lifecycle).read_to_the_end() if event.event.ends_the_run]
     except OSError as error:
-        if error.errno in TROUBLE_OF_THE_DAEMON:
+        if shortage(error):
             raise
         return []  # the first look faults the run for it
     return [event for event in endings if event.attempt == record.attempt and event.seq <= record.lifecycle_seq]
