@@ -10,6 +10,8 @@ DATA = ("ini", "json", "toml", "text", "python")
 """Languages of blocks that hold no commands"""
 MARKERS = {"skip", "exit", "interrupt", "first", "wait", "where", "sets"}
 HERE = ("atari", "daemon", "dependencies", "recovering", "security", "troubleshooting")
+LONG = ("atari", "dependencies")
+"""They install packages or train, which takes long: in `make test-all`"""
 THERE = ("backup", "sweeps", "tensorboard", "wandb")
 """In test_runbooks_of_analytics.py: tests of one file run one after the other"""
 
@@ -39,6 +41,8 @@ def test_most_blocks_are_really_run(runbooks):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in HERE]
+)
 def test_the_commands_of_a_runbook_do_what_it_says(name, perform_runbook):
     perform_runbook(name)

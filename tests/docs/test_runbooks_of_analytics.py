@@ -10,7 +10,7 @@ import pytest
     "name",
     [
         pytest.param("backup", marks=pytest.mark.slow),
-        "sweeps",
+        pytest.param("sweeps", marks=pytest.mark.slow),
         "tensorboard",
         pytest.param("wandb", marks=pytest.mark.slow),
     ],

@@ -171,7 +171,8 @@ def own_files(folder: RunFolder, newest: Path, others: list[Path]) -> list[Path]
     return [newest / "state.json", newest / "state.safetensors", *(folder.checkpoints / path for path in sorted(alone))]
 
 
-@pytest.mark.parametrize("rounds", [60, pytest.param(1000, marks=[pytest.mark.fault, pytest.mark.slow])])
+@pytest.mark.slow  # test_lineage.py passes over a damaged one in every CI
+@pytest.mark.parametrize("rounds", [60, pytest.param(1000, marks=pytest.mark.fault)])
 def test_a_damaged_checkpoint_is_never_used_and_the_one_before_is(daemon: RunningDaemon, rounds: int) -> None:
     run_id = daemon.client.submit(config("dqn", keep_checkpoints=2)).run.run_id
     folder = completed(daemon, run_id)

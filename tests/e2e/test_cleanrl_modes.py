@@ -189,6 +189,7 @@ def test_a_normalised_policy_has_the_same_returns_from_its_run_and_from_its_file
     assert returns[0] == returns[1]
 
 
+@pytest.mark.slow  # the worker's own tests begin from weights in every CI
 def test_weights_alone_go_on_as_a_new_run_that_says_so(daemon, trained):
     model = daemon.home.run_folder(trained).root / "ppo.cleanrl_model"
     done = mosaic(daemon, "resume", "--checkpoint", str(model), "--timesteps", "512")

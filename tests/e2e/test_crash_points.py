@@ -142,6 +142,7 @@ def test_a_life_with_a_crash_at_every_commit(make_daemon) -> None:
     )
 
 
+@pytest.mark.slow  # a whole life is tried at every commit in every CI
 def test_a_run_that_cannot_be_started_is_failed_whatever_commit_the_daemon_dies_at(make_daemon) -> None:
     check_life_with_a_crash_at_every_commit(
         make_daemon(start=False), an_impossible_life, "after", outcome="failed", attempts=set()

@@ -22,7 +22,7 @@ from mosaic_wire.testing import wait_until
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for the runs of all
 
 PATIENCE_S = 600
-QUICK_NAMES = {"ppo", "ppo_atari", "sac_continuous_action"}
+QUICK_NAMES = {"ppo", "ppo_atari"}
 """Run in `make test`, for each set that is installed there; each of the others costs five seconds of CPU"""
 
 TINY: dict[str, Any] = {

@@ -175,6 +175,7 @@ def test_a_clip_is_recorded(daemon: RunningDaemon, tmp_path: Path) -> None:
     assert not (tmp_path / "clip.txt").exists()
 
 
+@pytest.mark.slow  # a picture of one is relayed in every CI
 def test_a_clip_of_a_training_that_goes_on_can_be_played(make_daemon: MakeDaemon, tmp_path: Path) -> None:
     daemon = make_daemon()
     lend_sets(daemon.home, "video")  # has an ffmpeg; a system's own is taken first

@@ -176,6 +176,7 @@ def test_a_seed_trained_twice_counts_once(mosaic, daemon, runs, tmp_path):
     daemon.client.delete(copy.run_id)
 
 
+@pytest.mark.slow  # test_analytics_figure.py joins them in every CI
 def test_what_a_run_continues_is_part_of_its_curve_also_when_it_was_not_chosen(mosaic, daemon, runs, tmp_path):
     first = runs[0]
     second = daemon.client.resume(first.run_id, additional_timesteps=1_024)

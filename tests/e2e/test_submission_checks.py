@@ -205,9 +205,9 @@ def test_the_list_of_algorithms_is_what_dry_runs_accept(mosaic: Mosaic, capsys: 
 
 INSTALLED_HERE = [
     ("atari", "ALE/Pong-v5", "ppo_atari"), ("minigrid", "MiniGrid-Empty-5x5-v0", "ppo"),
-    ("minigrid", "BabyAI-GoToRedBallGrey-v0", "ppo"), ("mujoco", "HalfCheetah-v5", "td3_continuous_action"),
 ]  # fmt: skip
 INSTALLED_FIRST = [
+    ("minigrid", "BabyAI-GoToRedBallGrey-v0", "ppo"), ("mujoco", "HalfCheetah-v5", "td3_continuous_action"),
     ("box2d", "LunarLander-v3", "dqn"), ("envpool", "Breakout-v5", "ppo_atari_envpool"),
     ("procgen", "starpilot", "ppo_procgen"), ("pettingzoo", "pong_v3", "ppo_pettingzoo_ma_atari"),
     ("dm_control", "dm_control/cartpole-balance-v0", "sac_continuous_action"),

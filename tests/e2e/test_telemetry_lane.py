@@ -285,6 +285,7 @@ def _check_what_is_stored(daemon: RunningDaemon, run_ids: list[str], total: int)
     assert "Traceback" not in daemon.log()
 
 
+@pytest.mark.slow  # test_chaos.py is there in every CI
 def test_live_runs_in_a_little_chaos(counting: RunningDaemon) -> None:
     check_live_chaos(counting, runs=4, strikes=4, seed=3)
 

@@ -385,6 +385,7 @@ def test_parameters_have_upstream_s_names_and_shapes(network, names):
     assert {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()} == names
 
 
+@pytest.mark.slow  # dqn's is begun from in every CI
 def test_a_model_has_upstream_s_shape_plays_as_the_learner_does_and_can_be_begun_from(tmp_path, learned):
     path = learned[0] / "c51.cleanrl_model"
     assert torch.load(path, weights_only=True)["args"]["n_atoms"] == 21

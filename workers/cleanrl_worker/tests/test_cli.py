@@ -209,6 +209,7 @@ def test_a_killed_run_goes_on_to_the_bit(tmp_path, num_envs):
     assert scalars(resumed.folder.tensorboard) == scalars(whole.folder.tensorboard)
 
 
+@pytest.mark.slow  # one is extended through the daemon in every CI
 def test_an_extended_run_names_its_parent_and_goes_on_from_there(tmp_path):
     with start(tmp_path, {**BASE, "total_timesteps": 1024}) as parent:
         assert parent.wait(PATIENCE_S) == 0, parent.stderr()

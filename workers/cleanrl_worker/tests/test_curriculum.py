@@ -132,6 +132,7 @@ def test_flat_observations_get_the_shared_trunk(tmp_path):
     assert any(name.startswith("agent.network.0") for name in weights(tmp_path, 256))
 
 
+@pytest.mark.slow  # a curriculum goes through the daemon in every CI
 def test_the_grid_network_learns_the_corridor(tmp_path):
     run = RunContext("ppo", tmp_path, Quiet())
     args = Args(env_id=LONG, total_timesteps=3072, num_envs=8, num_steps=32, learning_rate=1e-3, eval_episodes=10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -116,7 +117,8 @@ def test_the_smoke_command_is_accepted(entry: AlgorithmEntry, lending_home: Home
     parameters = {name: value for name, value in SMALL.items() if name in values}
     for name in NEEDED_FLAGS.get(entry.name, ()):
         parameters[name] = str(tmp_path / "teacher.cleanrl_model")
-        Path(parameters[name]).touch()
+        with zipfile.ZipFile(parameters[name], "w") as model:  # what torch writes is one; its content is read later
+            model.writestr("teacher/data.pkl", b"")
     run = CleanRLWorkerConfig(new_run_id(), entry.name, values["env_id"], 2048, 1, {"algo_params": parameters})
     folder = lending_home.run_folder(run.run_id)
     found = check_run(run, spec_without_environments(), folder, lending_home, look_at_environments=False)

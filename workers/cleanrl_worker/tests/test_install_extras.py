@@ -201,6 +201,7 @@ def test_installing_again_finds_it_ready(installed, monkeypatch):
     assert [event.phase for event in events] == [Phase.READY]
 
 
+@pytest.mark.slow  # a damaged overlay is built anew in every CI
 def test_a_damaged_wheel_in_the_cache_is_fetched_again(installed):
     home, lists = installed
     clear(make_plan(home, "alpha", lists=lists).generation)
@@ -352,6 +353,7 @@ def test_too_small_a_disk_is_said_before_anything_is_fetched(tmp_path, lists):
     assert not home.cache.exists()
 
 
+@pytest.mark.slow  # a set that does not work is not ready in every CI
 def test_pins_that_contradict_each_other_are_not_called_ready(tmp_path, lists):
     home = Home(tmp_path / "home")
     with pytest.raises(InstallFailed, match=r"contradict each other.*picky 1\.0 has requirement tiny-two<2"):
@@ -369,6 +371,7 @@ def test_a_set_whose_smoke_test_fails_is_not_called_ready(tmp_path, lists):
 # ---------------------------------------------------------------- generations, runs, pruning
 
 
+@pytest.mark.slow  # an overlay in use is left alone in every CI
 def test_new_pins_make_a_new_overlay_beside_the_one_a_run_uses(installed):
     home, lists = installed
     old = interpreter_for(home, ["alpha"], lists=lists)
@@ -535,6 +538,7 @@ def test_a_terminated_installer_takes_its_children_along(tmp_path, lists):
     assert state_of(home, lists) in NOT_READY
 
 
+@pytest.mark.slow  # the lock is tried in every CI
 def test_of_several_installers_one_works_and_the_others_wait_for_it(tmp_path, lists):
     home, gate = Home(tmp_path / "home"), tmp_path / "gate"
     first = Installer(home, lists, gate=gate)

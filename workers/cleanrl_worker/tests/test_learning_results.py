@@ -88,6 +88,7 @@ def test_a_training_is_run_and_reported(tmp_path, capsys):
     assert told["command"].startswith("python -m cleanrl_worker.algorithms ppo")
 
 
+@pytest.mark.slow  # one that succeeds is reported in every CI
 def test_a_training_that_fails_is_no_result(tmp_path):
     with pytest.raises(SystemExit, match="does not divide"):
         learning_results.main(["run", "--folder", str(tmp_path), "ppo", "--num-minibatches", "7"])

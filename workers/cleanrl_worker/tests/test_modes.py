@@ -117,6 +117,7 @@ def test_a_curriculum_is_trained_resumed_and_evaluated(tmp_path):
     assert events_of(third, "run_completed")[0]["evaluation"] == manifest.evaluation
 
 
+@pytest.mark.slow  # the same reason is given without a process in every CI
 def test_a_model_that_does_not_fit_is_bad_input_with_the_reason(tmp_path):
     from cleanrl_worker.algorithms.ppo import Agent
 

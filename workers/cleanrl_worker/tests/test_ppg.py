@@ -168,6 +168,7 @@ def test_outputs_begin_with_weights_of_one_length():
 # -- learning
 
 
+@pytest.mark.slow  # its losses are plain arithmetic, tested in every CI
 def test_the_colours_are_learned_and_the_policy_survives_the_auxiliary_phase(tmp_path):
     _, evaluation = train_here(
         ppg, tmp_path,
@@ -183,6 +184,7 @@ def test_the_colours_are_learned_and_the_policy_survives_the_auxiliary_phase(tmp
     assert errors[-1] < errors[0] / 2
 
 
+@pytest.mark.slow  # a resumed run is compared with an undisturbed one in every CI
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     found = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):

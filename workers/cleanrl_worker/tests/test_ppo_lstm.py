@@ -230,7 +230,8 @@ def test_whoever_plays_a_policy_tells_it_which_episodes_it_acts_in():
 # -- learning
 
 
-@pytest.mark.parametrize("module", [ppo_atari_lstm, pytest.param(pqn_lstm, marks=pytest.mark.slow)])
+@pytest.mark.slow  # what is remembered and what is not is tested without training in every CI
+@both
 def test_what_was_seen_one_step_ago_is_remembered(module, tmp_path):
     _, evaluation = train_here(
         module, tmp_path,
@@ -242,6 +243,7 @@ def test_what_was_seen_one_step_ago_is_remembered(module, tmp_path):
     assert evaluation.mean_return >= 7.5  # of 8; without a memory 4.5
 
 
+@pytest.mark.slow  # a resumed run is compared with an undisturbed one in every CI
 @both
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(module, tmp_path):
     found = []

@@ -105,6 +105,7 @@ def hash_of(learner: SelfPlayLearner) -> str:
     return hashlib.sha256(learner.parameters.block.detach().numpy().tobytes()).hexdigest()
 
 
+@pytest.mark.slow  # a resumed training of both is compared in every CI
 def test_both_players_learn_their_own_task_with_one_network():
     learner = learner_of(14, anneal_lr=False, ent_coef=0.0)
     learner.begin_episodes()

@@ -164,7 +164,11 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     assert found[0][0] != found[2][0]
 
 
-@pytest.mark.parametrize(("stop_after", "step"), [(1, 0), (4, 40)], ids=["while warming up", "while training"])
+@pytest.mark.parametrize(
+    ("stop_after", "step"),
+    [pytest.param(1, 0, marks=pytest.mark.slow), (4, 40)],
+    ids=["while warming up", "while training"],
+)
 def test_a_run_that_was_interrupted_ends_with_the_same_weights(tmp_path, stop_after, step):
     args = Args(**SHORT)
     train_here(ppo_rnd, tmp_path / "whole", args)

@@ -241,7 +241,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
 @pytest.mark.parametrize(
     ("args", "flags"),
     [
-        (Args, {"env_id": "CartPole-v1", "total_timesteps": 4096, "num_steps": 64}),
+        pytest.param(Args, {"env_id": "CartPole-v1", "total_timesteps": 4096, "num_steps": 64}, marks=pytest.mark.slow),
         (Args, {"env_id": "CartPole-v1", "total_timesteps": 4096, "num_envs": 8, "num_steps": 64}),
         pytest.param(
             AtariArgs, {**PICTURES, "total_timesteps": 128, "num_envs": 2, "num_steps": 16}, marks=pytest.mark.slow

@@ -326,7 +326,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path, 
     assert digest(tmp_path / "c") != digest(tmp_path / "a")
 
 
-@pytest.mark.parametrize("by", ["teacher", "trajectories"])
+@pytest.mark.parametrize("by", [pytest.param("teacher", marks=pytest.mark.slow), "trajectories"])
 def test_a_resumed_run_ends_as_if_it_had_not_been_stopped(tmp_path, teacher, trajectories, by, monkeypatch):
     monkeypatch.setattr("cleanrl_worker.algorithms.qdagger.BLOCK_STEPS", 5)
     source = {"teacher_checkpoint": str(teacher)} if by == "teacher" else {"teacher_trajectories": str(trajectories)}

@@ -124,6 +124,7 @@ def test_the_key_reaches_wandb_through_the_environment_and_stays_out_of_every_fi
     assert not [path for path in others if key.encode() in path.read_bytes()]
 
 
+@pytest.mark.slow  # test_modes.py checks the variable that makes it so in every CI
 def test_a_second_attempt_goes_on_with_the_same_wandb_run(folder):
     run(folder)
     run(folder, MOSAIC_RUN_ATTEMPT="2")
@@ -153,7 +154,9 @@ def test_a_failed_run_finishes_at_wandb_as_failed(folder):
 # -- its trouble
 
 
-@pytest.mark.parametrize("trouble", ["init", "log", "finish"])
+@pytest.mark.parametrize(
+    "trouble", ["init", pytest.param("log", marks=pytest.mark.slow), pytest.param("finish", marks=pytest.mark.slow)]
+)
 def test_trouble_of_wandb_is_told_once_and_training_goes_on(folder, trouble):
     code, manifest = run(folder, FAKE_WANDB_TROUBLE=trouble)
     assert (code, manifest.outcome) == (0, "completed")

@@ -160,6 +160,7 @@ def test_every_workspace_opens_by_its_shortcut(qtbot, opened, served) -> None:
     assert len(set(shortcuts)) == len(shortcuts)
 
 
+@pytest.mark.slow  # test_policy_panel.py watches one in every CI
 def test_a_run_s_policy_is_watched_from_its_menu(qtbot, opened: Opened, served: RunningDaemon) -> None:
     """What the menu asks for arrives in the workspace of policies; that one has tests of its own."""
     config = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": 1024}
