@@ -152,6 +152,14 @@ def test_many_clients_cancel_the_same_run_at_once(daemon: RunningDaemon, state: 
     assert "Traceback" not in daemon.log()
 
 
+def test_a_queued_run_that_a_dead_daemon_had_begun_to_launch_gets_its_manifest(daemon: RunningDaemon) -> None:
+    run_id = queued(daemon)
+    daemon.home.run_folder(run_id).root.mkdir()  # made before the process is started
+    daemon.client.cancel(run_id)
+    check_the_one_end(daemon, run_id)
+    assert daemon.manifest(run_id).finalised_by == "daemon"
+
+
 def test_a_cancel_during_a_resume_wins(daemon: RunningDaemon) -> None:
     runs = [released(daemon) for _ in range(3)]
     for run_id in runs:

@@ -543,21 +543,27 @@ class TrainerDispatcher:
             return list(run_ids)
         for run_id in fresh:  # before anything else happens: none of them may be started now
             self.queue.remove(run_id)
+        changes: dict[str, dict[str, Any]] = {}
+        ended: list[RunRecord] = []
         try:
             changes = await asyncio.to_thread(self._changes_of_cancelled, fresh, reason)
-            ended = await self._journal.cancel_many(list(fresh), reason or CANCELLED_ON_REQUEST, changes)
-        except BaseException:
-            for record in fresh.values():
-                self.queue.add(record)
-            raise
+            ended = await self._journal.cancel_many(list(changes), reason or CANCELLED_ON_REQUEST, changes)
         finally:
+            for record in fresh.values():
+                if record.run_id not in changes or not ended:
+                    self.queue.add(record)
             self._wake.set()
         self._spawn(self._tell_hooks(ended), "hooks")
-        return [run_id for run_id in run_ids if run_id not in fresh]
+        return [run_id for run_id in run_ids if run_id not in changes]
 
     def _changes_of_cancelled(self, run_ids: Iterable[str], reason: str) -> dict[str, dict[str, Any]]:
+        """Leave out what has a folder, and so must get a manifest: a daemon that died had begun to launch it."""
         asked = {"cancel_requested": True, "cancel_reason": reason}
-        return {run_id: {**asked, "size_bytes": size_of_run(self._home, run_id)} for run_id in run_ids}
+        return {
+            run_id: {**asked, "size_bytes": size_of_run(self._home, run_id)}
+            for run_id in run_ids
+            if not self._home.run_folder(run_id).root.exists()
+        }
 
     async def _tell_hooks(self, ended: Sequence[RunRecord]) -> None:
         for record in ended:
