@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gym_gui.cli import main
 from gym_gui.testing import RunningDaemon
+from mosaic_wire import env
 from mosaic_wire.paths import Home
 
 QUICK = {"heartbeat_s": 0.2, "grace_s": 2, "silence_s": 20, "handshake_s": 60, "min_free_disk_mb": 0}
 """Short beats and graces; silence and handshake stay long, because a busy machine must not look like a fault."""
 
 MakeDaemon = Callable[..., RunningDaemon]
+Mosaic = Callable[..., tuple[int, str, str]]
 
 _FEWER = os.environ.get("MOSAIC_FAULT_RUNS", "")  # read here: the tests' guard forgets MOSAIC_… variables
 
@@ -61,3 +64,18 @@ def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningD
     folder = tmp_path_factory.mktemp("shared")
     with RunningDaemon(Home(folder / "home"), folder / "config", settings=QUICK) as daemon:
         yield daemon
+
+
+@pytest.fixture
+def mosaic(shared_daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Mosaic:
+    """Run a command against the shared daemon in this process; returns exit code, stdout and stderr."""
+    monkeypatch.setenv(env.MOSAIC_HOME, str(shared_daemon.home.root))
+    monkeypatch.setenv(env.MOSAIC_CONFIG_HOME, str(shared_daemon.config_home))
+
+    def run(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit_:
+            main(words)
+        captured = capsys.readouterr()
+        return int(exit_.value.code or 0), captured.out, captured.err
+
+    return run

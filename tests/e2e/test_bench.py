@@ -10,19 +10,16 @@ import subprocess
 import sys
 import tarfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from gym_gui.cli import main
 from gym_gui.testing import RunningDaemon, install_scripted_worker
-from mosaic_wire import env
 from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.testing import wait_until
 
-Mosaic = Callable[..., tuple[int, str, str]]
+from tests.e2e.conftest import Mosaic
 
 TWO = """
 from mosaic_wire.event_writer import ScalarEventWriter
@@ -49,21 +46,6 @@ class Benched:
     algos: tuple[str, str]
     words: tuple[str, ...]
     folder: Path
-
-
-@pytest.fixture
-def mosaic(shared_daemon: RunningDaemon, monkeypatch, capsys) -> Mosaic:
-    """Run a command of the shared daemon's home in this process; returns (exit code, stdout, stderr)."""
-    monkeypatch.setenv(env.MOSAIC_HOME, str(shared_daemon.home.root))
-    monkeypatch.setenv(env.MOSAIC_CONFIG_HOME, str(shared_daemon.config_home))
-
-    def run(*words: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exit_:
-            main(words)
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture(scope="module", params=["scripted", pytest.param("cleanrl", marks=pytest.mark.slow)])

@@ -5,22 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from gym_gui.cli import main
 from gym_gui.services.analytics.baselines import BASELINE_TAG, baseline_of
 from gym_gui.services.analytics.comparison import Verdict, compare
 from gym_gui.services.analytics.curves import Axis, load_curves
 from gym_gui.services.run_configs import evaluation_config
 from gym_gui.testing import RunningDaemon
-from mosaic_wire import env
 from mosaic_wire.event_files import EventFolderReader
 from mosaic_wire.manifest import AnalyticsManifest
-from mosaic_wire.paths import Home, RunFolder
+from mosaic_wire.paths import RunFolder
 from mosaic_wire.proto import trainer_pb2 as pb
 from PIL import Image
 
@@ -45,11 +42,8 @@ def config(choice: dict[str, Any], seed: int, **extras: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    folder = tmp_path_factory.mktemp("analytics")
-    settings = {"heartbeat_s": 0.2, "grace_s": 10, "min_free_disk_mb": 0}
-    with RunningDaemon(Home(folder / "home"), folder / "config", settings=settings) as daemon:
-        yield daemon
+def daemon(shared_daemon: RunningDaemon) -> RunningDaemon:
+    return shared_daemon
 
 
 @pytest.fixture(scope="module")
@@ -59,21 +53,6 @@ def runs(daemon: RunningDaemon) -> list[pb.Run]:
     ended = [daemon.wait_for(run.run_id, timeout_s=PATIENCE_S) for run in queued]
     assert [run.outcome for run in ended] == ["completed"] * 5, [run.reason for run in ended]
     return ended
-
-
-@pytest.fixture
-def mosaic(daemon, monkeypatch, capsys):
-    """The command in this process, against that daemon."""
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setenv(env.MOSAIC_HOME, str(daemon.home.root))
-        monkeypatch.setenv(env.MOSAIC_CONFIG_HOME, str(daemon.config_home))
-        with pytest.raises(SystemExit) as exit_:
-            main(words)
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
-
-    return call
 
 
 def test_seeds_are_drawn_as_one_line_into_every_kind_of_file(mosaic, runs, tmp_path):

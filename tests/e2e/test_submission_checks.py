@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,28 +19,13 @@ from gym_gui.cli import main
 from gym_gui.services.trainer.check_processes import CheckProcesses
 from gym_gui.services.trainer.errors import InvalidConfig, NotPossibleNow
 from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
-from mosaic_wire import env
 from mosaic_wire.capabilities import WorkerCapabilities
 from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.paths import Home
 from mosaic_wire.testing import wait_until
 from mosaic_wire.worker_spec import WorkerSpec
 
-Mosaic = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def mosaic(shared_daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Mosaic:
-    monkeypatch.setenv(env.MOSAIC_HOME, str(shared_daemon.home.root))
-    monkeypatch.setenv(env.MOSAIC_CONFIG_HOME, str(shared_daemon.config_home))
-
-    def run(*words: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exit_:
-            main(words)
-        captured = capsys.readouterr()
-        return int(exit_.value.code or 0), captured.out, captured.err
-
-    return run
+from tests.e2e.conftest import Mosaic
 
 
 def config(algo: str = "ppo", env_id: str = "CartPole-v1", *, extras: Any = None, **parameters: Any) -> dict[str, Any]:

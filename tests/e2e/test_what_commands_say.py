@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from gym_gui.cli import main
 from gym_gui.testing import RunningDaemon, curve_config, install_scripted_worker
-from mosaic_wire import env
 from mosaic_wire.proto import trainer_pb2 as pb
 
-Mosaic = Callable[..., tuple[int, str, str]]
+from tests.e2e.conftest import Mosaic
+
 SCATTERED = """
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -32,20 +29,6 @@ writer.close()
 session.progress(50, 50)
 session.finish(ExitOutcome.COMPLETED, exit_code=0)
 """
-
-
-@pytest.fixture
-def mosaic(shared_daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Mosaic:
-    monkeypatch.setenv(env.MOSAIC_HOME, str(shared_daemon.home.root))
-    monkeypatch.setenv(env.MOSAIC_CONFIG_HOME, str(shared_daemon.config_home))
-
-    def run(*words: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exit_:
-            main(words)
-        captured = capsys.readouterr()
-        return int(exit_.value.code or 0), captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture(scope="module")

@@ -151,7 +151,12 @@ def test_a_daemon_that_arrives_late_is_waited_for(make: MakeSession, daemon: Pla
 
 def test_an_unanswered_registration_is_repeated_by_the_same_instance(make: MakeSession, daemon: PlayDaemon) -> None:
     daemon.refusal = (grpc.StatusCode.UNAVAILABLE, "not ready yet")
-    threading.Timer(0.3, lambda: setattr(daemon, "refusal", None)).start()
+
+    def accept_after_two() -> None:
+        assert wait_until(lambda: len(daemon.registrations) > 1)
+        daemon.refusal = None
+
+    threading.Thread(target=accept_after_two).start()
     make(daemon.target).open(timeout_s=60)
     assert len({registration.instance for registration in daemon.registrations}) == 1
     assert len(daemon.registrations) > 1

@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from gym_gui.cli import main
 from gym_gui.testing import RunningDaemon, random_config
-from mosaic_wire import env
 
-Mosaic = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def mosaic(shared_daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Mosaic:
-    monkeypatch.setenv(env.MOSAIC_HOME, str(shared_daemon.home.root))
-
-    def run(*words: str) -> tuple[int, str]:
-        with pytest.raises(SystemExit) as exit_:
-            main(words)
-        captured = capsys.readouterr()
-        return int(exit_.value.code or 0), captured.out + captured.err
-
-    return run
+from tests.e2e.conftest import Mosaic
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +24,11 @@ def test_a_run_is_not_named_like_another_one(mosaic: Mosaic, runs: list[str], tm
     refused = {" ": "visible character", "last": "the last run you started", first: first, first[-8:].lower(): first}
     for name, said in refused.items():
         for words in (["rename", second, name], ["tag", second, "--add", name]):
-            code, text = mosaic(*words)
+            code, _, text = mosaic(*words)
             assert (code, said in text) == (2, True), text
         config = {**random_config(), "run_name": name, "tags": [name]}
         (tmp_path / "named.json").write_text(json.dumps(config))
-        code, text = mosaic("submit", str(tmp_path / "named.json"))
+        code, _, text = mosaic("submit", str(tmp_path / "named.json"))
         assert (code, said in text) == (2, True), text
     assert mosaic("tag", second, " ")[0] == 2
     assert mosaic("rename", second, "test")[0] == 0
@@ -54,9 +37,9 @@ def test_a_run_is_not_named_like_another_one(mosaic: Mosaic, runs: list[str], tm
 def test_a_filter_without_conditions_is_neither_saved_nor_used_to_delete(
     shared_daemon: RunningDaemon, mosaic: Mosaic, runs: list[str]
 ) -> None:
-    code, text = mosaic("runs", "--archived", "--save-filter", "all")
+    code, _, text = mosaic("runs", "--archived", "--save-filter", "all")
     assert (code, "a filter needs conditions" in text) == (2, True), text
     shared_daemon.client.save_filter("old", {})  # one of an earlier version
-    code, text = mosaic("delete", "--filter", "old", "--yes")
+    code, _, text = mosaic("delete", "--filter", "old", "--yes")
     assert (code, "it means every run" in text) == (2, True), text
     assert shared_daemon.client.list().matching == len(runs)
