@@ -25,8 +25,8 @@ PAINTER = """
 from mosaic_wire.frames import FrameWriter, fastlane_path
 
 session = open_session()
-session.started({})
 writer = FrameWriter(fastlane_path(config.run_id), interval_s=0.01)
+session.started({})
 drawn = 0
 writer.notice(config.extras["algo_params"].get("notice", ""))
 while not session.stop_requested.is_set():

@@ -15,6 +15,7 @@ before it is used: the file may be damaged, or somebody's trick.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import mmap
 import os
@@ -230,6 +231,7 @@ class FrameWriter:
         temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)  # the mapping keeps it for as long as the writer lives
             # Claimed now: a full memory file system would otherwise end the process at the first write.
             os.posix_fallocate(descriptor, 0, size)
             mapped = _Mapped(descriptor, size)
@@ -416,28 +418,13 @@ def sweep_frames() -> int:
 
 
 def _has_writer(path: Path) -> bool:
-    """Whether the process that made the file lives; one that is being made has not said so yet."""
+    """Whether the process that made the file lives, in whatever PID namespace: then it holds a lock on it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        data = os.read(descriptor, _IDENTITY.size)
-        age_s = time.time() - os.fstat(descriptor).st_mtime
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_made = os.read(descriptor, len(MAGIC)) == MAGIC
+        return not is_made and time.time() - os.fstat(descriptor).st_mtime < _BEING_MADE_S
+    except BlockingIOError:
+        return True
     finally:
         os.close(descriptor)
-    if len(data) < _IDENTITY.size or data[: len(MAGIC)] != MAGIC:
-        return age_s < _BEING_MADE_S
-    return _lives(_IDENTITY.unpack(data)[5])
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    # One that was killed stays in the table until its parent asks for it, and whoever inherited it may be slow.
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return not Path("/proc/self").exists()  # gone in this moment; or a system without /proc, which cannot tell
-    return state not in ("Z", "X")

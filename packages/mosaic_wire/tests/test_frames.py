@@ -337,10 +337,12 @@ def test_slots_begin_at_cache_lines(lane: FrameWriter, path: Path) -> None:
     assert path.stat().st_size == HEADER_BYTES + 3 * (SLOT_HEADER_BYTES + slot_bytes)
 
 
-def test_a_killed_writer_that_nobody_has_asked_for_yet_counts_as_gone() -> None:
+def test_a_killed_writer_that_nobody_has_asked_for_yet_counts_as_gone(path: Path) -> None:
     """Whoever inherits a worker whose daemon was killed too may be slow to collect it."""
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
-        assert frames._lives(process.pid)
+    with subprocess.Popen([sys.executable, "-c", WRITER, path, "4x3"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert frames._has_writer(path)
         process.kill()
-        assert wait_until(lambda: not frames._lives(process.pid))
+        assert wait_until(lambda: not frames._has_writer(path))
         os.kill(process.pid, 0)  # it is still in the table

@@ -11,6 +11,8 @@ import pytest
 from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.services.trainer.local_daemon import running_record
 from gym_gui.testing import RunningDaemon, processes_of
+from mosaic_wire.frames import FrameWriter, fastlane_path
+from mosaic_wire.ids import new_run_id
 from mosaic_wire.testing import wait_until
 
 NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -81,3 +83,12 @@ def test_a_daemon_that_sees_the_worker_again_takes_it_back(outside: RunningDaemo
     outside.start()
     assert outside.wait_for(run_id).outcome == "cancelled"
     assert processes_of(run_id) == []
+
+
+def test_frames_of_a_writer_in_another_namespace_stay(outside: RunningDaemon, container: RunningDaemon) -> None:
+    writer = FrameWriter(fastlane_path(new_run_id()))
+    outside.stop()
+    begin(container)  # a daemon sweeps what killed workers have left
+    assert writer.path.exists()
+    end(container)
+    writer.close()

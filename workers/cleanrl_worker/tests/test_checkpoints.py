@@ -93,13 +93,17 @@ class Trained:
 
 
 def scalars(*folders: Path, leave_out: str = "/SPS") -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard shows of these attempts of one run."""
+    """What TensorBoard shows of these attempts of one run.
+
+    In the order of time: it takes the tenth file that a process makes in one second for older than the ninth.
+    """
     found: dict[str, list[tuple[int, float]]] = {}
     reader = EventAccumulator(str(folders[0] / "tensorboard"), size_guidance={"scalars": 0})
     reader.Reload()
     for tag in reader.Tags()["scalars"]:
         if not tag.endswith(leave_out):
-            found[tag] = [(event.step, event.value) for event in reader.Scalars(tag)]
+            events = sorted(reader.Scalars(tag), key=lambda event: event.wall_time)
+            found[tag] = [(event.step, event.value) for event in events]
     return found
 
 
