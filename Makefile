@@ -17,9 +17,9 @@ ARGS :=
 
 # Flags of pytest; fewer tests: make test PYTEST_ARGS="-k registry"
 PYTEST_ARGS :=
-# Three processes for two cores, because tests of daemons mostly wait. loadfile keeps the tests of one module in one
+# Four processes for two cores, because tests of daemons mostly wait. loadfile keeps the tests of one module in one
 # process; in which order the modules come conftest.py says (the longest first), and xdist is not to change it.
-JOBS := 3
+JOBS := 4
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # Bytecode of our own sources is kept, whatever the shell says: without it each of the thousand processes that the tests

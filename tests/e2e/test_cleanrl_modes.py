@@ -115,6 +115,7 @@ def test_a_run_that_stopped_early_says_why(daemon):
     assert reason in " ".join(mosaic(daemon, "show", "last").stdout.split())
 
 
+@pytest.mark.slow  # the conformance suite pauses one in every CI
 def test_a_training_is_paused_goes_on_and_is_cancelled(daemon):
     run_id = daemon.client.submit(config(ENDLESS)).run.run_id
     daemon.wait_for_run(run_id, lambda run: run.step > 0, timeout_s=PATIENCE_S)

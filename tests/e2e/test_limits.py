@@ -100,7 +100,7 @@ def test_a_gigabyte_of_log_is_cut_to_its_cap(make_daemon) -> None:
     "parameters",
     [
         {"fork_bomb": 300},
-        {"threads": 300},
+        pytest.param({"threads": 300}, marks=pytest.mark.slow),
         pytest.param({"fork_bomb": 1500}, marks=[pytest.mark.fault, pytest.mark.timeout(600)]),
         pytest.param({"threads": 10_000}, marks=[pytest.mark.fault, pytest.mark.timeout(600)]),
     ],

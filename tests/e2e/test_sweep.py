@@ -284,6 +284,7 @@ def test_a_cancelled_sweep_ends_its_trials_and_can_be_resumed(lasting: RunningDa
     assert [trial.params for trial in ended[: len(tried)]] == tried, "what was interrupted is tried again"
 
 
+@pytest.mark.slow  # a cancelled one ends its trials in every CI
 def test_a_paused_sweep_lets_its_trials_end_and_starts_no_more(lasting: RunningDaemon, client: TrainerClient) -> None:
     run = client.submit(sweep_config(hill(timesteps=50), trials=30)).run
     lasting.wait_for_run(run.run_id, lambda run: run.step >= 1)

@@ -284,7 +284,11 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
 @pytest.mark.parametrize(
     ("args", "flags"),
     [
-        (Args, {**QUICK, "env_id": "CartPole-v1", "buffer_size": 400, "total_timesteps": 1200, "v_max": 100}),
+        pytest.param(
+            Args,
+            {**QUICK, "env_id": "CartPole-v1", "buffer_size": 400, "total_timesteps": 1200, "v_max": 100},
+            marks=pytest.mark.slow,
+        ),
         (Args, {**QUICK, "env_id": "CartPole-v1", "num_envs": 8, "total_timesteps": 1200, "v_max": 100}),
         pytest.param(
             AtariArgs,

@@ -29,4 +29,7 @@ class TestCleanRLWorker(WorkerConformance):
     test_a_run_completes_when_the_daemon_is_gone_for_good = slow(
         WorkerConformance.test_a_run_completes_when_the_daemon_is_gone_for_good
     )
+    test_a_run_outlives_a_restart_of_the_daemon = slow(WorkerConformance.test_a_run_outlives_a_restart_of_the_daemon)
+    test_a_paused_run_can_be_cancelled = slow(WorkerConformance.test_a_paused_run_can_be_cancelled)
+    test_sigterm_cancels_a_run_without_a_daemon = slow(WorkerConformance.test_sigterm_cancels_a_run_without_a_daemon)
     test_lifecycle_lines_also_go_to_stdout = slow(WorkerConformance.test_lifecycle_lines_also_go_to_stdout)

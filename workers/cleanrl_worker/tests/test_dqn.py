@@ -326,7 +326,11 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
 @pytest.mark.parametrize(
     ("args", "flags"),
     [
-        (Args, {**QUICK, "env_id": "CartPole-v1", "buffer_size": 400, "total_timesteps": 1200, "tau": 0.5}),
+        pytest.param(
+            Args,
+            {**QUICK, "env_id": "CartPole-v1", "buffer_size": 400, "total_timesteps": 1200, "tau": 0.5},
+            marks=pytest.mark.slow,
+        ),
         (Args, {**QUICK, "env_id": "CartPole-v1", "num_envs": 8, "total_timesteps": 1200}),
         (AtariArgs, {**PICTURES, "total_timesteps": 500, "buffer_size": 150, "train_frequency": 10}),
     ],

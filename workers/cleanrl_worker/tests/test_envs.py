@@ -41,8 +41,9 @@ class ByHand:
         return self.obs, np.float32(reward), terminated, truncated, final, terminated or truncated
 
 
-@pytest.mark.parametrize("num_envs", [1, 3])
-@pytest.mark.parametrize("backend", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("backend", "num_envs"), [("sync", 1), ("sync", 3), pytest.param("async", 1, marks=pytest.mark.slow), ("async", 3)]
+)
 @pytest.mark.parametrize(
     ("env_id", "kwargs", "steps"),
     [

@@ -212,6 +212,7 @@ def test_a_damaged_wheel_in_the_cache_is_fetched_again(installed):
     assert ask(interpreter_for(home, ["alpha"], lists=lists), "import tiny_two; print(tiny_two.version)") == "2.0"
 
 
+@pytest.mark.slow  # the window's first hour uses two sets in every CI
 def test_several_sets_are_seen_as_one_even_in_a_folder_with_an_odd_name(installed_once, tmp_path):
     home, lists = Home(tmp_path / "höme"), installed_once[1]
     shutil.copytree(installed_once[0].root, home.root, symlinks=True)
@@ -287,7 +288,7 @@ def test_damage_is_named_and_such_an_overlay_is_not_used(installed, damage):
         interpreter_for(home, ["alpha"], lists=lists)
 
 
-@pytest.mark.parametrize("damage", ["removed", "changed"])
+@pytest.mark.parametrize("damage", [pytest.param("removed", marks=pytest.mark.slow), "changed"])
 def test_a_file_that_was_removed_or_changed_is_found_by_check_and_repaired_by_install(installed, capsys, damage):
     home, lists = installed
     module = make_plan(home, "alpha", lists=lists).site / "tiny_one" / "__init__.py"
@@ -317,6 +318,7 @@ def test_a_marker_cut_at_any_byte_is_never_believed(installed):
     assert state_of(home, lists) is SetState.READY
 
 
+@pytest.mark.slow  # a changed file is repaired in every CI
 def test_a_damaged_overlay_is_built_anew_from_kept_wheels_without_the_index(installed, monkeypatch):
     home, lists = installed
     plan = make_plan(home, "alpha", lists=lists)
@@ -361,6 +363,7 @@ def test_pins_that_contradict_each_other_are_not_called_ready(tmp_path, lists):
     assert state_of(home, lists, "quarrel") is SetState.INCOMPLETE
 
 
+@pytest.mark.slow  # a set that contradicts itself is refused in every CI
 def test_a_set_whose_smoke_test_fails_is_not_called_ready(tmp_path, lists):
     home = Home(tmp_path / "home")
     with pytest.raises(InstallFailed, match=r"does not work here[\s\S]*no_such_module"):

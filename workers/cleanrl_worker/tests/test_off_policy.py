@@ -31,10 +31,9 @@ AIM = {
 """A few hundred updates with a small batch: a second"""
 
 of_each = pytest.mark.parametrize("module", NAMES, ids=NAMES.values())
-of_one = pytest.mark.parametrize(
-    "module", [pytest.param(each, marks=() if each is sac else pytest.mark.slow) for each in NAMES], ids=NAMES.values()
-)
-"""In every CI the one that learns most networks, all of them in `make test-all`"""
+IN_EVERY_CI = [pytest.param(each, marks=() if each is sac else pytest.mark.slow) for each in NAMES]
+"""The one that learns most networks; all of them in `make test-all`"""
+of_one = pytest.mark.parametrize("module", IN_EVERY_CI, ids=NAMES.values())
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -206,7 +205,7 @@ def test_the_model_is_a_tuple_of_state_dicts_with_upstream_s_names_and_shapes(mo
     assert model[0]["action_scale"].item() == 2
 
 
-@pytest.fixture(scope="module", params=NAMES, ids=NAMES.values())
+@pytest.fixture(scope="module", params=IN_EVERY_CI, ids=NAMES.values())
 def trained(request, tmp_path_factory) -> tuple[ModuleType, Path, TrainedPolicy]:
     """A short training of each, its folder, and its model as it is read back (in a process of its own)."""
     module, folder = request.param, tmp_path_factory.mktemp("trained")

@@ -213,13 +213,12 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
 @pytest.mark.parametrize("world", [WORLD, pytest.param("picture_worlds:FatalQuadrants-v0", marks=pytest.mark.slow)])
 def test_a_resumed_run_ends_as_if_it_had_not_been_stopped(tmp_path, world):
     flags = {**SHORT, "env_id": world, "num_envs": 2}
-    run_rainbow(tmp_path / "whole", **flags)
-    run_rainbow(tmp_path / "first", **flags, checkpoint_freq=100)
+    run_rainbow(tmp_path / "first", **flags, checkpoint_freq=100)  # which changes nothing: test_checkpoints.py
     checkpoint = tmp_path / "first" / "checkpoints" / "step-100"
     run, _ = run_rainbow(tmp_path / "second", **flags, resume=checkpoint)
     assert dict(run._channel.told)["checkpoint_loaded"]["environments"] == "exact"
-    assert digest(tmp_path / "second") == digest(tmp_path / "first") == digest(tmp_path / "whole")
-    whole, later = scalars(tmp_path / "whole"), scalars(tmp_path / "second")
+    assert digest(tmp_path / "second") == digest(tmp_path / "first")
+    whole, later = scalars(tmp_path / "first"), scalars(tmp_path / "second")
     assert later == {
         tag: {step: value for step, value in points.items() if step > 100}
         for tag, points in whole.items()

@@ -145,6 +145,7 @@ def test_a_cancelled_run_finishes_at_wandb_too(folder):
     assert calls(folder)[-1] == {"call": "finish", "exit_code": 0}
 
 
+@pytest.mark.slow  # a cancelled one does in every CI
 def test_a_failed_run_finishes_at_wandb_as_failed(folder):
     code, manifest = run(folder, {"learning_rate": 1e30, "anneal_lr": False})
     assert (code, manifest.outcome) == (1, "failed")
@@ -192,6 +193,7 @@ def test_alone_it_asks_for_the_package(tmp_path):
 # -- switches
 
 
+@pytest.mark.slow  # a training only for one line of the manifest
 def test_without_event_files_the_manifest_says_so(folder):
     code, manifest = run(folder, {"track_wandb": False, "tensorboard_dir": ""})
     assert code == 0

@@ -115,6 +115,7 @@ def test_the_next_episode_follows_with_the_next_seed(qtbot, trained: str, panel:
     assert begun[:2] == [11, 12]
 
 
+@pytest.mark.slow  # a policy of a run plays in every CI
 def test_a_file_with_weights_is_watched_and_a_wrong_one_is_named(
     qtbot, trained: str, panel: PolicyPanel, window_daemon: RunningDaemon, tmp_path: Path
 ) -> None:
