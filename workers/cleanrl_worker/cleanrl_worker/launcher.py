@@ -8,6 +8,7 @@ process alone.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import json
 import logging
@@ -52,6 +53,7 @@ def main() -> int:
     if "--cuda" in arguments.flags:  # somebody said so: flags that are left out are not passed on
         os.environ[env.MOSAIC_GPUS_MANDATORY] = "1"
 
+    gc.disable()  # what torch's modules hold stays: looking for garbage in it takes a quarter of the start
     import tyro
 
     from cleanrl_worker.training.channel import PipeChannel
@@ -59,6 +61,8 @@ def main() -> int:
     channel = PipeChannel(int(os.environ[env.CLEANRL_CONTROL_FD]), int(os.environ[env.CLEANRL_PROGRESS_FD]))
     try:
         module = importlib.import_module(entry.module)
+        gc.freeze()
+        gc.enable()
         args = tyro.cli(getattr(module, entry.preset), args=arguments.flags)
         _work(entry.name, module, args, arguments, channel)
     except (BadInput, TrainingStopped) as error:

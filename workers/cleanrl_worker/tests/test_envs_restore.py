@@ -128,7 +128,7 @@ def test_an_environment_whose_generator_is_none_of_numpys_begins_a_new_episode_w
 
 @pytest.mark.parametrize("env_id", ["PongNoFrameskip-v4", "HalfCheetah-v5"])
 def test_a_long_episode_does_not_make_the_snapshot_longer(env_id, set_of_case):
-    _, pipeline, *_ = CASES[env_id]
+    _, pipeline, *_ = {**CASES, **SLOW_CASES}[env_id]
     envs = make_envs(env_id, 1, pipeline=pipeline, backend="sync")
     envs.reset(0)
     sizes = []

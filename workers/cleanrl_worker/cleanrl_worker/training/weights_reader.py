@@ -6,6 +6,7 @@ and little time. What comes out is a safetensors file and one JSON line that say
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import resource
@@ -46,8 +47,10 @@ def main(source: Path, destination: Path) -> int:
 
 def read(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The tensors by name, and what else the file says about them."""
+    gc.disable()  # a short life: nothing is worth collecting
     import torch
 
+    gc.freeze()
     version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
     if version < _OLDEST_TORCH:
         raise Refused(f"torch {torch.__version__} cannot read files of others safely; install torch 2.10 or newer")
