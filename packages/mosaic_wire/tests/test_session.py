@@ -149,6 +149,13 @@ def test_a_daemon_that_arrives_late_is_waited_for(make: MakeSession, daemon: Pla
     assert daemon.registrations
 
 
+def test_processes_that_a_worker_starts_are_not_hurt_by_its_session(make: MakeSession, daemon: PlayDaemon) -> None:
+    make(daemon.target).open()
+    for _ in range(150):  # one in fifty was aborted between fork and exec
+        started = subprocess.run(["true"], preexec_fn=os.setpgrp, stdin=subprocess.DEVNULL, check=False)
+        assert started.returncode == 0
+
+
 def test_an_unanswered_registration_is_repeated_by_the_same_instance(make: MakeSession, daemon: PlayDaemon) -> None:
     daemon.refusal = (grpc.StatusCode.UNAVAILABLE, "not ready yet")
 

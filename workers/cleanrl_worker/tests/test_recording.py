@@ -29,9 +29,6 @@ from mosaic_wire.testing import WorkerProcess
 PATIENCE_S = 120
 FPS = 10
 
-# In the whole quick suite, and only there, ffmpeg sometimes ends before it has a picture; why is not known yet.
-pytestmark = pytest.mark.slow
-
 
 class Blink(gym.Env):
     """A picture with odd sides that grows brighter; `length` steps, and from `dark_at` on it cannot be drawn."""
