@@ -21,7 +21,6 @@ from cleanrl_worker.errors import BadInput
 from cleanrl_worker.modes.checkpoints import damage_of
 from cleanrl_worker.training.weights_reader import EXIT_REFUSED, PREFIX
 
-SUFFIX = ".cleanrl_model"
 _MOST_BYTES = 8 << 30
 _PATIENCE_S = 600
 _TUPLES = {2: "actor and qf1, as DDPG saves them", 3: "actor, qf1 and qf2, as TD3 saves them"}

@@ -20,8 +20,9 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from gym_gui.services.policy_files import MODEL_SUFFIX
 from gym_gui.ui.background import Background
-from gym_gui.ui.workers.checkpoints import MODEL_SUFFIX, FoundCheckpoint, checkpoint_at
+from gym_gui.ui.workers.checkpoints import FoundCheckpoint, checkpoint_at
 from gym_gui.wording.formats import count, moment, quantity
 from gym_gui.wording.run_view import short_id
 

@@ -20,9 +20,6 @@ from gym_gui.services.analytics.wandb_folders import WandbFolder, find_wandb_fol
 from gym_gui.ui.presenters.run_files import ManifestReading, read_manifest
 from gym_gui.wording.run_view import parsed
 
-SOMETIMES = frozenset({"wandb", "optuna"})
-"""Tabs that stand only for runs that have what they show"""
-
 
 @dataclass(frozen=True)
 class Artefacts:

@@ -108,15 +108,6 @@ def asked_for_tags(runs: Sequence[pb.Run]) -> list[pb.Run]:
     return list(kinds.values())[:_ASKED_FOR_TAGS]
 
 
-def related(runs: Iterable[pb.Run], shown: pb.Run) -> list[pb.Run]:
-    """Other runs in the same environment that have begun, newest first."""
-    found = [
-        run for run in runs
-        if run.run_id != shown.run_id and run.env_id == shown.env_id and run.started_at and not run.archived
-    ]  # fmt: skip
-    return sorted(found, key=lambda run: -run.number)
-
-
 # ---------------------------------------------------------------------- what was loaded
 
 

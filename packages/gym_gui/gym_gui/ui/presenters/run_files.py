@@ -20,13 +20,14 @@ from mosaic_wire.files import open_chosen, read_json_object, size_below, walk
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
 from mosaic_wire.paths import RunFolder
 
+from gym_gui.services.policy_files import MODEL_SUFFIX
+
 MAX_ENTRIES = 5000
 """Of one folder that are shown; nobody scrolls through more, and the tree stays quick"""
 MAX_COUNTED = 20_000
 """Files whose sizes are added up for a folder"""
 PREVIEW_BYTES = 256 * 1024
 _STATE_BYTES = 8 << 20
-MODEL_SUFFIX = ".cleanrl_model"
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".svg", ".ppm"})
 VIDEO_SUFFIXES = frozenset({".mp4", ".webm", ".mkv", ".avi", ".mov"})
 

@@ -99,10 +99,6 @@ class StudyModel(QAbstractTableModel):
         columns = self.rows.columns if self.rows is not None else ()
         return next((place for place, column in enumerate(columns) if column.key == self.sort_key), -1)
 
-    def shown_rows(self) -> Rows:
-        """Rows of the study in the order of the table."""
-        return self._shown
-
     def trial_at(self, position: int) -> Trial | None:
         if self.rows is None or not 0 <= position < len(self._shown):
             return None

@@ -15,7 +15,8 @@ from mosaic_wire.ids import is_run_id
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import Home, RunFolder
 
-MODEL_SUFFIX = ".cleanrl_model"
+from gym_gui.services.policy_files import MODEL_SUFFIX
+
 _MOST_READ = 400
 """Of more checkpoints than these only the newest are opened for their return; opening one costs milliseconds"""
 _MOST_BYTES = 32 << 20

@@ -69,13 +69,6 @@ class KeepsState(Protocol):
         """Go on from there and return the observation; None: that is not possible."""
 
 
-class ScoredGame(Protocol):
-    """A game of which the algorithm sees clipped rewards and parts: what it really paid, and when it was over."""
-
-    raw_reward: float
-    game_over: bool
-
-
 def none_of(count: int) -> np.ndarray:
     """So many times False, shared by all steps in which nothing ended; nobody may write into it."""
     nothing = np.zeros(count, dtype=np.bool_)
