@@ -40,7 +40,7 @@ MODE = "interactive"
 FIELDS = (
     FieldSpec(
         "autoplay_hz", "float", 0.0, "a demonstration: act at random so many times a second until total_timesteps; "
-        "0: a person plays", minimum=0, maximum=1000,
+        "0: played by hand", minimum=0, maximum=1000,
     ),
     FieldSpec("idle_s", "float", 300.0, "end when nobody has been connected for so long", minimum=1),
     FieldSpec("record_pictures", "bool", True, "keep what the player saw, for replays"),
@@ -63,7 +63,7 @@ def describe(*, environments: bool = True) -> WorkerSpec:
         capabilities=get_worker_metadata(),
         module="human_worker.cli",
         argv=(sys.executable, "-m", "human_worker.cli"),
-        algorithms=(AlgorithmSpec("human", "a person plays", FIELDS, modes=(MODE,)),),
+        algorithms=(AlgorithmSpec("human", "played by hand", FIELDS, modes=(MODE,)),),
         environments=base_ids() if environments else None,
         environment_patterns=PATTERNS,
     )
@@ -87,7 +87,7 @@ def load(arguments: argparse.Namespace) -> WorkerConfig:
     config = WorkerConfig.load(arguments.config, overrides_from(arguments), make_run_id=new_run_id)
     problems = check_algorithm_choice(describe(environments=False), config.algo, config.env_id, config.parameters)
     if config.extras.get("mode", MODE) not in (MODE, "train"):
-        problems.append(Problem("extras.mode", f"must be {MODE!r}: a person plays, nothing is trained"))
+        problems.append(Problem("extras.mode", f"must be {MODE!r}: it is played by hand, nothing is trained"))
     if problems:
         raise ConfigProblems("the worker config", problems)
     return config

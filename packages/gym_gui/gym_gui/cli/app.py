@@ -17,7 +17,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "eval": ("evaluate", "Play a trained policy and see how well it does."),
         "script": ("train", "Run a file of your own: the same as `train FILE`."),
     },
-    "Look": {
+    "Inspect": {
         "gui": ("gui", "Open the window."),
         "runs": ("runs", "List runs."),
         "show": ("show", "Everything about a run."),
@@ -26,7 +26,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "frames": ("frames", "Record a clip of what a run draws."),
         "tensorboard": ("tensorboard", "Serve TensorBoard for some runs."),
         "logs": ("logs", "Print what a run wrote."),
-        "story": ("story", "What happened to a run, step by step."),
+        "history": ("history", "What happened to a run, step by step."),
     },
     "Compare": {
         "plot": ("plot", "Draw curves of runs, seeds taken together, into a file or here."),
@@ -35,14 +35,14 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "sweep": ("sweep", "Look for good hyper-parameters."),
         "report": ("report", "Write a report of runs that can be read offline."),
     },
-    "Steer": {
+    "Control": {
         "cancel": ("control", "End runs."),
         "pause": ("control", "Hold runs; --release frees their CPUs and GPUs."),
         "resume": ("control", "Let runs go on, also finished ones."),
         "extend": ("control", "Train a finished run longer."),
         "priority": ("labels", "Move queued runs forward or back."),
     },
-    "Keep": {
+    "Organize": {
         "tag": ("labels", "Add and remove tags."),
         "note": ("labels", "Write a note on a run."),
         "rename": ("labels", "Give a run a name."),
@@ -51,7 +51,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "import": ("keeping", "Take a run in from an archive file."),
         "delete": ("keeping", "Remove runs and all their files."),
     },
-    "Around": {
+    "System": {
         "daemon": ("daemon", "Start, stop and inspect the trainer daemon."),
         "workers": ("workers", "List installed workers."),
         "algos": ("workers", "List algorithms."),
@@ -63,8 +63,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "version": ("about", "Print the version."),
     },
 }
-ALIASES = {"stop": "cancel", "kill": "cancel", "ls": "runs", "list": "runs", "ps": "runs"}
-"""What people type who come from elsewhere; in no help text"""
+ALIASES = {"stop": "cancel", "kill": "cancel", "ls": "runs", "list": "runs", "ps": "runs", "story": "history"}
+"""What people type who come from elsewhere or from an earlier version; in no help text"""
 COMMANDS = {name: entry for commands in SECTIONS.values() for name, entry in commands.items()}
 
 _SHARED = ("--home", "--connect", "--token-file", "--tls-ca")

@@ -13,7 +13,7 @@ import click
 from gym_gui.cli.algorithms import InstalledWorker, choose_algorithm, installed_workers
 from gym_gui.cli.context import Cli, pass_cli, say
 from gym_gui.cli.scripts import choose_script, is_script
-from gym_gui.cli.values import Seeds, Steps
+from gym_gui.cli.values import Seeds, Steps, listed_problems
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import short_id, state_of, title_of
 
@@ -96,8 +96,7 @@ def _plan(cli: Cli, options: dict[str, Any]) -> BenchPlan:
         name=name, scripts=scripts,
     )  # fmt: skip
     if plan.problems:
-        listed = plan.problems[0] if len(plan.problems) == 1 else "\n  ".join(["not yet right:", *plan.problems])
-        raise click.UsageError(listed)
+        raise click.UsageError(listed_problems(plan.problems))
     return plan
 
 

@@ -15,7 +15,7 @@ from mosaic_wire.sweep_settings import AGGREGATES, DIRECTIONS, PRUNERS, SAMPLERS
 from gym_gui.cli.context import Cli, complete_run, json_option, one_run, pass_cli, say
 from gym_gui.cli.listing import write_json_object
 from gym_gui.cli.queued import submit, tell_queued
-from gym_gui.cli.values import Minutes, Seeds, Steps
+from gym_gui.cli.values import Minutes, Seeds, Steps, listed_problems
 from gym_gui.services.trainer.errors import NotPossibleNow
 from gym_gui.wording.run_view import short_id
 
@@ -245,7 +245,7 @@ def _config(cli: Cli, ctx: click.Context, file: str | None, options: dict[str, A
     config, wrong = order.config(spec, algorithm)
     problems += [_in_a_sentence(problem) for problem in wrong]
     if problems:
-        raise click.UsageError(problems[0] if len(problems) == 1 else "\n  ".join(["not yet right:", *problems]), ctx)
+        raise click.UsageError(listed_problems(problems), ctx)
     return config
 
 

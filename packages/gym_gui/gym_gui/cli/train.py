@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from gym_gui.cli.context import Cli, say
 from gym_gui.cli.flags import OWN_FIELDS, default_of, flag_help, parse_flags
 from gym_gui.cli.listing import write_json
 from gym_gui.cli.scripts import NO_ENVIRONMENT, OWN, SHELL, UPSTREAM, choose_script, is_script
-from gym_gui.cli.values import Minutes, Seeds, Steps
+from gym_gui.cli.values import Minutes, Seeds, Steps, listed_problems
 from gym_gui.services.run_configs import seed_name
 from gym_gui.services.trainer.errors import DaemonUnreachable, InvalidConfig, TrainerError
 from gym_gui.wording import formats
@@ -216,13 +215,9 @@ def _check(
         in_file = ", or a line `# @total_timesteps: N` at the top of the file" if script is not None else ""
         problems.append(f"how long? --total-timesteps N{in_file}")
     if problems:
-        raise click.UsageError(_in_one_message(problems), ctx)
+        raise click.UsageError(listed_problems(problems), ctx)
     seeds = options["seeds"] or [options["seed"] if options["seed"] is not None else default_of(algorithm, "seed")]
     return Order(spec, algorithm, env_id, tuple(seeds), total, parameters, script)
-
-
-def _in_one_message(problems: Sequence[str]) -> str:
-    return problems[0] if len(problems) == 1 else "\n  ".join(["not yet right:", *problems])
 
 
 def _in_a_sentence(problem: Problem) -> str:
@@ -282,7 +277,7 @@ def _queue(client: TrainerClient, order: Order, options: dict[str, Any]) -> list
                 queued = " ".join(run.run_id for run in runs)
                 say(f"mosaic: {len(runs)} of {len(order.seeds)} runs were queued: {queued}")
             if isinstance(error, InvalidConfig):
-                raise click.UsageError(_in_one_message([_in_a_sentence(each) for each in error.problems])) from error
+                raise click.UsageError(listed_problems([_in_a_sentence(each) for each in error.problems])) from error
             raise
         run = answer.run
         if answer.already_known:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -46,3 +46,8 @@ class Seeds(click.ParamType[list[int]]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
         return value if isinstance(value, list) else _read(self, parse_seeds, value, param, ctx)
+
+
+def listed_problems(problems: Sequence[str]) -> str:
+    """Return one message that names every problem."""
+    return problems[0] if len(problems) == 1 else "\n  ".join(["invalid arguments:", *problems])

@@ -106,9 +106,9 @@ class MainMenu(QObject):
         menu.addSeparator()
         menu.addMenu(self._theme_menu(menu))
         appearance = self._appearance
-        menu.addAction(self._action("zoom_in", self.tr("Letters &larger"), appearance.zoom_in, "Ctrl++", "Ctrl+="))
-        menu.addAction(self._action("zoom_out", self.tr("Letters &smaller"), appearance.zoom_out, "Ctrl+-"))
-        menu.addAction(self._action("zoom_reset", self.tr("Letters of &usual size"), appearance.reset_zoom, "Ctrl+0"))
+        menu.addAction(self._action("zoom_in", self.tr("&Larger text"), appearance.zoom_in, "Ctrl++", "Ctrl+="))
+        menu.addAction(self._action("zoom_out", self.tr("&Smaller text"), appearance.zoom_out, "Ctrl+-"))
+        menu.addAction(self._action("zoom_reset", self.tr("Reset &text size"), appearance.reset_zoom, "Ctrl+0"))
 
     def _theme_menu(self, parent: QMenu) -> QMenu:
         menu = QMenu(self.tr("&Theme"), parent)

@@ -147,7 +147,7 @@ class RunActions(QObject):
             Deed.WATCH: self.tr("See its policy act, step by step if you like"),
             Deed.COMMAND: self.tr("The `mosaic …` that does the same in a terminal"),
             Deed.ARCHIVE: self.tr("Hide from the list; nothing is deleted"),
-            Deed.REPORT: self.tr("Summary, curves, parameters and story in one file that opens in any browser"),
+            Deed.REPORT: self.tr("Summary, curves, parameters and history in one file that opens in any browser"),
             Deed.EXPORT: self.tr("Into an archive file that can be imported elsewhere"),
             Deed.DELETE: self.tr("Remove with all files: checkpoints, logs, videos"),
         }.get(deed, "")

@@ -1,4 +1,4 @@
-"""The Story tab: every event once and in order, live, after an absence, and opened to what it told."""
+"""The History tab: every event once and in order, live, after an absence, and opened to what it told."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def render(
         ("Comparison", "comparison", parts.comparison(runs, comparison, _finals(runs, comparison))),
         ("Parameters", "parameters", parts.parameters(facts)),
         ("Failures", "failures", facts_parts.failures(facts)),
-        ("Story", "story", together(timeline(facts, now=now), facts_parts.stories(facts))),
+        ("History", "story", together(timeline(facts, now=now), facts_parts.stories(facts))),
         ("Machine and versions", "machine", facts_parts.machines(facts)),
         ("Files", "files", facts_parts.files(facts, folder)),
         ("Reproduce", "reproduce", facts_parts.reproduce(facts)),

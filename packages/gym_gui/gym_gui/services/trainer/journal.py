@@ -224,7 +224,7 @@ class Journal:
                 record, events = await self.read(self._with_events, call, run_id)
             except RegistryUnwritable as error:
                 if not self._trouble:
-                    logger.error("the registry cannot be written, trying on: %s", error)
+                    logger.error("the registry cannot be written; will retry: %s", error)
                 self._trouble, self._trouble_until = str(error), time.monotonic() + _TROUBLE_S
                 if not insist:
                     raise

@@ -516,7 +516,7 @@ class RunSupervisor:
                 )
         grace = _LEFTOVER_GRACE_S if exited.done() else self._settings.grace_s
         while not await self._handle.stop_tree(grace):
-            logger.error("run %s: some of its processes cannot be ended yet; trying on", self.record.run_id)
+            logger.error("run %s: some of its processes cannot be ended yet; will retry", self.record.run_id)
             await asyncio.sleep(1)
         code = await exited
         limit = self._handle.limit_hit()

@@ -70,7 +70,7 @@ class ChartsTab(RunTab):
         board: ChartBoard = module.ChartBoard(self.link, SETTINGS, ChartChoice())
         self._add_button = QPushButton(self.tr("&Add runs…"))
         self._add_button.setObjectName("charts_add_runs")
-        self._add_button.setAccessibleName(self.tr("Lay other runs over this one"))
+        self._add_button.setAccessibleName(self.tr("Overlay other runs"))
         self._add_button.clicked.connect(self.ask_for_runs)
         self._clear_button = QPushButton(self.tr("This run alone"))
         self._clear_button.setObjectName("charts_clear_runs")

@@ -218,7 +218,7 @@ class FilesTab(RunTab):
         elif is_local:
             self.banner.say(
                 self.tr("The folder of this run is gone: {path}. What the daemon knows of it is still in Overview and "
-                        "Story; “Delete” removes the record, too.").format(path=run.run_dir),
+                        "History; “Delete” removes the record, too.").format(path=run.run_dir),
                 "bad",
                 action=self.tr("Read again"),
                 on_action=self.reload,

@@ -48,7 +48,7 @@ class LiveTab(RunTab):
         self.pages.setObjectName("live_pages")
         self.pages.setAccessibleName(self.tr("Parts of the live view"))
         self.pages.setDocumentMode(True)
-        self.pages.addTab(picture_page, self.tr("&Picture and curves"))
+        self.pages.addTab(picture_page, self.tr("&Live view"))
         self._telemetry_place = QWidget()
         self.pages.addTab(self._telemetry_place, self.tr("Live &telemetry"))
         self.pages.currentChanged.connect(lambda _: self._tell_parts())

@@ -129,7 +129,7 @@ class RunPage(QWidget):
             "tensorboard": self.tr("&TensorBoard"),
             "wandb": self.tr("&W&&B"),
             "optuna": self.tr("Opt&una"),
-            "story": self.tr("&Story"),
+            "story": self.tr("&History"),
             "logs": self.tr("&Logs"),
             "replay": self.tr("Re&play"),
             "files": self.tr("Fil&es"),

@@ -82,7 +82,7 @@ def event_word(kind: str) -> str:
         "no_progress": translate("RunWords", "No progress"),
         "no_progress_over": translate("RunWords", "Progress again"),
         "reattached": translate("RunWords", "Taken up by a new daemon"),
-        "recovery_failed": translate("RunWords", "Could not be taken up"),
+        "recovery_failed": translate("RunWords", "Could not be recovered"),
         "edited": translate("RunWords", "Edited"),
         "archived": translate("RunWords", "Archived"),
         "unarchived": translate("RunWords", "Brought back from the archive"),

@@ -95,7 +95,7 @@ class StoryTab(RunTab):
     def _complain(self, run_id: str, words: str) -> None:
         if self.run is not None and run_id == self.run.run_id:
             self.banner.say(
-                self.tr("The story cannot be read: {why}").format(why=words),
+                self.tr("The history cannot be read: {why}").format(why=words),
                 "warning",
                 action=self.tr("Ask again"),
                 on_action=self._ask,

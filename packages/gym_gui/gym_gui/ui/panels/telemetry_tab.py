@@ -100,7 +100,7 @@ class TelemetryTab(RunTab):
             self.banner.say(
                 self.tr(
                     "This run sends its episodes and no steps (minimal telemetry). "
-                    "Its curves are under “Picture and curves”."
+                    "Its curves are under “Live view”."
                 ),
                 "info",
             )  # fmt: skip

@@ -64,7 +64,7 @@ class Place:
 def places_of(run: pb.Run, manifest: AnalyticsManifest | None) -> tuple[Place, ...]:
     """Where a person finds what this view does not have; `manifest` is None when it cannot be read from here."""
     folder = RunFolder(Path(run.run_dir))
-    found = [Place(tr("Curves"), tr("under “Picture and curves”, while it trains and afterwards"))]
+    found = [Place(tr("Curves"), tr("under “Live view”, while it trains and afterwards"))]
     tensorboard = manifest.tensorboard_dir if manifest is not None else "tensorboard"
     if tensorboard:
         found.append(Place(tr("TensorBoard files"), str(folder.root / tensorboard)))

@@ -57,7 +57,7 @@ class ChartControls(QWidget):
         self._amount_text.setMinimumWidth(self.fontMetrics().horizontalAdvance("0.000"))
         self.log_x = self._box("chart_log_x", self.tr("log &x"), self.tr("Logarithmic horizontal axis"))
         self.log_y = self._box("chart_log_y", self.tr("log &y"), self.tr("Logarithmic vertical axis"))
-        self.reset = QPushButton(self.tr("Whole curves"))
+        self.reset = QPushButton(self.tr("Reset zoom"))
         self.reset.setObjectName("chart_reset")
         self.reset.setAccessibleName(self.tr("Show the whole curves again"))
         self.reset.setToolTip(

@@ -35,12 +35,11 @@ class CleanRlResumeForm(RunForm):
         self._wanted: dict[str, Any] = {}
         """Parameters of a loaded config, until its checkpoint is there"""
         self.setObjectName("resume_form")
-        self.setWindowTitle(self.tr("Train on from a checkpoint"))
+        self.setWindowTitle(self.tr("Continue training from a checkpoint"))
         run = self.run
         name = (run.name or short_id(run.run_id)) if run is not None else ""
-        self.title.setText(
-            self.tr("Train on: {run}").format(run=name) if run is not None else self.tr("Train on from a checkpoint")
-        )
+        continued = self.tr("Continue training: {run}") if run is not None else self.windowTitle()
+        self.title.setText(continued.format(run=name))
         self.subtitle.setText(
             self.tr("A new run goes on from the checkpoint; the old one stays as it is. Both are shown as one curve.")
         )
@@ -92,7 +91,7 @@ class CleanRlResumeForm(RunForm):
         self.body.addWidget(splitter)
         self.fields.changed.connect(self.changed)
         self.parameters.changed.connect(self.changed)
-        self.submit_button.setText(self.tr("&Train on"))
+        self.submit_button.setText(self.tr("&Continue training"))
 
     # ------------------------------------------------------------------ finding
 

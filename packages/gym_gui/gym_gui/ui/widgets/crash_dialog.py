@@ -114,7 +114,7 @@ class CrashReporter(QObject):
 
 
 def report_of(kind: type[BaseException], error: BaseException, trace: TracebackType | None, where: str) -> str:
-    """Everything a repairer needs and nothing secret: no environment, no settings."""
+    """A bug report without secrets: no environment, no settings."""
     told = "".join(traceback.format_exception(kind, error, trace))
     return f"{about_this_program()}\nIn {where}:\n\n{told}"
 

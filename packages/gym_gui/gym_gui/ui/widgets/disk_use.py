@@ -94,7 +94,7 @@ class DiskUse(QWidget):
         layout.addWidget(parts, 1)
 
     def _suggestions_part(self) -> QWidget:
-        self.suggestions_title = QLabel(self.tr("What could go"))
+        self.suggestions_title = QLabel(self.tr("Can be freed"))
         self.suggestions_title.setObjectName("suggestions_title")
         self.older_than = QSpinBox()
         self.older_than.setObjectName("older_than")
@@ -121,7 +121,7 @@ class DiskUse(QWidget):
                 ColumnSpec(self.tr("What"), 30), ColumnSpec(self.tr("Why"), 40),
                 ColumnSpec(self.tr("Size"), 8, right=True), ColumnSpec("", 10),
             ],
-            name="suggestions_table", accessible=self.tr("What could go"), stretch=1, multiple=True,
+            name="suggestions_table", accessible=self.tr("Can be freed"), stretch=1, multiple=True,
         )  # fmt: skip
         self.suggestions.itemSelectionChanged.connect(
             lambda: self.remove_button.setEnabled(bool(self.suggestions.chosen()))
@@ -253,10 +253,10 @@ class DiskUse(QWidget):
             return self.tr("Nothing needs to go: no old failed run, no spare checkpoint, nobody's folder")
         size = formats.size(found.bytes_to_gain)
         if found.suggestions_in_all > len(found.suggestions):
-            return self.tr("What could go, the {shown} largest of {all}: {size} to gain").format(
+            return self.tr("{size} can be freed (the {shown} largest of {all})").format(
                 shown=len(found.suggestions), all=formats.count(found.suggestions_in_all), size=size
             )
-        return self.tr("What could go: {} to gain").format(size)
+        return self.tr("{} can be freed").format(size)
 
     def _ended(self, run: RunUse) -> str:
         return self.tr("{} ago").format(formats.age(run.finished_at)) if run.is_over else self.tr("goes on")

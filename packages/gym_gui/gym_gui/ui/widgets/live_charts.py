@@ -350,7 +350,7 @@ class LiveCharts(QWidget):
         self._smoothing_text = QLabel()
         self._smoothing_text.setProperty("role", "caption")
         self._smoothing_text.setMinimumWidth(self.fontMetrics().horizontalAdvance("0.00 "))
-        reset = QPushButton(self.tr("&Whole curves"))
+        reset = QPushButton(self.tr("&Reset zoom"))
         reset.setObjectName("live_charts_reset")
         reset.setAccessibleName(self.tr("Show the whole curves again"))
         reset.setToolTip(self.tr("Drag, or turn the wheel with Ctrl, to look closer; this shows everything again"))

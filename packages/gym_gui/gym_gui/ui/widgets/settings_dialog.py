@@ -123,7 +123,7 @@ class SettingsDialog(QDialog):
         self.theme.currentIndexChanged.connect(self._theme_chosen)
         self.letters = QComboBox()
         self.letters.setObjectName("letters")
-        self.letters.setAccessibleName(self.tr("Size of letters"))
+        self.letters.setAccessibleName(self.tr("Text size"))
         for zoom in ZOOM_STEPS:
             self.letters.addItem(f"{zoom:.0%}", zoom)
         self.letters.setCurrentIndex(self.letters.findData(self._appearance.zoom))
@@ -142,7 +142,7 @@ class SettingsDialog(QDialog):
         note.setProperty("role", "caption")
         note.setWordWrap(True)
         form.addRow(self.tr("&Theme"), self.theme)
-        form.addRow(self.tr("&Size of letters"), self.letters)
+        form.addRow(self.tr("Text &size"), self.letters)
         form.addRow(self.tr("Notes"), self.window_notes)
         form.addRow("", self.tray_notes)
         form.addRow(note)

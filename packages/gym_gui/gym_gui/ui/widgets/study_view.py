@@ -236,9 +236,9 @@ class StudyView(QWidget):
         shares = dict(self.reading.shares_of(self._objective).shares)
         shown = parallel_of(study, self._objective, title, shares)
         self.parallel.show_parallel(shown)
-        words = self.tr("A line is a completed trial, the better the bolder in colour.")
+        words = self.tr("A line is a completed trial; darker = better.")
         if shown.left_out:
-            words = self.tr("A line is one of the best {count} trials, the better the bolder in colour.").format(
+            words = self.tr("A line is one of the best {count} trials; darker = better.").format(
                 count=f"{sum(map(len, shown.shades)):,}"
             )
         self.parallel_words.setText(words)

@@ -1,4 +1,4 @@
-"""`mosaic story`: what happened to a run."""
+"""`mosaic history`: what happened to a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gym_gui.wording.run_view import parsed
 @one_run
 @json_option
 @pass_cli
-def story_command(cli: Cli, /, run: str, as_json: bool) -> int:
+def history_command(cli: Cli, /, run: str, as_json: bool) -> int:
     """What happened to a run, step by step."""
     with cli.client() as client:
         events = list(client.story(client.find(run).run_id))
