@@ -85,6 +85,19 @@ def test_a_submission_that_finds_no_room_is_refused_and_leaves_nothing(daemon: R
     assert daemon.wait_for(daemon.submit(timesteps=3).run_id).outcome == "completed"
 
 
+def test_a_run_whose_folder_finds_no_inode_waits_until_there_is_one(make_daemon) -> None:
+    daemon = make_daemon()
+    runs = daemon.home.runs
+    mount(runs, "size=8m,nr_inodes=1")
+    try:
+        run_id = daemon.submit(timesteps=3).run_id
+        daemon.wait_for_run(run_id, lambda run: run.status == "INIT" and "no inodes are left" in run.queue_reason)
+        subprocess.run(["mount", "-o", "remount,nr_inodes=0", str(runs)], check=True)
+        assert daemon.wait_for(run_id).outcome == "completed"
+    finally:
+        unmount(runs)
+
+
 def test_a_state_change_that_finds_no_room_is_made_up_for_later(daemon: RunningDaemon, disk: SmallDisk) -> None:
     killed = daemon.submit(timesteps=1_000_000, steps_per_second=100).run_id
     completes = daemon.submit(timesteps=200, steps_per_second=100).run_id

@@ -303,7 +303,7 @@ class TrainerDispatcher:
         await self._supervise(supervisor)
 
     async def _launch_later(self, record: RunRecord, lacking: str) -> None:
-        """The daemon lacks processes, descriptors or memory: the run keeps its place in the queue and says so."""
+        """The daemon lacks processes, descriptors, memory or room: the run keeps its place in the queue and says so."""
         self._resting_until = max(self._resting_until, time.monotonic() + _CAPACITY_RECHECK_S)
         record = await self._journal.record(record.run_id, "", **_NO_PROCESS)
         self._give_back(record.run_id)

@@ -18,6 +18,9 @@ _SHORTAGES = {
     errno.ENOMEM: "there is not enough memory",
     errno.EMFILE: "too many files are open; raise the limit (ulimit -n)",
     errno.ENFILE: "too many files are open on this machine",
+    errno.ENOSPC: "no room or no inodes are left on its disk (df -h, df -i)",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the file system is read-only",
     errno.EIO: "the disk does not answer as it should (input/output error)",
 }
 
