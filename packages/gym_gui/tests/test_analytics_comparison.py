@@ -169,6 +169,24 @@ def test_a_run_that_goes_on_has_no_verdict_and_is_named():
     assert found.note == "so far: 1 run not finished (00000002)"
 
 
+def test_runs_of_an_edited_script_are_another_configuration():
+    hashes = {1: "a" * 64, 2: "a" * 64, 3: "b" * 64}
+    runs = [make_run(number, algo="my_q") for number in hashes]
+    for run in runs:
+        run.extras_json = json.dumps({"script_path": "/x/my_q.py", "script_sha256": hashes[run.number]})
+    other = make_run(4)
+    curves = {run.run_id: curve(run, [4.0 - run.number]) for run in (*runs, other)}
+    found = compare_curves([*runs, other], curves)
+    assert [group.label for group in found.groups] == [
+        "my_q.py · CartPole-v1 · script aaaaaaa (2 seeds)", "my_q.py · CartPole-v1 · script bbbbbbb (seed 3)",
+        "ppo · CartPole-v1 (seed 4)",
+    ]  # fmt: skip
+    assert found.differing == ("script_sha256",)
+    unedited = compare_curves([*runs[:2], other], curves)
+    assert [group.label for group in unedited.groups][0] == "my_q.py · CartPole-v1 (2 seeds)"
+    assert unedited.differing == ()
+
+
 def test_a_seed_that_was_extended_is_told_where_it_counts():
     runs = [make_run(number) for number in (1, 2, 3)]
     more = make_run(4, parent=pb.ParentRun(run_id=runs[0].run_id, step=1000))

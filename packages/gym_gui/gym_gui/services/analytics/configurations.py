@@ -13,6 +13,7 @@ from gym_gui.wording.run_view import algo_of, parsed
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
 
+SCRIPT_HASH = "script_sha256"
 _SHORT_NAMES = {
     "learning_rate": "lr",
     "num_envs": "envs",
@@ -23,7 +24,9 @@ _SHORT_NAMES = {
     "num_minibatches": "minibatches",
     "gae_lambda": "λ",
     "gamma": "γ",
+    SCRIPT_HASH: "script",
 }
+_SHOWN_DIGITS = 7
 _SHOWN_PARAMETERS = 3
 _NOT_THE_CONFIGURATION = frozenset({"seed", "env_id", "total_timesteps", "exp_name", "run_name"})
 _MODES_OF_TRAINING = ("train", "resume_training")
@@ -134,7 +137,8 @@ def short_value(text: str) -> str:
 def _parameters(run: pb.Run, extras: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """What may change learning, as the daemon tells; what was given, where it does not know the worker."""
     given = parsed(run.learning_json) if run.learning_json else extras.get("algo_params")
-    if not isinstance(given, dict):
-        return ()
+    given = given if isinstance(given, dict) else {}
+    if extras.get(SCRIPT_HASH):  # an edited script is another algorithm
+        given = {**given, SCRIPT_HASH: str(extras[SCRIPT_HASH])[:_SHOWN_DIGITS]}
     names = sorted(set(given) - _NOT_THE_CONFIGURATION)
     return tuple((name, json.dumps(given[name], sort_keys=True, ensure_ascii=False)) for name in names)

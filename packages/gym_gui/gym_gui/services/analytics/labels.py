@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from gym_gui.services.analytics.configurations import Configuration, parameter_text, short_value
+from gym_gui.services.analytics.configurations import SCRIPT_HASH, Configuration, parameter_text, short_value
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import short_id
 
@@ -36,10 +36,14 @@ def configuration_labels(configurations: Sequence[Configuration]) -> list[str]:
 
 
 def differing_parameters(configurations: Iterable[Configuration]) -> list[str]:
-    """Names of parameters that not all of them have with the same value."""
+    """Names of parameters that not all of them have with the same value; a script's hash only for one script edited."""
+    configurations = list(configurations)
     given = [dict(own.parameters) for own in configurations]
-    names = sorted({name for own in given for name in own})
-    return [name for name in names if len({own.get(name) for own in given}) > 1]
+    names = {name for own in given for name in own}
+    codes = {(own.algo, values.get(SCRIPT_HASH)) for own, values in zip(configurations, given, strict=True)}
+    if len(codes) == len({algo for algo, _ in codes}):
+        names.discard(SCRIPT_HASH)
+    return [name for name in sorted(names) if len({own.get(name) for own in given}) > 1]
 
 
 def parameter_value(configuration: Configuration, name: str) -> str:
