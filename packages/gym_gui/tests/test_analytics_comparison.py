@@ -183,7 +183,7 @@ def test_runs_of_an_edited_script_are_another_configuration():
     ]  # fmt: skip
     assert found.differing == ("script_sha256",)
     unedited = compare_curves([*runs[:2], other], curves)
-    assert [group.label for group in unedited.groups][0] == "my_q.py · CartPole-v1 (2 seeds)"
+    assert unedited.groups[0].label == "my_q.py · CartPole-v1 (2 seeds)"
     assert unedited.differing == ()
 
 
