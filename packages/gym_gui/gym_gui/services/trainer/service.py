@@ -54,6 +54,7 @@ from gym_gui.services.trainer.records import DELETED, Headline, RunQuery, RunRec
 from gym_gui.services.trainer.resources import ResourceLedger
 from gym_gui.services.trainer.trainer import Trainer, check_is_own
 from gym_gui.services.trainer.validation.json_document import read_config_text
+from gym_gui.wording.plain_text import printable
 
 logger = logging.getLogger(__name__)
 
@@ -463,11 +464,11 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             workers=[
                 pb.Worker(
                     name=entry.name,
-                    display_name=entry.display_name,
-                    version=entry.version,
+                    display_name=printable(entry.display_name),
+                    version=printable(entry.version),
                     origin=entry.origin,
                     spec_json=json.dumps(entry.spec.to_json()) if entry.spec is not None else "",
-                    problem=entry.problem,
+                    problem=printable(entry.problem),
                 )
                 for entry in entries
                 if request.name in ("", entry.name)

@@ -20,6 +20,8 @@ from mosaic_wire.errors import SpecError
 from mosaic_wire.files import read_json_object
 from mosaic_wire.paths import Home, is_ours
 
+from gym_gui.wording.plain_text import printable
+
 GROUP = "mosaic.workers"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
@@ -157,8 +159,10 @@ def _from_files(home: Home) -> Iterator[Source]:
 
 
 def _from_file(file: Path) -> Source:
-    origin, fallback = str(file), re.sub(r"[^\w.-]", "_", file.parent.name)[:64]
+    origin, fallback = printable(str(file)), re.sub(r"[^\w.-]", "_", file.parent.name)[:64]
     try:
+        if any("\ud800" <= letter <= "\udfff" for letter in file.parent.name):
+            raise SpecError("the name of its folder is not UTF-8")
         for path in (file.parent.parent, file.parent, file):  # whoever writes it decides what is run as this user
             if not is_ours(status := path.stat()) or status.st_mode & 0o002:
                 raise SpecError(f"other users may write to {path} (uid {status.st_uid} owns it)")
@@ -168,7 +172,7 @@ def _from_file(file: Path) -> Source:
             raise SpecError(f"name must consist of letters, digits, '_', '-' and '.', not {str(name)[:80]!r}")
         argv = _program(document.get("argv"))
     except (OSError, ValueError, SpecError) as error:
-        problem = f"{error}; repair or remove {file}"
+        problem = printable(f"{error}; repair or remove {file}")
         return Source(fallback, "", origin, _digest(origin, problem), problem=problem)
     version = document.get("version")
     short = "capabilities" not in document
@@ -198,4 +202,4 @@ def _program(argv: Any) -> tuple[str, ...]:
 
 
 def _digest(*texts: str) -> str:
-    return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogateescape")).hexdigest()
+    return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()
