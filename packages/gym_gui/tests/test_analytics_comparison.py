@@ -169,6 +169,13 @@ def test_a_run_that_goes_on_has_no_verdict_and_is_named():
     assert found.note == "so far: 1 run not finished (00000002)"
 
 
+def test_runs_that_failed_or_were_cancelled_are_named():
+    outcomes = {1: "completed", 2: "failed", 3: "cancelled"}
+    runs = [make_run(number, status="TERM", outcome=outcome) for number, outcome in outcomes.items()]
+    found = compare_curves(runs, {run.run_id: curve(run, learned(20, 200, seed=run.number)) for run in runs})
+    assert found.note == "not completed: 2 runs (00000002, 00000003)"
+
+
 def test_runs_of_an_edited_script_are_another_configuration():
     hashes = {1: "a" * 64, 2: "a" * 64, 3: "b" * 64}
     runs = [make_run(number, algo="my_q") for number in hashes]

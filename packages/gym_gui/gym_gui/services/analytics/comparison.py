@@ -20,6 +20,7 @@ from gym_gui.services.analytics.lineage import joined, members, with_earlier
 from gym_gui.services.analytics.repeated_seeds import (
     is_unfinished,
     named,
+    not_completed_note,
     once_per_seed,
     repeated_note,
     unfinished_note,
@@ -140,7 +141,7 @@ class Comparison:
     overall: tuple[OverallImprovement, ...] = ()
     """Configurations that met in several environments, over all of these"""
     notes: tuple[str, ...] = ()
-    """Which runs are unfinished, and which count elsewhere than their likes"""
+    """Which runs are unfinished or not completed, and which count elsewhere than their likes"""
 
     @property
     def note(self) -> str:
@@ -211,7 +212,8 @@ def compare_curves(
         figures, tuple(judged), tuple(_improvements(judged, figures)), tuple(differing),
         {environment_of(run): known.get(environment_of(run)) for run in shown}, tag or RETURN_TAGS[0],
         tuple(improvements_across({configuration: _finals(own, figures) for configuration, own in groups.items()})),
-        (unfinished_note(shown), continued_note(shown, by_id), _not_finite_note(curves, tag)),
+        (unfinished_note(shown), not_completed_note(shown), continued_note(shown, by_id),
+         _not_finite_note(curves, tag)),
     )  # fmt: skip
 
 

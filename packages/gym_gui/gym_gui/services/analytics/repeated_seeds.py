@@ -47,6 +47,12 @@ def unfinished_note(runs: Sequence[pb.Run]) -> str:
     return f"so far: {formats.plural(len(going), 'run')} not finished ({named(going)})" if going else ""
 
 
+def not_completed_note(runs: Sequence[pb.Run]) -> str:
+    """Say which runs failed or were cancelled; empty for none."""
+    ended = [run for run in runs if run.outcome in ("failed", "cancelled")]
+    return f"not completed: {formats.plural(len(ended), 'run')} ({named(ended)})" if ended else ""
+
+
 def repeated_note(run_ids: Sequence[str]) -> str:
     """Say which runs do not count; empty for none."""
     if not run_ids:
