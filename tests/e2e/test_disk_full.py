@@ -98,6 +98,23 @@ def test_a_run_whose_folder_finds_no_inode_waits_until_there_is_one(make_daemon)
         unmount(runs)
 
 
+def test_a_cancel_is_answered_though_the_ending_finds_no_room(make_daemon) -> None:
+    daemon = make_daemon()
+    mount(daemon.home.runs, "size=1m")
+    disk = SmallDisk(daemon.home.runs)
+    try:
+        run_id = daemon.submit(timesteps=10**6, steps_per_second=100).run_id
+        pid = daemon.wait_for(run_id, "EXEC").pid
+        disk.fill()
+        os.kill(pid, signal.SIGKILL)
+        daemon.wait_for(run_id, "FAULT")
+        assert "cancelling" in daemon.client.cancel(run_id).flags
+        disk.make_room()
+        assert daemon.wait_for(run_id).outcome in ("cancelled", "failed")
+    finally:
+        unmount(daemon.home.runs)
+
+
 def test_a_state_change_that_finds_no_room_is_made_up_for_later(daemon: RunningDaemon, disk: SmallDisk) -> None:
     killed = daemon.submit(timesteps=1_000_000, steps_per_second=100).run_id
     completes = daemon.submit(timesteps=200, steps_per_second=100).run_id

@@ -10,10 +10,10 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from mosaic_wire.checkpoints import last_good_checkpoint
 from mosaic_wire.errors import WireError
@@ -59,7 +59,10 @@ from gym_gui.services.trainer.worker_logs import cap_log
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 _CAPACITY_RECHECK_S = 3.0
+_ANSWER_S = 2.0
+"""How long a client that cancels a run waits for its end; then the answer is that it is being cancelled"""
 _HEADLINE_FLUSH_S = 1.0
 _MAX_RETRY_WAIT_S = 60.0
 _TRY_AGAIN_S = 1.0
@@ -107,7 +110,7 @@ class TrainerDispatcher:
         self._being_launched: dict[str, RunRecord] = {}
         self._not_taken_up: set[str] = set()
         """Runs of an earlier daemon that may have a process nobody watches yet"""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._preparing: dict[str, str] = {}
         self._preparations: dict[str, asyncio.Task[None]] = {}
         self._prepared: set[str] = set()
@@ -155,13 +158,13 @@ class TrainerDispatcher:
         await work_on.drain()
         await self._journal.flush_headlines()
 
-    def _spawn(self, work: Any, name: str) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.create_task(work, name=name)
+    def _spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
         return task
 
-    def _task_done(self, task: asyncio.Task[None]) -> None:
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("task %s of the dispatcher died", task.get_name(), exc_info=error)
@@ -585,7 +588,9 @@ class TrainerDispatcher:
             return await supervisor.cancel(reason)
         self.queue.remove(run_id)
         self._wake.set()
-        return await self._end_cancelled(run_id)
+        ending = self._spawn(self._end_cancelled(run_id), f"cancel {run_id}")
+        ended, _ = await asyncio.wait({ending}, timeout=_ANSWER_S)  # its manifest may find no room for a long time
+        return ending.result() if ended else record
 
     async def _end_cancelled(self, run_id: str) -> RunRecord:
         """The end of a cancelled run that has no process; of several who ask for it one brings it about."""
