@@ -8,6 +8,7 @@ import inspect
 import json
 import logging
 import os
+import shutil
 import tempfile
 import time
 from array import array
@@ -60,6 +61,7 @@ logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 256 * 1024
 _MAX_ARCHIVE_BYTES = 64 * 2**30
+_GZIP_MAGIC = b"\x1f\x8b"
 _MAX_FILTER_NAME = 100
 _CURVE_POINTS = 2_000
 _PAGE_RUNS, _PAGE_BYTES = 250, 4 << 20
@@ -444,13 +446,25 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 async for chunk in chunks:
+                    if not received and not _GZIP_MAGIC.startswith(chunk.data[:2]):
+                        raise ArchiveRefused("the archive is not a sound .tar.gz: it does not begin like one")
                     received += len(chunk.data)
                     if received > _MAX_ARCHIVE_BYTES:
                         raise ArchiveRefused(f"the archive is larger than {_MAX_ARCHIVE_BYTES >> 30} GiB")
+                    await asyncio.to_thread(self._expect_room_for, len(chunk.data))
                     await asyncio.to_thread(stream.write, chunk.data)
             return self._run(await self._trainer.import_archive(path))
         finally:
             await asyncio.to_thread(path.unlink, missing_ok=True)
+
+    def _expect_room_for(self, size: int) -> None:
+        """Raise ArchiveRefused when so many bytes of an upload would take from what the runs' disk is to keep free."""
+        home, reserve_mb = self._trainer.home.root, self._trainer.settings.min_free_disk_mb
+        if shutil.disk_usage(home).free - size < reserve_mb << 20:
+            raise ArchiveRefused(
+                f"there is no room for the archive: {reserve_mb} MB are to stay free under {home}; "
+                "make some and import again"
+            )
 
     # ------------------------------------------------------------------ the daemon
 
