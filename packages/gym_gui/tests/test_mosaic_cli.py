@@ -157,6 +157,16 @@ def test_deleting_a_sweep_says_that_its_trials_stay(mosaic, fake_trainer):
     assert f"its trials are still there (1 run); `mosaic delete --tag sweep:{sweep.run_id}`" in ended.err
 
 
+def test_deleting_a_run_says_which_run_continues_it(mosaic, fake_trainer, monkeypatch):
+    first = fake_trainer.add()
+    second = fake_trainer.add(parent=pb.ParentRun(run_id=first.run_id, step=10))
+    said = f"1 run continues it and loses the beginning of its curves: {second.run_id}"
+    Asked(monkeypatch, "n")
+    assert said in mosaic("delete", first.run_id).err
+    assert mosaic("delete", first.run_id, "-y").err.count(said) == 1
+    assert "continues" not in mosaic("delete", second.run_id, "-y").err
+
+
 def test_what_is_over_is_told_as_such(mosaic, fake_trainer):
     run = fake_trainer.add(status="TERM", outcome="cancelled")
     assert "it recorded no video" in mosaic("frames", run.run_id, "--output", "clip.mp4").err

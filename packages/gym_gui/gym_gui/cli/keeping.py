@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from mosaic_wire.sweep_settings import WORKER_TYPE
@@ -16,6 +17,11 @@ from gym_gui.cli.selecting import Selection, runs_to_change, select_to_change
 from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import short_id, title_of
+
+if TYPE_CHECKING:
+    from mosaic_wire.proto import trainer_pb2 as pb
+
+    from gym_gui.services.trainer.client import TrainerClient
 
 _UNFINISHED = "not finished"
 
@@ -91,12 +97,14 @@ def delete_command(cli: Cli, /, yes: bool, **options: Any) -> int:
     with cli.client() as client:
         found = select_to_change(
             client, selection, "delete", yes=yes, fits=lambda run: run.status == "TERM", unfit=_UNFINISHED,
-            for_good=True,
+            for_good=True, warning=lambda runs: _continued_note(client, runs),
         )  # fmt: skip
         code, freed = 0, 0
+        deleted: list[pb.Run] = []
         for number, run in enumerate(found):
             try:
                 freed += client.delete(run.run_id)
+                deleted.append(run)
             except DaemonUnreachable:
                 say(f"deleted {number} of {formats.plural(len(found), 'run')}; the same command deletes the rest")
                 raise
@@ -104,8 +112,23 @@ def delete_command(cli: Cli, /, yes: bool, **options: Any) -> int:
                 say(f"mosaic: cannot delete {short_id(run.run_id)}: {error}")
                 code = 1
         say(f"freed {formats.size(freed)}")
+        if note := _continued_note(client, deleted):
+            say(note)
         for tag in (f"sweep:{run.run_id}" for run in found if run.worker_type == WORKER_TYPE):
             if left := client.list(tags=[tag], include_archived=True, limit=1).matching:
                 count = formats.plural(left, "run")
                 say(f"its trials are still there ({count}); `mosaic delete --tag {tag}` deletes them, too")
         return code
+
+
+def _continued_note(client: TrainerClient, deleted: Sequence[pb.Run]) -> str:
+    """Say which other runs continue these; empty for none."""
+    gone = {run.run_id for run in deleted}
+    if not gone:
+        return ""
+    listed = client.list(include_archived=True).runs
+    left = [run.run_id for run in listed if run.parent.run_id in gone and run.run_id not in gone]
+    what = "it" if len(gone) == 1 else "them"
+    if len(left) == 1:
+        return f"1 run continues {what} and loses the beginning of its curves: {left[0]}"
+    return f"{len(left)} runs continue {what} and lose the beginning of their curves: {', '.join(left)}" if left else ""

@@ -72,7 +72,7 @@ def plot_command(cli: Cli, /, **options: Any) -> int:
 
     Without --out a sketch is printed. CSV and Parquet files hold every point, without smoothing.
     """
-    from gym_gui.services.analytics.lineage import with_earlier
+    from gym_gui.services.analytics.lineage import missing_note, with_earlier
 
     selection = Selection.take(options)
     out: Path | None = options["out"]
@@ -81,6 +81,8 @@ def plot_command(cli: Cli, /, **options: Any) -> int:
     with cli.client() as client:
         chosen = select_runs(client, selection)
         runs = with_earlier(client, chosen)
+        if note := missing_note(runs):
+            say(note)
         tags = _tags(client, runs, options["tags"])
         if out is not None and out.suffix.lower() in _TABLES:
             return _write_points(client, runs, tags, out)

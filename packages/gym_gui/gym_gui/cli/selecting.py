@@ -132,11 +132,11 @@ def select_runs(client: TrainerClient, selection: Selection, *, with_failed: boo
 
 def select_to_change(
     client: TrainerClient, selection: Selection, verb: str, *, yes: bool, fits: Callable[[pb.Run], bool], unfit: str,
-    for_good: bool = False,
+    for_good: bool = False, warning: Callable[[Sequence[pb.Run]], str] | None = None,
 ) -> list[pb.Run]:  # fmt: skip
     """The runs to change; those chosen by conditions are counted and confirmed, `unfit` says why some are left out.
 
-    What is done `for_good` is confirmed also for runs that were named.
+    What is done `for_good` is confirmed also for runs that were named; `warning` is said before the question.
     """
     found = _named(client, selection, selection.narrows)
     if found is None:
@@ -149,6 +149,8 @@ def select_to_change(
             say(f"left out: {formats.plural(left, 'run')} ({unfit})")
     elif not for_good:
         return found
+    if warning is not None and not yes and (text := warning(found)):
+        say(text)
     _confirm(found, verb, yes=yes, for_good=for_good)
     return found
 

@@ -16,7 +16,7 @@ from gym_gui.services.analytics.configurations import Configuration, environment
 from gym_gui.services.analytics.curves import RETURN_TAGS, Curve, Floats, load_curves, return_curve
 from gym_gui.services.analytics.figure import continued_note, groups_of
 from gym_gui.services.analytics.labels import configuration_labels, differing_parameters, how_many, parameter_value
-from gym_gui.services.analytics.lineage import joined, members, with_earlier
+from gym_gui.services.analytics.lineage import joined, members, missing_note, with_earlier
 from gym_gui.services.analytics.repeated_seeds import (
     is_unfinished,
     named,
@@ -213,7 +213,7 @@ def compare_curves(
         {environment_of(run): known.get(environment_of(run)) for run in shown}, tag or RETURN_TAGS[0],
         tuple(improvements_across({configuration: _finals(own, figures) for configuration, own in groups.items()})),
         (unfinished_note(shown), not_completed_note(shown), continued_note(shown, by_id),
-         _not_finite_note(curves, tag)),
+         missing_note(runs), _not_finite_note(curves, tag)),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gym_gui.services.analytics.curves import Curve
+from gym_gui.services.analytics.repeated_seeds import named
 from gym_gui.services.trainer.errors import RunNotFound
 
 if TYPE_CHECKING:
@@ -53,6 +54,16 @@ def members(run: pb.Run, by_id: Mapping[str, pb.Run]) -> tuple[str, ...]:
         run = by_id[run.parent.run_id]
         chain.append(run.run_id)
     return tuple(reversed(chain))
+
+
+def missing_note(runs: Sequence[pb.Run]) -> str:
+    """Say which of the runs `with_earlier` found have lost the beginning of their curves; empty for none."""
+    by_id = {run.run_id: run for run in runs}
+    continued = {run.parent.run_id for run in runs if _continues(run, by_id)}
+    firsts = {run_id: by_id[members(run, by_id)[0]] for run_id, run in by_id.items() if run_id not in continued}
+    cut = [run_id for run_id, first in firsts.items() if first.HasField("parent") and first.parent.run_id not in by_id]
+    what = "the run it continues was" if len(cut) == 1 else "the runs they continue were"
+    return f"the beginning of {named(cut)} is missing: {what} deleted" if cut else ""
 
 
 def _continues(run: pb.Run, by_id: Mapping[str, pb.Run]) -> bool:
