@@ -9,10 +9,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from gym_gui.cli import main
 from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.services.trainer.errors import TrainerError
 from gym_gui.services.trainer.local_daemon import running_record
+from gym_gui.services.trainer.tcp_door import DEFAULT_PORT
 from gym_gui.testing import RunningDaemon
+from mosaic_wire.paths import Home
 from mosaic_wire.testing import wait_until
 
 DESCRIPTORS = 1024
@@ -107,3 +110,20 @@ def test_a_daemon_without_descriptors_faults_no_run(make_daemon) -> None:
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, usual)
     assert daemon.wait_for(daemon.submit(timesteps=5).run_id).outcome == "completed"
     assert daemon.client.get(going).status == "EXEC"
+
+
+def test_a_daemon_that_found_its_usual_port_taken_says_where_it_listens(home: Home, capsys) -> None:
+    with socket.socket() as stranger:
+        with suppress(OSError):  # taken by another process: as good
+            stranger.bind(("127.0.0.1", DEFAULT_PORT))
+            stranger.listen()
+        try:
+            with pytest.raises(SystemExit):
+                main(["daemon", "start", "--listen"])
+            record = running_record(home)
+            assert record is not None
+            assert not record.tcp.endswith(f":{DEFAULT_PORT}")
+            assert f"TCP {record.tcp})" in capsys.readouterr().out
+        finally:
+            with pytest.raises(SystemExit):
+                main(["daemon", "stop"])

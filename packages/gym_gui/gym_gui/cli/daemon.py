@@ -49,7 +49,7 @@ def daemon_command() -> None:
 @pass_cli
 def start(cli: Cli, /, timeout: float, **listening: Any) -> int:
     """Start the daemon in the background, unless one runs."""
-    from gym_gui.services.trainer.client import start_daemon
+    from gym_gui.services.trainer.local_daemon import running_record, start_daemon
 
     _refuse_connect(cli)
     options = [
@@ -60,7 +60,9 @@ def start(cli: Cli, /, timeout: float, **listening: Any) -> int:
     ]
     started = start_daemon(cli.home, timeout, options=options)
     state = "runs already" if started.already_running else "started"
-    click.echo(f"the trainer daemon {state} (pid {started.pid}, home {cli.home.root})")
+    record = running_record(cli.home)
+    address = f", TCP {record.tcp}" if record is not None and record.tcp else ""
+    click.echo(f"the trainer daemon {state} (pid {started.pid}, home {cli.home.root}{address})")
     if started.already_running and options:
         say("mosaic: the options were not used; `mosaic daemon stop` first (runs go on)")
         return 1
