@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import resource
 import signal
 import struct
 import subprocess
@@ -93,6 +94,23 @@ def test_a_reader_that_leaves_early_is_no_error(fake_trainer, number_of_runs):
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode in (0, 1)  # the shell looks at the reader's
+
+
+@pytest.mark.usefixtures("fake_trainer")
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&-"])
+def test_closed_streams_are_no_error(closed):
+    ended = subprocess.run(
+        ["sh", "-c", f'"$@" {closed}', "sh", *MOSAIC, "runs"], capture_output=True, timeout=TIMEOUT_S
+    )
+    assert (ended.returncode, ended.stderr.count(b"\n")) == (0, "2" not in closed), ended.stderr  # "no runs yet; …"
+
+
+@pytest.mark.parametrize("command", ["submit", "sweep"])
+def test_a_file_without_an_end_is_not_read_whole(command):
+    limit = (1 << 30, 1 << 30)
+    ended = mosaic(command, "/dev/zero", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, limit))
+    assert ended.returncode == 2, ended.stderr
+    assert "larger than 1048576 bytes" in ended.stderr
 
 
 def _imported_by(*words: str) -> set[str]:

@@ -15,6 +15,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from gym_gui.cli.terminal import clean_output
 
+    _replace_closed_streams()
     clean_output()
     code = _run(list(sys.argv[1:] if argv is None else argv))
     try:
@@ -37,9 +38,16 @@ def _run(argv: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _complain("stopped", 130)
     except Exception as error:  # the process boundary: known errors become one message, others are bugs and shown whole
+        if isinstance(error, UnicodeEncodeError) and (word := next((word for word in argv if not _is_text(word)), "")):
+            return _complain(f"the argument '{word}' is not UTF-8 text; type it anew", 2)
         if (code := _exit_code(error)) is None:
             raise
         return _complain(str(error), code)
+
+
+def _is_text(word: str) -> bool:
+    """Whether no byte of it was undecodable; such bytes are fine in a path, and are sent nowhere."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in word)
 
 
 def _exit_code(error: Exception) -> int | None:
@@ -57,6 +65,13 @@ def _complain(message: str, code: int, help_of: str = "") -> int:
     if help_of:
         print(f"`{help_of} --help` says how it is used.", file=sys.stderr)
     return code
+
+
+def _replace_closed_streams() -> None:
+    """Let a stream that was closed by the shell (`>&-`) read or write nothing, as a pipe without another end does."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - until the process ends
 
 
 def _forget_stdout() -> None:

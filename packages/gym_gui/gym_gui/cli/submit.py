@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +10,7 @@ from gym_gui.cli.context import Cli, json_option, pass_cli, say
 from gym_gui.cli.listing import write_json_object
 from gym_gui.cli.scripts import with_script_found
 from gym_gui.services.trainer.errors import InvalidConfig
-from gym_gui.services.trainer.validation.json_document import read_config_text
+from gym_gui.services.trainer.validation.json_document import MAX_BYTES, read_config_text
 from gym_gui.wording.run_view import run_document, short_id, title_of
 
 
@@ -51,7 +49,8 @@ def submit_command(cli: Cli, /, file: str, wants_follow: bool, idempotency_key: 
 
 def _read(file: str) -> dict[str, Any]:
     try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        with click.open_file(file, "rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise click.UsageError(f"cannot read {file}: {error.strerror}") from error
     where = "standard input" if file == "-" else file

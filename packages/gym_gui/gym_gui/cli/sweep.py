@@ -17,6 +17,7 @@ from gym_gui.cli.listing import write_json_object
 from gym_gui.cli.queued import submit, tell_queued
 from gym_gui.cli.values import Minutes, Seeds, Steps, listed_problems
 from gym_gui.services.trainer.errors import NotPossibleNow
+from gym_gui.services.trainer.validation.json_document import MAX_BYTES
 from gym_gui.wording.run_view import short_id
 
 if TYPE_CHECKING:
@@ -272,9 +273,12 @@ def _in_a_sentence(problem: Problem) -> str:
 
 def _read(file: str) -> dict[str, Any]:
     try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        with click.open_file(file, "rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise click.UsageError(f"cannot read {file}: {error.strerror}") from error
+    if len(data) > MAX_BYTES:
+        raise click.UsageError(f"{file} is larger than {MAX_BYTES} bytes")
     try:
         text = data.decode()
         document = tomllib.loads(text) if file.endswith(".toml") else json.loads(text)

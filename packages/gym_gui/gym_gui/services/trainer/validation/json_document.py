@@ -28,7 +28,7 @@ def read_config_text(text: str | bytes) -> dict[str, Any]:
     """Parse JSON text into an object that may be walked without fear; raise InvalidConfig."""
     size = len(text) if isinstance(text, bytes) else len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
-        raise InvalidConfig([Problem("", f"the config is larger than {MAX_BYTES} bytes ({size})")])
+        raise InvalidConfig([Problem("", f"the config is larger than {MAX_BYTES} bytes")])
     try:
         document = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_repeated_keys)
     except RecursionError:
