@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gym_gui.cli import main
+from gym_gui.cli.from_trial import _use_the_trials_script
 from gym_gui.services.sweeps import SweepOrder, SweepUnreadable, config_of_trial, settings_of, study_of, trial_of
+from gym_gui.services.trainer.client import TrainerClient
 from mosaic_wire.capabilities import WorkerCapabilities
 from mosaic_wire.files import write_json_atomically
 from mosaic_wire.ids import new_run_id
@@ -236,6 +239,30 @@ def test_a_trial_becomes_a_run_config(stored: pb.Run) -> None:
     assert part["extras"]["algo_params"] == {"num_envs": 2, "learning_rate": 0.01}
     assert config["resources"] == {"cpus": 2}
     assert f"from:{stored.run_id}" in config["tags"]
+
+
+def test_a_trial_of_a_script_trains_the_code_of_the_trial(stored: pb.Run, home: Home, fake_trainer, capsys) -> None:
+    script, run = home.root / "my_q.py", fake_trainer.add()
+    copy = home.run_folder(run.run_id).root / "scripts" / "my_q.py"
+    run.run_dir = str(copy.parent.parent)
+    copy.parent.mkdir(parents=True)
+    copy.write_text("print(1)\n")
+    script.write_text("print(2)\n")
+    extras = {"script_path": str(script), "script_sha256": hashlib.sha256(b"print(1)\n").hexdigest()}
+    document = {"metadata": {"worker": {"type": "cleanrl", "config": {"algo": "my_q", "extras": extras}}}}
+    write_json_atomically(home.config_file(run.run_id), document, sealed=True)
+    trial = trial_of(stored)
+    trial.user_attrs["mosaic_runs"] = [run.run_id]
+    config = config_of_trial(stored, trial)
+    part = config["metadata"]["worker"]["config"]["extras"]
+    part["script_path"] = str(script)
+    with TrainerClient.connect(home) as client:
+        _use_the_trials_script(client, trial, config)
+        assert (part["script_path"], part["script_sha256"]) == (str(copy), extras["script_sha256"])
+        assert f"{script} has changed since; the new run runs the copy {copy}" in capsys.readouterr().err
+        trial.user_attrs["mosaic_runs"] = [new_run_id()]
+        _use_the_trials_script(client, trial, config)
+        assert "the run of the trial is gone" in capsys.readouterr().err
 
 
 def test_what_cannot_be_read_of_a_sweep_is_told(stored: pb.Run) -> None:

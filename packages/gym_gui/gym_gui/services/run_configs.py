@@ -81,7 +81,7 @@ def _use_the_copied_script(extras: dict[str, Any], run_dir: Path) -> tuple[str, 
     if _sha256(copy) != expected:
         return ()
     extras["script_path"] = str(copy)
-    return (f"{script} has changed since; the clone runs the copy {copy}",)
+    return (f"{script} has changed since; the new run runs the copy {copy}",)
 
 
 def _sha256(file: Path) -> str:
