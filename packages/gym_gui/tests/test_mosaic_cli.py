@@ -167,6 +167,12 @@ def test_deleting_a_run_says_which_run_continues_it(mosaic, fake_trainer, monkey
     assert "continues" not in mosaic("delete", second.run_id, "-y").err
 
 
+def test_archive_says_what_it_did(mosaic, fake_trainer):
+    run = fake_trainer.add()
+    assert mosaic("archive", run.run_id).out == f"{run.run_id}  ppo CartPole-v1: archived\n"
+    assert mosaic("archive", "--undo", run.run_id).out == f"{run.run_id}  ppo CartPole-v1: brought back\n"
+
+
 def test_what_is_over_is_told_as_such(mosaic, fake_trainer):
     run = fake_trainer.add(status="TERM", outcome="cancelled")
     assert "it recorded no video" in mosaic("frames", run.run_id, "--output", "clip.mp4").err

@@ -33,13 +33,14 @@ _UNFINISHED = "not finished"
 def archive_command(cli: Cli, /, undo: bool, yes: bool, **options: Any) -> int:
     """Hide finished runs from listings; nothing is deleted (`mosaic runs --archived` shows them)."""
     selection = replace(Selection.take(options), archived=undo)
+    verb, done = ("bring back", "brought back") if undo else ("archive", "archived")
     with cli.client() as client:
         found = select_to_change(
-            client, selection, "bring back" if undo else "archive", yes=yes,
+            client, selection, verb, yes=yes,
             fits=lambda run: run.archived if undo else run.status == "TERM",
             unfit="not archived" if undo else _UNFINISHED,
         )  # fmt: skip
-        return for_each(found, lambda run: client.archive(run.run_id, archived=not undo), "archive")[1]
+        return for_each(found, lambda run: client.archive(run.run_id, archived=not undo), verb, done)[1]
 
 
 @click.command()
