@@ -72,11 +72,12 @@ class Cli:
         from gym_gui.services.trainer.local_daemon import read_token
 
         if self.token_file is not None:
+            from mosaic_wire.files import chosen_file, read_plain_file
             from mosaic_wire.paths import person_path
 
             try:
-                return person_path(self.token_file).read_text(encoding="ascii").strip()
-            except (OSError, UnicodeDecodeError) as error:
+                return read_plain_file(person_path(self.token_file), opener=chosen_file).decode("ascii").strip()
+            except (OSError, ValueError) as error:
                 raise click.UsageError(f"cannot read the token file {self.token_file}: {error}") from error
         if token := os.environ.get(env.MOSAIC_DAEMON_TOKEN):
             return token

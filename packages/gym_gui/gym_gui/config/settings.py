@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mosaic_wire.errors import ConfigProblems, Problem
+from mosaic_wire.files import open_chosen
 from mosaic_wire.paths import config_home
 from mosaic_wire.worker_spec import nearest
 
@@ -96,7 +97,7 @@ def load_settings(path: Path | None = None, *, overrides: Mapping[str, Any] | No
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        with file.open("rb") as stream:
+        with open_chosen(file) as stream:
             data = stream.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         return {}

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mosaic_wire.files import chosen_file, read_plain_file
 from mosaic_wire.paths import make_private_folder
 
 from gym_gui.config.settings import Settings, load_settings, settings_file
@@ -23,7 +24,7 @@ def change_settings(changes: Mapping[str, Any], path: Path | None = None) -> Set
     """
     file = settings_file() if path is None else path
     try:
-        before = file.read_text(encoding="utf-8")
+        before = read_plain_file(file, opener=chosen_file).decode()
     except FileNotFoundError:
         before = ""
     text = changed_text(before, changes)

@@ -31,6 +31,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 import grpc
+from mosaic_wire.files import chosen_file, read_plain_file
 from mosaic_wire.ids import is_run_id
 from mosaic_wire.paths import Home, find_home
 from mosaic_wire.proto import trainer_pb2 as pb
@@ -451,8 +452,8 @@ def list_of(values: Iterable[str]) -> list[str]:
 def _open_channel(target: str, tls_ca: Path | None) -> grpc.Channel:
     if tls_ca is not None:
         try:
-            credentials = grpc.ssl_channel_credentials(tls_ca.read_bytes())
-        except OSError as error:
+            credentials = grpc.ssl_channel_credentials(read_plain_file(tls_ca, opener=chosen_file))
+        except (OSError, ValueError) as error:
             raise NotAllowed(f"cannot read the CA certificate {tls_ca}: {error}") from error
         return grpc.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
     if not _is_local(target):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mosaic_wire.errors import WireError
-from mosaic_wire.files import read_json_object
+from mosaic_wire.files import chosen_file, read_json_object, read_plain_file
 from mosaic_wire.paths import Home, find_home
 
 from gym_gui.services.trainer.errors import DaemonUnreachable, NotAllowed, TrainerError
@@ -118,10 +118,10 @@ def _serves_elsewhere(record: DaemonRecord, home: Home) -> bool:
 def read_token(home: Home) -> str:
     """The token that clients of this home send; raise NotAllowed when it is not ours to read."""
     try:
-        return home.token.read_text(encoding="ascii").strip()
+        return read_plain_file(home.token, opener=chosen_file).decode("ascii").strip()
     except FileNotFoundError:
         raise DaemonUnreachable(no_daemon_message(home)) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise NotAllowed(f"cannot read the daemon's token {home.token}: {error}; is it another user's home?") from error
 
 

@@ -8,7 +8,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from mosaic_wire.files import write_bytes_atomically
+from mosaic_wire.files import NotAPlainFile, chosen_file, read_plain_file, write_bytes_atomically
 
 from gym_gui.services.trainer.errors import NotAllowed
 
@@ -36,7 +36,10 @@ def read_token(path: Path) -> str:
     status = path.stat()
     if stat.S_IMODE(status.st_mode) & 0o077:
         raise NotAllowed(f"{path} can be read by others; run `chmod 600 {path}`, or delete it for a new token")
-    token = path.read_bytes().strip().decode("ascii", "replace")
+    try:
+        token = read_plain_file(path, opener=chosen_file).strip().decode("ascii", "replace")
+    except NotAPlainFile as error:
+        raise NotAllowed(f"{path} holds no token: {error.strerror}; delete it for a new one") from None
     if re.fullmatch("[0-9a-f]{64}", token) is None:
         raise NotAllowed(f"{path} does not hold a token; delete it, and the daemon makes a new one")
     return token
