@@ -238,9 +238,12 @@ def test_a_listing_starts_a_daemon_where_none_ever_ran_or_one_died_but_not_one_t
     assert running_record(home) is None
 
 
-def test_a_real_run_that_fails_shows_its_traceback(home, daemon):
-    ended = mosaic("train", "random", "none", "--total-timesteps", "50", "--fail-at-step", "5")
+def test_a_real_run_that_fails_shows_its_traceback_and_how_to_continue_it(home, daemon):
+    ended = mosaic(
+        "train", "random", "none", "--total-timesteps", "50", "--fail-at-step", "5", "--checkpoint-every", "2"
+    )
     assert ended.returncode == 1
+    assert "mosaic resume" in ended.stderr
     assert "✗ failed" in ended.stdout
     assert "the end of its stderr:" in ended.stderr
     assert "AskedToFail" in ended.stderr

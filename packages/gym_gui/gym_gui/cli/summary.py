@@ -107,13 +107,15 @@ def _write_last_words(client: TrainerClient, run: pb.Run) -> None:
     try:
         events = list(client.story(run.run_id))
     except TrainerError as error:
-        say(f"mosaic: cannot read the run's story: {error}")
+        say(f"mosaic: cannot read the run's history: {error}")
         return
     name, lines = last_words(events)
     if lines:
         say(f"  the end of its {name}:")
     for line in lines:
         say(f"    {line}")
+    if any(event.kind == "checkpoint_saved" for event in events):
+        say(f"  to continue from its last checkpoint: mosaic resume {short_id(run.run_id)}")
 
 
 def _write_spread(runs: Sequence[pb.Run]) -> None:
