@@ -180,7 +180,7 @@ def test_a_run_whose_beginning_was_deleted_is_named():
     middle = make_run(2, parent=pb.ParentRun(run_id="GONE", step=1))
     last = make_run(3, parent=pb.ParentRun(run_id=middle.run_id, step=2))
     found = compare_curves([last, middle], {run.run_id: curve(run, [1, 2, 3]) for run in (middle, last)})
-    assert found.note == "the beginning of 00000003 is missing: the run it continues was deleted"
+    assert found.note == "the beginning of 00000003 is missing: the run it continues is not here"
 
 
 def test_runs_of_an_edited_script_are_another_configuration():

@@ -62,8 +62,8 @@ def missing_note(runs: Sequence[pb.Run]) -> str:
     continued = {run.parent.run_id for run in runs if _continues(run, by_id)}
     firsts = {run_id: by_id[members(run, by_id)[0]] for run_id, run in by_id.items() if run_id not in continued}
     cut = [run_id for run_id, first in firsts.items() if first.HasField("parent") and first.parent.run_id not in by_id]
-    what = "the run it continues was" if len(cut) == 1 else "the runs they continue were"
-    return f"the beginning of {named(cut)} is missing: {what} deleted" if cut else ""
+    what = "the run it continues is" if len(cut) == 1 else "the runs they continue are"
+    return f"the beginning of {named(cut)} is missing: {what} not here" if cut else ""
 
 
 def _continues(run: pb.Run, by_id: Mapping[str, pb.Run]) -> bool:

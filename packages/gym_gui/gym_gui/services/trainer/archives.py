@@ -11,7 +11,6 @@ import gzip
 import hashlib
 import io
 import json
-import logging
 import os
 import secrets as random_tokens
 import shutil
@@ -28,7 +27,6 @@ from mosaic_wire.files import fsync_directory, open_plain, read_json_object, wal
 from mosaic_wire.paths import Home, make_private_folder
 from mosaic_wire.redaction import spellings_of
 
-from gym_gui.logging_config.log_constants import LOG_TRAINER_ARCHIVE_REFUSED, log_code
 from gym_gui.services.trainer.archive_reader import (
     ArchiveLimits,
     ArchiveReader,
@@ -51,7 +49,6 @@ __all__ = [
     "sweep_leftovers",
 ]
 
-logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 UPLOAD_PREFIX = "import-"
@@ -277,10 +274,8 @@ def import_archive(path: Path, home: Home, *, limits: ArchiveLimits | None = Non
     except OSError as error:
         remove(staging)
         raise ArchiveRefused(f"the archive cannot be unpacked: {error.strerror or error}") from error
-    except BaseException as error:
+    except BaseException:
         remove(staging)
-        if isinstance(error, ArchiveRefused):
-            log_code(logger, LOG_TRAINER_ARCHIVE_REFUSED, str(error))
         raise
     return ImportedRun(record, story, staging, home)
 

@@ -28,6 +28,7 @@ from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.proto import trainer_pb2_grpc
 
 from gym_gui import __version__
+from gym_gui.logging_config.log_constants import LOG_TRAINER_ARCHIVE_REFUSED, log_code
 from gym_gui.services.telemetry.hub import Parcel
 from gym_gui.services.telemetry.store import Kind, TelemetryError
 from gym_gui.services.trainer import archives
@@ -454,6 +455,9 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
                     await asyncio.to_thread(self._expect_room_for, len(chunk.data))
                     await asyncio.to_thread(stream.write, chunk.data)
             return self._run(await self._trainer.import_archive(path))
+        except ArchiveRefused as error:
+            log_code(logger, LOG_TRAINER_ARCHIVE_REFUSED, str(error))
+            raise
         finally:
             await asyncio.to_thread(path.unlink, missing_ok=True)
 
