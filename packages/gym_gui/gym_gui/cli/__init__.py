@@ -38,16 +38,17 @@ def _run(argv: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _complain("stopped", 130)
     except Exception as error:  # the process boundary: known errors become one message, others are bugs and shown whole
-        if isinstance(error, UnicodeEncodeError) and (word := next((word for word in argv if not _is_text(word)), "")):
-            return _complain(f"the argument '{word}' is not UTF-8 text; type it anew", 2)
+        if isinstance(error, UnicodeEncodeError) and (odd := _not_utf8(argv)):
+            return _complain(f"the argument '{odd}' is not UTF-8 text; type it anew", 2)
         if (code := _exit_code(error)) is None:
             raise
         return _complain(str(error), code)
 
 
-def _is_text(word: str) -> bool:
-    """Whether no byte of it was undecodable; such bytes are fine in a path, and are sent nowhere."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in word)
+def _not_utf8(argv: Sequence[str]) -> str:
+    from gym_gui.wording.plain_text import is_utf8
+
+    return next((argument for argument in argv if not is_utf8(argument)), "")
 
 
 def _exit_code(error: Exception) -> int | None:

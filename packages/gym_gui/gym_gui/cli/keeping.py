@@ -101,11 +101,9 @@ def delete_command(cli: Cli, /, yes: bool, **options: Any) -> int:
             for_good=True, warning=lambda runs: _continued_note(client, runs),
         )  # fmt: skip
         code, freed = 0, 0
-        deleted: list[pb.Run] = []
         for number, run in enumerate(found):
             try:
                 freed += client.delete(run.run_id)
-                deleted.append(run)
             except DaemonUnreachable:
                 say(f"deleted {number} of {formats.plural(len(found), 'run')}; the same command deletes the rest")
                 raise
@@ -113,8 +111,6 @@ def delete_command(cli: Cli, /, yes: bool, **options: Any) -> int:
                 say(f"mosaic: cannot delete {short_id(run.run_id)}: {error}")
                 code = 1
         say(f"freed {formats.size(freed)}")
-        if note := _continued_note(client, deleted):
-            say(note)
         for tag in (f"sweep:{run.run_id}" for run in found if run.worker_type == WORKER_TYPE):
             if left := client.list(tags=[tag], include_archived=True, limit=1).matching:
                 count = formats.plural(left, "run")
@@ -122,14 +118,12 @@ def delete_command(cli: Cli, /, yes: bool, **options: Any) -> int:
         return code
 
 
-def _continued_note(client: TrainerClient, deleted: Sequence[pb.Run]) -> str:
+def _continued_note(client: TrainerClient, runs: Sequence[pb.Run]) -> str:
     """Say which other runs continue these; empty for none."""
-    gone = {run.run_id for run in deleted}
-    if not gone:
-        return ""
-    listed = client.list(include_archived=True).runs
-    left = [run.run_id for run in listed if run.parent.run_id in gone and run.run_id not in gone]
-    what = "it" if len(gone) == 1 else "them"
+    chosen = {run.run_id for run in runs}
+    listed = client.list(include_archived=True).runs if chosen else ()
+    left = [run.run_id for run in listed if run.parent.run_id in chosen and run.run_id not in chosen]
+    what = "it" if len(chosen) == 1 else "them"
     if len(left) == 1:
         return f"1 run continues {what} and loses the beginning of its curves: {left[0]}"
     return f"{len(left)} runs continue {what} and lose the beginning of their curves: {', '.join(left)}" if left else ""

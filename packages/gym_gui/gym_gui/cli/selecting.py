@@ -149,7 +149,7 @@ def select_to_change(
             say(f"left out: {formats.plural(left, 'run')} ({unfit})")
     elif not for_good:
         return found
-    if warning is not None and not yes and (text := warning(found)):
+    if warning is not None and (text := warning(found)):
         say(text)
     _confirm(found, verb, yes=yes, for_good=for_good)
     return found

@@ -29,3 +29,12 @@ def without_escapes(text: str) -> str:
 def json_escaped(document: str) -> str:
     """Return a JSON document in which each control character is escaped as JSON does."""
     return _NOT_SHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether it has a UTF-8 form: file names and arguments of undecodable bytes have none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -20,7 +20,7 @@ from mosaic_wire.errors import SpecError
 from mosaic_wire.files import read_json_object
 from mosaic_wire.paths import Home, is_ours
 
-from gym_gui.wording.plain_text import printable
+from gym_gui.wording.plain_text import is_utf8, printable
 
 GROUP = "mosaic.workers"
 
@@ -161,7 +161,7 @@ def _from_files(home: Home) -> Iterator[Source]:
 def _from_file(file: Path) -> Source:
     origin, fallback = printable(str(file)), re.sub(r"[^\w.-]", "_", file.parent.name)[:64]
     try:
-        if any("\ud800" <= letter <= "\udfff" for letter in file.parent.name):
+        if not is_utf8(file.parent.name):
             raise SpecError("the name of its folder is not UTF-8")
         for path in (file.parent.parent, file.parent, file):  # whoever writes it decides what is run as this user
             if not is_ours(status := path.stat()) or status.st_mode & 0o002:
