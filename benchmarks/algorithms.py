@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from algorithm_cases import CASES, Case
+from cleanrl_worker.errors import RequirementSetError
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
-from cleanrl_worker.requirement_sets import interpreter_for, sets_needed
-from cleanrl_worker.requirement_sets.errors import RequirementSetError
+from cleanrl_worker.requirement_sets.overlays import interpreter_for
+from cleanrl_worker.requirement_sets.selection import sets_needed
 from cleanrl_worker.tools.learning_results import this_machine, versions_in
 from measure import Sample
 from mosaic_wire import env

@@ -98,8 +98,8 @@ def qdagger_train(args: Any, run: Any) -> Any:
     """`train` of QDagger with a teacher that has learned nothing: reading one from a file takes another process."""
     import torch
     from cleanrl_worker.algorithms.qdagger import QDaggerLearner
-    from cleanrl_worker.training.loop import device_for, train_to_the_end
     from cleanrl_worker.training.replay import make_replay
+    from cleanrl_worker.training.run import device_for, run_training_loop
     from cleanrl_worker.training.teacher import TeacherNetwork
 
     envs = run.make_envs(args)
@@ -108,13 +108,13 @@ def qdagger_train(args: Any, run: Any) -> Any:
         args, envs, device_for(args), teacher=TeacherNetwork(4, 4),
         make_buffer=lambda size: make_replay(replace(args, buffer_size=size), envs, folder=run.folder.root),
     )  # fmt: skip
-    return train_to_the_end(learner, run, total=learner.total)
+    return run_training_loop(learner, run, total=learner.total)
 
 
 def train(module: ModuleType | SimpleNamespace, args: Any, folder: Path, **how: Any) -> tuple[str, int, str]:
     """Train; return the digest of the weights, how often a stop was possible, and how environments came back."""
-    from cleanrl_worker.testing_runs import Quiet, weights_digest
-    from cleanrl_worker.training.run_context import RunContext
+    from cleanrl_worker.testing import Quiet, weights_digest
+    from cleanrl_worker.training.run import RunContext
 
     class Counting(Quiet):
         polls = 0
@@ -131,7 +131,7 @@ def train(module: ModuleType | SimpleNamespace, args: Any, folder: Path, **how: 
         run.finish_saving()
     finally:
         run.writer.close()
-    loaded = next((message["environments"] for kind, message in channel.told if kind == "checkpoint_loaded"), "")
+    loaded = next((message["environments"] for kind, message in channel.messages if kind == "checkpoint_loaded"), "")
     return weights_digest(folder), channel.polls, loaded
 
 

@@ -66,7 +66,7 @@ until(lambda: runs)
 OURS = (
     COMMON
     + """
-from gym_gui.ui.panels.charts_tab import ChartsTab
+from gym_gui.ui.charts.tab import ChartsTab
 
 TAG, how = sys.argv[1], sys.argv[2]
 tab = ChartsTab(link)
@@ -192,11 +192,16 @@ def fill(home: Home, runs: int, points: int) -> list[str]:
             run_id = new_run_id()
             registry.submit(
                 NewRun(
-                    run_id=run_id, worker_type="cleanrl", name=f"ppo-{number:04d}", algo="ppo", env_id="CartPole-v1",
-                    seed=number % SEEDS, total=points * 10,
+                    run_id=run_id,
+                    worker_type="cleanrl",
+                    name=f"ppo-{number:04d}",
+                    algo="ppo",
+                    env_id="CartPole-v1",
+                    seed=number % SEEDS,
+                    total=points * 10,
                     extras={"algo_params": {"learning_rate": 1e-4 * (1 + number // SEEDS)}},
                 )
-            )  # fmt: skip
+            )
             registry.apply(run_id, RunEvent.CANCELLED, reason="made for a benchmark")
             folder = home.run_folder(run_id).tensorboard
             folder.mkdir(parents=True)

@@ -34,8 +34,8 @@ number = 0
 while True:
     if writer.is_due():
         writer.publish(pictures[number % 8], width, height)
-        writer.tell(last_reward=1.0, rolling_return=number % 500, step_rate_hz=10_000.0)
-        writer.drawn(0.0)
+        writer.set_statistics(last_reward=1.0, rolling_return=number % 500, step_rate_hz=10_000.0)
+        writer.record_render_time(0.0)
         number += 1
     time.sleep(0.001)
 """
@@ -132,8 +132,8 @@ class _View:
         from gym_gui.services.trainer.client import TrainerClient
         from gym_gui.ui.background import Background
         from gym_gui.ui.daemon_link import DaemonLink, LinkPhase, LinkState
-        from gym_gui.ui.widgets.fastlane_view import FastLaneView
-        from gym_gui.ui.widgets.live_picture import Zoom
+        from gym_gui.ui.run_page.fastlane_view import FastLaneView
+        from gym_gui.ui.widgets.frame_view import Zoom
         from mosaic_wire.proto import trainer_pb2 as pb
 
         def never() -> TrainerClient:
@@ -144,15 +144,15 @@ class _View:
         link.state = LinkState(LinkPhase.CONNECTED, target="unix:nowhere")
         self._view = FastLaneView(link)
         share = 1.5 if fitted else 1.0
-        self._view.picture.setFixedSize(round(share * WIDTH), round(share * HEIGHT))
-        self._view.picture.set_zoom(Zoom.FIT if fitted else Zoom.ACTUAL)
+        self._view.frame_view.setFixedSize(round(share * WIDTH), round(share * HEIGHT))
+        self._view.frame_view.set_zoom(Zoom.FIT if fitted else Zoom.ACTUAL)
         self._view.show()
         self._view.show_run(pb.Run(run_id=run_id, status="EXEC", algo="ppo", env_id="CartPole-v1"))
         self._view.set_active(True)
 
     @property
     def shown(self) -> int:
-        return self._view.pictures_shown
+        return self._view.frames_shown
 
     def close(self) -> None:
         self._view.set_active(False)

@@ -41,7 +41,7 @@ def measure_tab(folder: Path, lines: int) -> dict[str, float]:
     from gym_gui.services.trainer.errors import DaemonUnreachable
     from gym_gui.ui.background import Background
     from gym_gui.ui.daemon_link import DaemonLink
-    from gym_gui.ui.panels.logs_tab import LogsTab
+    from gym_gui.ui.run_page.logs_tab import LogsTab
     from mosaic_wire.proto import trainer_pb2 as pb
     from PySide6.QtCore import QEventLoop, QTimer
     from PySide6.QtWidgets import QApplication

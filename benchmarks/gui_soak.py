@@ -16,7 +16,7 @@ WINDOW = """
 import json, sys, time
 from pathlib import Path
 from gym_gui import app
-from gym_gui.ui.garbage import GarbageCollection
+from gym_gui.app import GarbageCollection
 from slot_watch import SlotWatch
 from mosaic_wire.paths import find_home
 from PySide6.QtCore import QTimer

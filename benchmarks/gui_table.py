@@ -18,7 +18,7 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 from gym_gui.ui import theme
 from gym_gui.ui.runs.filtering import RunFilter
 from gym_gui.ui.runs.model import RunsModel
-from gym_gui.ui.runs.rows import Column, Row
+from gym_gui.ui.runs.rows import RunColumn, RunRow
 from gym_gui.ui.runs.view import RunsView
 from measure import Sample, print_table
 from mosaic_wire.ids import new_run_id
@@ -68,13 +68,13 @@ class PlainModel(QAbstractTableModel):
 
     def __init__(self, runs: list[pb.Run]) -> None:
         super().__init__()
-        self._cells = [[row.text(column) for column in Column] for row in map(Row, runs)]
+        self._cells = [[row.text(column) for column in RunColumn] for row in map(RunRow, runs)]
 
     def rowCount(self, parent: QModelIndex | QPersistentModelIndex = QModelIndex()) -> int:  # noqa: B008
         return 0 if parent.isValid() else len(self._cells)
 
     def columnCount(self, parent: QModelIndex | QPersistentModelIndex = QModelIndex()) -> int:  # noqa: B008
-        return 0 if parent.isValid() else len(Column)
+        return 0 if parent.isValid() else len(RunColumn)
 
     def data(self, index: QModelIndex | QPersistentModelIndex, role: int = 0) -> Any:
         return self._cells[index.row()][index.column()] if role == 0 else None
@@ -83,9 +83,9 @@ class PlainModel(QAbstractTableModel):
 def measure_ours(runs: list[pb.Run], application: QApplication) -> dict[str, float]:
     model = RunsModel()
     view = RunsView(model)
-    view.take_usual_widths()
+    view.reset_widths()
     view.setSortingEnabled(True)
-    view.sortByColumn(Column.STARTED, Qt.SortOrder.DescendingOrder)
+    view.sortByColumn(RunColumn.STARTED, Qt.SortOrder.DescendingOrder)
     view.resize(*SIZE)
     found: dict[str, float] = {}
 
@@ -101,15 +101,15 @@ def measure_ours(runs: list[pb.Run], application: QApplication) -> dict[str, flo
 
     found["made ready for filter and groups, in idle moments"] = cpu_ms(make_ready, application)
     found["sort by return"] = cpu_ms(
-        lambda: view.sortByColumn(Column.RETURN, Qt.SortOrder.DescendingOrder), application
+        lambda: view.sortByColumn(RunColumn.RETURN, Qt.SortOrder.DescendingOrder), application
     )
-    found["sort by name"] = cpu_ms(lambda: view.sortByColumn(Column.NAME, Qt.SortOrder.AscendingOrder), application)
+    found["sort by name"] = cpu_ms(lambda: view.sortByColumn(RunColumn.NAME, Qt.SortOrder.AscendingOrder), application)
     keys = [cpu_ms(lambda text=text: model.set_filter(RunFilter(text)), application) for text in TYPED]
     found["a key in the filter, mean"], found["a key in the filter, worst"] = sum(keys) / len(keys), max(keys)
     found["filter cleared"] = cpu_ms(lambda: model.set_filter(RunFilter()), application)
     found["grouped by configuration"] = cpu_ms(lambda: model.set_grouped(True), application)
     model.set_grouped(False)
-    view.sortByColumn(Column.STARTED, Qt.SortOrder.DescendingOrder)
+    view.sortByColumn(RunColumn.STARTED, Qt.SortOrder.DescendingOrder)
     application.processEvents()
 
     def live() -> None:
@@ -147,8 +147,8 @@ def measure_peer(runs: list[pb.Run], application: QApplication) -> dict[str, flo
         view.show()
 
     found["show"] = cpu_ms(show, application)
-    found["sort by return"] = cpu_ms(lambda: proxy.sort(Column.RETURN, Qt.SortOrder.DescendingOrder), application)
-    found["sort by name"] = cpu_ms(lambda: proxy.sort(Column.NAME, Qt.SortOrder.AscendingOrder), application)
+    found["sort by return"] = cpu_ms(lambda: proxy.sort(RunColumn.RETURN, Qt.SortOrder.DescendingOrder), application)
+    found["sort by name"] = cpu_ms(lambda: proxy.sort(RunColumn.NAME, Qt.SortOrder.AscendingOrder), application)
     keys = [cpu_ms(lambda text=text: proxy.setFilterFixedString(text), application) for text in TYPED]
     found["a key in the filter, mean"], found["a key in the filter, worst"] = sum(keys) / len(keys), max(keys)
     found["filter cleared"] = cpu_ms(lambda: proxy.setFilterFixedString(""), application)

@@ -57,9 +57,10 @@ from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.ui import theme
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.panels.telemetry_tab import KEEP, TelemetryTab
-from gym_gui.ui.presenters.live_curves import MOST_POINTS, CurvePart
-from gym_gui.ui.widgets.live_charts import LiveCharts
+from gym_gui.ui.run_page.telemetry_tab import KEEP, TelemetryTab
+from gym_gui.services.analytics.curves import Curve
+from gym_gui.ui.charts.board import ChartBoard
+from gym_gui.ui.charts.curves import MAX_FOLLOWED_POINTS, ChartChoice, headline_tags
 from mosaic_wire.paths import find_home
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.telemetry import encode
@@ -73,7 +74,7 @@ background = Background()
 link = DaemonLink(lambda: TrainerClient.connect(find_home()), background)
 TAGS = ["charts/episodic_return", "charts/episodic_length", "charts/SPS"]
 TAGS += ["losses/policy_loss", "losses/value_loss", "losses/entropy"]
-FULL, rng, told = 2 * MOST_POINTS - 100, np.random.default_rng(1), {}
+FULL, rng, told = 2 * MAX_FOLLOWED_POINTS - 100, np.random.default_rng(1), {}
 RUN = pb.Run(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", status="EXEC", worker_type="human")
 
 def measure(name, work, ms=800):
@@ -91,7 +92,8 @@ def shown(widget):
 
 def six_charts():
     steps = np.arange(FULL, dtype=np.float64)
-    charts._take([[CurvePart(tag, steps, steps, rng.normal(size=FULL), 100_000, True) for tag in TAGS]])
+    curves = [Curve(RUN.run_id, tag, steps, steps, rng.normal(size=FULL), 100_000) for tag in TAGS]
+    charts.feed._add(RUN.run_id, [[(curve, True) for curve in curves]])
 
 def six_plots():
     for plot in plots:
@@ -108,8 +110,10 @@ def rows():
         for column in range(8):
             table.setItem(row, column, QTableWidgetItem(f"{row} {column}"))
 
-charts = shown(LiveCharts(link))
-charts.show_run(RUN)
+charts = shown(ChartBoard(link, "charts_tab", ChartChoice(), headline_tags))
+charts.set_runs([RUN])
+charts.show_tags(TAGS)
+charts.feed.store.follow(RUN.run_id)
 measure("six live charts", six_charts)
 charts.hide()
 plots = [shown(pg.PlotWidget()) for _ in TAGS]
@@ -132,9 +136,11 @@ FORM = "plain form"
 
 def told_by(script: str, daemon: RunningDaemon, settings: Path, *words: str) -> dict[str, float]:
     variables = {
-        **daemon.variables, "QT_QPA_PLATFORM": "offscreen", "XDG_CONFIG_HOME": str(settings),
+        **daemon.variables,
+        "QT_QPA_PLATFORM": "offscreen",
+        "XDG_CONFIG_HOME": str(settings),
         "PYTHONPATH": os.pathsep.join([str(TESTS), str(Path(__file__).parent)]),
-    }  # fmt: skip
+    }
     argv = [sys.executable, "-c", script, *words]
     done = subprocess.run(argv, env=variables, capture_output=True, text=True, check=False)
     if done.returncode:

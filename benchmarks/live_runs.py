@@ -42,8 +42,8 @@ from mosaic_wire import env
 from mosaic_wire.bridge import MetricBridge
 from mosaic_wire.capabilities import WorkerCapabilities
 from mosaic_wire import daemon_link
-from mosaic_wire.daemon_link import DaemonLink
-from mosaic_wire.event_writer import ScalarEventWriter
+from mosaic_wire.daemon_link import WorkerLink
+from mosaic_wire.event_files import ScalarEventWriter
 from mosaic_wire.lifecycle import LifecycleKind, LifecycleSpool
 from mosaic_wire.paths import RunFolder
 from mosaic_wire.session import Progress
@@ -56,7 +56,7 @@ for file in sorted(sessions.iterdir()):
     run_id, folder = variables[env.MOSAIC_RUN_ID], RunFolder(Path(variables[env.MOSAIC_RUN_DIR]))
     folder.root.mkdir(parents=True, exist_ok=True)
     progress = Progress()
-    link = DaemonLink(variables[env.MOSAIC_GRPC_TARGET], run_id, progress, queue.SimpleQueue(), 5.0)
+    link = WorkerLink(variables[env.MOSAIC_GRPC_TARGET], run_id, progress, queue.SimpleQueue(), 5.0)
     link.register(
         run_token=variables[env.MOSAIC_RUN_TOKEN], attempt=1, instance=run_id, algo="script", env_id="none", extras={},
         capabilities=WorkerCapabilities("sleeper").to_json(), timeout_s=60, stop=threading.Event(),

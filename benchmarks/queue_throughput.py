@@ -13,6 +13,7 @@ from pathlib import Path
 from gym_gui.testing import RunningDaemon, random_config
 from measure import print_table, temporary_home
 from mosaic_wire.ids import new_run_id
+from mosaic_wire.run_request import worker_part
 from mosaic_wire.testing import wait_until
 
 SLOTS = 2
@@ -38,7 +39,7 @@ def _finished(daemon: RunningDaemon) -> int:
 
 def bare(folder: Path, daemon: RunningDaemon, runs: int) -> float:
     """The floor: the same commands, two at a time, with nobody watching."""
-    config = random_config(timesteps=1, sleep_s=SLEEP_S)["metadata"]["worker"]["config"]
+    config = worker_part(random_config(timesteps=1, sleep_s=SLEEP_S))
     path = folder / "worker.json"
     path.write_text(json.dumps(config))
 

@@ -47,14 +47,28 @@ def write_journal(path: Path, trials: int) -> None:
             {"op_code": 4, "worker_id": base["worker_id"], "study_id": 0, "datetime_start": f"{STARTED}+00:00"}
         )
         for name, (distribution, draw) in PARAMETERS.items():
-            lines.append({"op_code": 5, **base, "param_name": name, "param_value_internal": draw(rng),
-                          "distribution": distribution})  # fmt: skip
+            lines.append(
+                {
+                    "op_code": 5,
+                    **base,
+                    "param_name": name,
+                    "param_value_internal": draw(rng),
+                    "distribution": distribution,
+                }
+            )
         lines += [{"op_code": 8, **base, "user_attr": attribute} for attribute in attributes(number)]
         lines += [
             {"op_code": 7, **base, "step": step, "intermediate_value": rng.uniform(0, 500)} for step in range(REPORTS)
         ]
-        lines.append({"op_code": 6, **base, "state": state(number), "values": [rng.uniform(0, 500)],
-                      "datetime_complete": f"{ENDED}+00:00"})  # fmt: skip
+        lines.append(
+            {
+                "op_code": 6,
+                **base,
+                "state": state(number),
+                "values": [rng.uniform(0, 500)],
+                "datetime_complete": f"{ENDED}+00:00",
+            }
+        )
     path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
 
 
@@ -77,9 +91,14 @@ def write_sqlite(path: Path, trials: int) -> None:
         database.execute(
             "INSERT INTO trials (trial_id, number, study_id, state, datetime_start, datetime_complete) "
             "VALUES (?, ?, 1, ?, ?, ?)",
-            (trial_id, number, ("", "COMPLETE", "PRUNED")[state(number)], STARTED.replace("T", " "),
-             ENDED.replace("T", " ")),
-        )  # fmt: skip
+            (
+                trial_id,
+                number,
+                ("", "COMPLETE", "PRUNED")[state(number)],
+                STARTED.replace("T", " "),
+                ENDED.replace("T", " "),
+            ),
+        )
         database.executemany(
             "INSERT INTO trial_params (trial_id, param_name, param_value, distribution_json) VALUES (?, ?, ?, ?)",
             [(trial_id, name, draw(rng), text) for name, (text, draw) in PARAMETERS.items()],
@@ -105,7 +124,7 @@ def write_sqlite(path: Path, trials: int) -> None:
 
 OURS = """
 import sys, time
-from gym_gui.services.analytics.studies import open_study
+from gym_gui.services.analytics.studies.readers import open_study
 before = time.process_time()
 study = open_study(sys.argv[1])
 columns = study.numbers, study.states, study.values, study.durations, study.parameters, study.best_so_far()
@@ -114,10 +133,10 @@ print(time.process_time() - before, len(study))
 TABLE = """
 import sys, time
 from PySide6.QtWidgets import QApplication
-from gym_gui.services.analytics.studies import open_study
+from gym_gui.services.analytics.studies.readers import open_study
 from gym_gui.ui import theme
-from gym_gui.ui.presenters.study_rows import StudyRows
-from gym_gui.ui.widgets.study_table import StudyTable
+from gym_gui.ui.studies.rows import StudyRows
+from gym_gui.ui.studies.view import StudyTable
 application = QApplication([])
 theme.apply(application, theme.ThemeChoice.LIGHT)
 before = time.process_time()
@@ -147,9 +166,13 @@ print(time.process_time() - before, len(trials))
 
 def cpu_of_opening(code: str, path: Path, trials: int) -> float:
     answer = subprocess.run(
-        [sys.executable, "-c", code, str(path)], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        [sys.executable, "-c", code, str(path)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "QT_QPA_PLATFORM": "offscreen"},
-    )  # fmt: skip
+    )
     if answer.returncode:
         raise SystemExit(answer.stderr[-2000:])
     seconds, count = answer.stdout.split()

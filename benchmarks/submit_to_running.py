@@ -11,6 +11,7 @@ from pathlib import Path
 from gym_gui.testing import RunningDaemon, random_config
 from measure import alternate, cpu_of, fill_registry, print_table, temporary_home
 from mosaic_wire.ids import new_run_id
+from mosaic_wire.run_request import worker_part
 
 
 def through_the_daemon(daemon: RunningDaemon) -> float:
@@ -30,7 +31,7 @@ def through_the_daemon(daemon: RunningDaemon) -> float:
 def bare(folder: Path, daemon: RunningDaemon) -> float:
     """CPU of the same worker started by hand, until it says that it trains."""
     run_id = new_run_id()
-    config = random_config(timesteps=1_000_000, steps_per_second=1)["metadata"]["worker"]["config"]
+    config = worker_part(random_config(timesteps=1_000_000, steps_per_second=1))
     path = folder / f"{run_id}.json"
     path.write_text(json.dumps({**config, "run_id": run_id}))
     worker = subprocess.Popen(

@@ -10,6 +10,7 @@ from typing import Any
 
 from gym_gui.testing import RunningDaemon, random_config
 from measure import cpu_of, print_table, temporary_home
+from mosaic_wire.run_request import worker_part
 from mosaic_wire.testing import wait_until
 
 SLOTS = 2
@@ -40,7 +41,7 @@ def _unfinished(daemon: RunningDaemon) -> int:
 def swept(daemon: RunningDaemon, trials: int, sampler: str) -> tuple[float, float]:
     """Seconds from the submission of the sweep to its end, and CPU seconds of its controller."""
     trial = random_config(**TRIAL)
-    trial["metadata"]["worker"]["config"].pop("seed")
+    worker_part(trial).pop("seed")
     settings: dict[str, Any] = {"parameters": RANGES, "trial": trial, "parallel": SLOTS, "sampler": sampler}
     config = {
         "algo": "sweep", "env_id": "none", "total_timesteps": trials, "seed": 1, "extras": {"algo_params": settings},

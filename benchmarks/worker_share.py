@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cleanrl_worker.requirement_sets import interpreter_for
+from cleanrl_worker.requirement_sets.overlays import interpreter_for
 from cleanrl_worker.testing import lend_sets
 from measure import cpu_of_command, print_shares, side_by_side
 from mosaic_wire import env

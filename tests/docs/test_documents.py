@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib.util
 import re
@@ -257,3 +258,13 @@ def test_every_sentence_about_an_attacker_names_a_test_that_exists():
         for file, name in named:
             assert not name or f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), (file, name)
             assert (ROOT / file).is_file(), file
+
+
+def test_the_walk_of_a_run_leads_through_code_that_is_there():
+    rows = re.findall(
+        r"^\| \d+ \| `(\S+)` \| (?:.*?)`([A-Za-z_]+)`", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE
+    )
+    assert 15 <= len(rows) <= 25
+    for path, name in rows:
+        defined = {node.name for node in ast.walk(ast.parse((ROOT / path).read_text())) if hasattr(node, "name")}
+        assert name in defined, f"{path} does not define {name}"

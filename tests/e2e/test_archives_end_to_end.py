@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from gym_gui.services.trainer.errors import ArchiveRefused, NotPossibleNow, RunNotFound
 from gym_gui.services.trainer.run_files import places_of_run
-from gym_gui.testing import RunningDaemon
+from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
 from mosaic_wire.checkpoints import last_good_checkpoint
 from mosaic_wire.frames import fastlane_path
 from mosaic_wire.paths import Home
@@ -49,7 +49,7 @@ def described(run: pb.Run) -> pb.Run:
 
 
 def told(daemon: RunningDaemon, run_id: str) -> list[tuple[str, str, str, str]]:
-    return [(event.kind, event.to_status, event.reason, event.payload_json) for event in daemon.client.story(run_id)]
+    return [(event.kind, event.to_status, event.reason, event.payload_json) for event in daemon.client.history(run_id)]
 
 
 @pytest.fixture
@@ -95,6 +95,55 @@ def test_a_run_goes_to_another_home_and_back_with_story_manifest_lineage_and_che
     assert grandchild.parent.sha256 == best.sha256
 
 
+def repacked(archive: bytes, member: str, old: str, new: str) -> bytes:
+    """An archive with a member changed, and a manifest that fits it."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        content = {entry.name: tar.extractfile(entry).read() for entry in tar if entry.isfile()}
+    document = json.loads(content[member].replace(old.encode(), new.encode()))
+    document.pop("checksum", None)
+    content[member] = json.dumps(document).encode()
+    manifest = json.loads(content.pop("manifest.json"))
+    manifest["members"][member] = {
+        "size": len(content[member]), "sha256": hashlib.sha256(content[member]).hexdigest(),
+    }  # fmt: skip
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name, data in {**content, "manifest.json": json.dumps(manifest).encode()}.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return packed.getvalue()
+
+
+def test_an_archive_whose_config_trains_something_else_than_its_record_says_is_refused(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    run = daemon.wait_for(daemon.submit(timesteps=5).run_id)
+    archive = export(daemon, run.run_id)
+    daemon.client.delete(run.run_id)
+    for name, value in {"env_id": run.env_id, "algo": run.algo}.items():
+        changed = repacked(archive, "config/config.json", f'"{name}": "{value}"', f'"{name}": "Other"')
+        with pytest.raises(ArchiveRefused, match=f"names the {name} 'Other', run.json '{value}'"):
+            take_in(daemon, changed, tmp_path)
+    assert take_in(daemon, archive, tmp_path).run_id == run.run_id
+
+
+def test_a_run_whose_worker_registered_under_other_names_comes_back_with_those_of_its_config(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    code = """
+    import dataclasses
+    config = dataclasses.replace(config, algo="ppo", env_id="CartPole-v1")
+    open_session()
+    """
+    install_scripted_worker(daemon.home, "renamer", code)
+    run = daemon.wait_for(daemon.client.submit(scripted_config("renamer")).run.run_id)
+    archive = export(daemon, run.run_id)
+    daemon.client.delete(run.run_id)
+    there = take_in(daemon, archive, tmp_path)
+    assert (run.env_id, there.env_id, there.outcome) == ("CartPole-v1", "none", run.outcome)
+
+
 def test_deleting_a_run_removes_every_trace_and_importing_brings_it_back(daemon: RunningDaemon, tmp_path: Path) -> None:
     keep = daemon.wait_for(daemon.submit(timesteps=10, checkpoint_every=5).run_id)
     gone = daemon.wait_for(daemon.submit(timesteps=10, checkpoint_every=5).run_id)
@@ -123,7 +172,7 @@ def test_deleting_a_run_removes_every_trace_and_importing_brings_it_back(daemon:
     assert content_of(daemon.home, gone.run_id) == before
     assert content_of(daemon.home, keep.run_id) == kept
     assert told(daemon, gone.run_id)[:-1] == story
-    with pytest.raises(NotPossibleNow, match="is here already; delete it first"):
+    with pytest.raises(NotPossibleNow, match="already exists; delete it first"):
         take_in(daemon, archive, tmp_path)
     assert content_of(daemon.home, gone.run_id) == before
     assert export(daemon, gone.run_id) != b""  # and it can travel again
@@ -176,7 +225,7 @@ def test_an_import_that_is_cut_off_leaves_nothing_and_can_be_repeated(daemon: Ru
     archive = export(daemon, run.run_id)
     daemon.client.delete(run.run_id)
     files = {path for path in daemon.home.root.rglob("*") if path.is_file()}
-    with pytest.raises(ArchiveRefused, match="cut short"):
+    with pytest.raises(ArchiveRefused, match="truncated"):
         take_in(daemon, archive[: len(archive) // 2], tmp_path)
     # The daemon dies in the middle: what it had unpacked is swept at the next start.
     staged = daemon.home.trainer / "imports" / "0123456789abcdef"

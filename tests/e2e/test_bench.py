@@ -22,7 +22,7 @@ from mosaic_wire.testing import wait_until
 from tests.e2e.conftest import Mosaic
 
 TWO = """
-from mosaic_wire.event_writer import ScalarEventWriter
+from mosaic_wire.event_files import ScalarEventWriter
 session = open_session()
 session.started()
 session.progress(1, config.total_timesteps)
@@ -155,7 +155,7 @@ def test_its_report_names_the_figures_and_shows_plots_that_are_there(benched: Be
     text = (benched.folder / "report.md").read_text()
     expected = [
         "6 runs: 6 completed", "## CartPole-v1", "final return: IQM", "A policy that acts at random reaches",
-        "probability of improvement", "## Held against published returns", "## Every run",
+        "probability of improvement", "## Compared with published returns", "## Every run",
         f"mosaic bench --report-only {benched.name}",
     ]  # fmt: skip
     real, played = ["490.0 ± 6.12", "488.7 ± 16.1"], ["Nothing was published", "**Learned nothing**"]
@@ -219,7 +219,7 @@ def test_an_archive_has_events_the_wandb_folder_a_report_and_plots(
 # ---------------------------------------------------------------- failures
 
 FLAKY = """
-from mosaic_wire.event_writer import ScalarEventWriter
+from mosaic_wire.event_files import ScalarEventWriter
 session = open_session()
 session.started()
 if config.seed == 2 and not Path(os.environ["MOSAIC_HOME"], "repaired").exists():

@@ -98,7 +98,7 @@ def check_the_one_end(daemon: RunningDaemon, run_id: str) -> None:
     run = daemon.wait_for(run_id)
     assert (run.outcome, run.reason, run.pid) == ("cancelled", "cancelled on request", 0)
     assert processes_of(run_id) == []
-    story = list(daemon.client.story(run_id))
+    story = list(daemon.client.history(run_id))
     assert [event.kind for event in story if event.to_status == "TERM"] == ["cancelled"]
     if daemon.home.run_folder(run_id).root.exists():
         manifest = daemon.manifest(run_id)
@@ -107,8 +107,13 @@ def check_the_one_end(daemon: RunningDaemon, run_id: str) -> None:
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_cancel_in_any_state_ends_the_run_once(daemon: RunningDaemon, state: str) -> None:
-    run_id = STATES[state](daemon)
-    daemon.client.cancel(run_id)
+    for _ in range(5):
+        run_id = STATES[state](daemon)
+        try:
+            daemon.client.cancel(run_id)
+            break
+        except NotPossibleNow:  # on a busy machine its children may have ended by now
+            assert state == "FAULT"
     daemon.client.cancel(run_id)  # asking again is harmless
     check_the_one_end(daemon, run_id)
     assert daemon.client.cancel(run_id).outcome == "cancelled"
@@ -178,7 +183,7 @@ def test_runs_cancelled_the_moment_they_were_submitted_all_end_and_give_everythi
     for run_id in runs:
         run = daemon.wait_for(run_id)
         assert run.outcome == "cancelled"
-        story = list(daemon.client.story(run_id))
+        story = list(daemon.client.history(run_id))
         assert [event.kind for event in story if event.to_status == "TERM"] == ["cancelled"]
         assert processes_of(run_id) == []
     health = daemon.client.health()
@@ -207,7 +212,7 @@ def test_a_cancelled_run_writes_its_last_checkpoint_within_the_grace(make_daemon
 
 def test_what_has_ended_cannot_be_cancelled(daemon: RunningDaemon) -> None:
     run = daemon.wait_for(daemon.submit(timesteps=3).run_id)
-    with pytest.raises(NotPossibleNow, match="over already: completed"):
+    with pytest.raises(NotPossibleNow, match="has already ended: completed"):
         daemon.client.cancel(run.run_id)
     assert daemon.client.get(run.run_id).outcome == "completed"
 

@@ -99,7 +99,7 @@ def wait_for_all(daemon: RunningDaemon, timeout_s: float) -> None:
 
 def check_run(daemon: RunningDaemon, run_id: str) -> None:
     run, folder = daemon.client.get(run_id), daemon.home.run_folder(run_id)
-    story = list(daemon.client.story(run_id))
+    story = list(daemon.client.history(run_id))
     told = f"{run.outcome} ({run.reason}): {[event.kind for event in story]}"
     assert sum(event.to_status == "TERM" for event in story) == 1, told
     assert story[0].kind == "submitted", told

@@ -119,7 +119,7 @@ def kill_at_the_next_checkpoint(daemon: RunningDaemon, run_id: str) -> None:
 
 def loads(daemon: RunningDaemon, run_id: str) -> list[dict[str, Any]]:
     return [
-        json.loads(event.payload_json) for event in daemon.client.story(run_id) if event.kind == "checkpoint_loaded"
+        json.loads(event.payload_json) for event in daemon.client.history(run_id) if event.kind == "checkpoint_loaded"
     ]
 
 

@@ -67,7 +67,7 @@ def wait_for_the_jump(daemon: RunningDaemon, run_id: str, seconds: int) -> None:
     def has_jumped() -> bool:
         notes = daemon.client.get(run_id).notes
         daemon.client.update(run_id, notes=notes + ".")
-        stamp = list(daemon.client.story(run_id))[-1].timestamp
+        stamp = list(daemon.client.history(run_id))[-1].timestamp
         return abs(stamp - (time.time() + seconds)) < DAY_S / 2
 
     assert wait_until(has_jumped, timeout_s=60, poll_s=0.2)
@@ -107,7 +107,7 @@ def test_no_run_is_hurt_when_the_clock_jumps_by_a_day(make_daemon, clock: Clock)
         assert run.outcome == "completed", run.reason
     # In the order in which they were submitted, whatever their time stamps say.
     assert daemon.client.get(queued[0]).created_at > daemon.client.get(queued[1]).created_at
-    events = [event for run_id in queued for event in daemon.client.story(run_id) if event.kind == "started"]
+    events = [event for run_id in queued for event in daemon.client.history(run_id) if event.kind == "started"]
     assert [event.run_id for event in sorted(events, key=lambda event: event.seq)] == queued
     listed = [run.run_id for run in reversed(daemon.client.list().runs)]
     assert [run_id for run_id in listed if run_id in queued] == queued

@@ -124,7 +124,7 @@ def check_life_with_a_crash_at_every_commit(
         assert len(started) == len(set(started)), where
         assert set(started) <= attempts, where
         assert bool(started) == bool(attempts), where
-        story = list(daemon.client.story(run.run_id))
+        story = list(daemon.client.history(run.run_id))
         assert sum(event.to_status == "TERM" for event in story) == 1, where
         assert processes_of(run.run_id) == [], where
         if attempts:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from gym_gui.testing import RunningDaemon, processes_of
+from gym_gui.cli.progress import LINE_S
+from gym_gui.testing import _CURVE_WRITER, RunningDaemon, curve_config, install_scripted_worker, processes_of
 from mosaic_wire.lifecycle import LifecycleKind
 from mosaic_wire.testing import wait_until
 
@@ -149,7 +153,7 @@ CLUMSY = """
 import logging, os, pathlib, sys
 from gym_gui.config.settings import load_settings
 from gym_gui.services.trainer import daemon
-from gym_gui.services.trainer.executors.local import LocalExecutor
+from gym_gui.services.trainer.executors import LocalExecutor
 from mosaic_wire.paths import find_home
 
 class ClumsyExecutor(LocalExecutor):
@@ -181,3 +185,37 @@ def test_a_run_that_cannot_be_taken_up_at_once_is_neither_lost_nor_cancelled_beh
     assert processes_of(unwanted) == []
     before = daemon.client.get(kept).step
     assert daemon.wait_for_run(kept, lambda run: run.step > before).pid == pids[kept]
+
+
+def test_commands_that_follow_a_run_wait_for_the_next_daemon_and_go_on(daemon: RunningDaemon, tmp_path: Path) -> None:
+    source = _CURVE_WRITER.replace("    step += 10\n", "    step += 10\n    print('line', step, flush=True)\n")
+    install_scripted_worker(daemon.home, "curves", source)
+    run_id = daemon.client.submit(curve_config(endless=True, pause_s=0.05)).run.run_id
+    daemon.wait_for_run(run_id, lambda run: run.step > 20)
+    commands = {"logs": ["logs", "-f", run_id, "--stream", "stdout"], "watch": ["watch", run_id],
+                "metrics": ["metrics", "-f", run_id, "charts/SPS"]}  # fmt: skip
+    out, said = ({name: tmp_path / f"{name}.{end}" for name in commands} for end in ("out", "err"))
+    with ExitStack() as stack:
+        for name, words in commands.items():
+            streams = {"stdout": stack.enter_context(out[name].open("wb")),
+                       "stderr": stack.enter_context(said[name].open("wb"))}  # fmt: skip
+            process = subprocess.Popen([sys.executable, "-m", "gym_gui", *words], env=daemon.variables, **streams)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        assert wait_until(lambda: all(file.stat().st_size > 60 for file in out.values()), timeout_s=60)
+        daemon.kill()
+        assert wait_until(lambda: all("trainer daemon" in file.read_text() for file in said.values()))
+        before = {name: file.read_text() for name, file in out.items()}
+        time.sleep(LINE_S + 0.5)
+        assert out["watch"].read_text() == before["watch"]  # nothing is told again that is not new
+        daemon.start()
+        assert wait_until(
+            lambda: all(len(file.read_text()) > len(before[name]) for name, file in out.items()), timeout_s=60
+        )
+        assert wait_until(lambda: all("the daemon answers again" in file.read_text() for file in said.values()))
+    lines = [line for line in out["logs"].read_text().splitlines() if line.startswith("line ")][:-1]
+    assert lines == [f"line {step}" for step in range(10, 10 * len(lines) + 1, 10)]
+    steps = [int(line.split(",")[1]) for line in out["metrics"].read_text().splitlines()[1:-1]]
+    assert steps == list(range(10, 10 * len(steps) + 1, 10))
+    assert all(said[name].read_text().count("waiting for it") == 1 for name in ("logs", "metrics"))
+    assert not [file for file in said.values() if "did not answer within" in file.read_text()]

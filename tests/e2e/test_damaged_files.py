@@ -109,7 +109,7 @@ def test_a_worker_config_that_is_damaged_before_the_worker_reads_it_is_refused_b
         run = daemon.wait_for(daemon.client.submit(config).run.run_id)
         assert run.outcome == "failed"
         assert run.reason.startswith("it refused its config: worker config "), run.reason
-        told = json.loads(list(daemon.client.story(run.run_id))[-1].payload_json)["stderr_tail"]
+        told = json.loads(list(daemon.client.history(run.run_id))[-1].payload_json)["stderr_tail"]
         assert str(daemon.home.worker_config_file(run.run_id)) in told
         assert "half-written" in told
 
@@ -193,7 +193,7 @@ def test_what_a_worker_left_is_believed_only_when_it_is_whole(make_daemon) -> No
         assert [entry.step for entry in manifest.checkpoints] == [5], kind
         if name == "analytics.json" or run.outcome == "failed":
             assert manifest.finalised_by == "daemon", kind
-        assert sum(event.to_status == "TERM" for event in daemon.client.story(run_id)) == 1, kind
+        assert sum(event.to_status == "TERM" for event in daemon.client.history(run_id)) == 1, kind
     assert "Traceback" not in daemon.log()
 
 
@@ -235,7 +235,7 @@ def test_a_damaged_daemon_json_leads_nobody_astray(daemon: RunningDaemon) -> Non
     with pytest.raises(DaemonUnreachable, match="no trainer daemon runs"):
         TrainerClient.connect(daemon.home)
     # Whoever wants to start one is told who serves the home; nothing is started twice.
-    with pytest.raises(DaemonUnreachable, match=f"a daemon \\(pid {daemon.pid}\\) serves {daemon.home.root} already"):
+    with pytest.raises(DaemonUnreachable, match=f"a daemon \\(pid {daemon.pid}\\) already serves {daemon.home.root}"):
         start_daemon(daemon.home, timeout_s=30)
     daemon.restart()
     assert daemon.client.health().pid == daemon.pid
@@ -325,7 +325,7 @@ def test_a_damaged_secret_file_stops_the_runs_that_need_it_and_no_other(daemon: 
     queued = daemon.client.submit(random_config(timesteps=3, resources=everything, extras=key)).run.run_id
     file.unlink()
     daemon.client.cancel(blocker.run_id)
-    assert "its secrets (wandb_api_key) are not kept here; submit the run again" in daemon.wait_for(queued).reason
+    assert "its secrets (wandb_api_key) are not stored here; submit the run again" in daemon.wait_for(queued).reason
     again = daemon.client.submit(random_config(timesteps=3, extras=key)).run.run_id
     assert daemon.wait_for(again).outcome == "completed"
     assert "Traceback" not in daemon.log()

@@ -98,6 +98,38 @@ def test_a_run_whose_folder_finds_no_inode_waits_until_there_is_one(make_daemon)
         unmount(runs)
 
 
+def test_a_run_waits_for_room_on_the_disk_of_the_runs_where_that_is_another(make_daemon) -> None:
+    daemon = make_daemon(min_free_disk_mb=16)
+    runs = daemon.home.runs
+    mount(runs, "size=8m")
+    try:
+        run_id = daemon.submit(timesteps=3).run_id
+        daemon.wait_for_run(run_id, lambda run: f"8 MB free under {runs}" in run.queue_reason)
+        assert daemon.client.health().disk_mb_free == 8
+        subprocess.run(["mount", "-o", "remount,size=64m", str(runs)], check=True)
+        assert daemon.wait_for(run_id).outcome == "completed"
+    finally:
+        unmount(runs)
+
+
+def test_an_export_that_finds_no_room_leaves_no_half_archive(make_daemon, tmp_path: Path) -> None:
+    daemon = make_daemon()
+    run_id = daemon.wait_for(daemon.submit(timesteps=3, log_mb=4).run_id).run_id
+    (tmp_path / "small").mkdir()
+    for folder, said in ((tmp_path / "small", "small/run.tar.gz cannot be written and was removed"),
+                         (daemon.home.archive, "cannot be packed in")):  # fmt: skip
+        folder.mkdir(exist_ok=True)
+        mount(folder, "size=8k")
+        try:
+            target = tmp_path / "small" / "run.tar.gz"
+            export = [Path(sys.executable).with_name("mosaic"), "export", run_id, "-o", target]
+            done = subprocess.run(export, env=daemon.variables, capture_output=True, text=True, check=False)
+            assert (done.returncode, said in done.stderr, "No space left on device" in done.stderr) == (1, True, True)
+            assert (list(folder.iterdir()), target.exists()) == ([], False)
+        finally:
+            unmount(folder)
+
+
 def test_a_cancel_is_answered_though_the_ending_finds_no_room(make_daemon) -> None:
     daemon = make_daemon()
     mount(daemon.home.runs, "size=1m")
@@ -108,6 +140,9 @@ def test_a_cancel_is_answered_though_the_ending_finds_no_room(make_daemon) -> No
         disk.fill()
         os.kill(pid, signal.SIGKILL)
         daemon.wait_for(run_id, "FAULT")
+        trouble = f"run {run_id}: its manifest cannot be written"
+        assert wait_until(lambda: trouble in daemon.client.health().trouble)
+        assert daemon.log().count(trouble) == 1
         assert "cancelling" in daemon.client.cancel(run_id).flags
         disk.make_room()
         assert daemon.wait_for(run_id).outcome in ("cancelled", "failed")

@@ -33,8 +33,8 @@ while not session.stop_requested.is_set():
     if writer.is_due() and not config.extras["algo_params"].get("notice"):
         drawn += 1
         writer.publish(bytes([drawn % 200, 10, 20]) * (160 * 120), 160, 120)
-        writer.tell(last_reward=1.0, rolling_return=50.0, step_rate_hz=1000.0)
-        writer.drawn(0.0)
+        writer.set_statistics(last_reward=1.0, rolling_return=50.0, step_rate_hz=1000.0)
+        writer.record_render_time(0.0)
     session.progress(drawn, 100)
     time.sleep(0.005)
 if not config.extras["algo_params"].get("untidy"):
@@ -187,7 +187,7 @@ def test_a_clip_of_a_training_that_goes_on_can_be_played(make_daemon: MakeDaemon
     done = record(daemon, run_id, clip, "--seconds", "1", "--fps", "15")
     assert done.returncode == 0, done.stderr
     assert clip.name in done.stderr
-    told = int(done.stderr.split(": ")[-1].split()[0])  # clip.mp4: 15 pictures
+    told = int(done.stderr.split(": ")[-1].split()[0])  # clip.mp4: 15 frames
     with av.open(str(clip)) as film:
         stream = film.streams.video[0]
         pictures = [frame.to_ndarray(format="rgb24") for frame in film.decode(stream)]

@@ -118,14 +118,14 @@ HOSTILE: dict[str, tuple[Callable[[Members], bytes], str]] = {
     "a worker of its own": (lambda m: with_manifest(m, entry("workers/evil/worker.json", b"{}")), "does not belong"),
     "a backslash": (lambda m: with_manifest(m, entry("run/..\\evil", b"x")), "backslash"),
     "a file twice": (lambda m: packed(entry("run/a", b"1"), entry("run/a", b"2")), "in the archive twice"),
-    "a bomb": (lambda m: with_manifest(m, entry("run/zeros", bytes(64 << 20))), "a bomb"),
+    "a bomb": (lambda m: with_manifest(m, entry("run/zeros", bytes(64 << 20))), "a zip bomb"),
     "a file its manifest does not name": (
         lambda m: packed(*[entry(name, data) for name, data in m.items()], entry("manifest.json", b'{"format": 1}')),
         "lists no members",
     ),
     "a changed file": (
         lambda m: gzip.compress(gzip.decompress(with_manifest(m)).replace(b'"algo": "random"', b'"algo": "hacked"')),
-        "hash is not the manifest's",
+        "hash differs from the manifest's",
     ),
     "a run id that climbs": (lambda m: with_manifest(altered(m, run_id="../../../../evil")), "is not a run id"),
     "a run that goes on": (lambda m: with_manifest(altered(m, status="EXEC")), "only finished runs"),
@@ -139,10 +139,10 @@ HOSTILE: dict[str, tuple[Callable[[Members], bytes], str]] = {
         "is not an event of run",
     ),
     "no manifest": (lambda m: packed(entry("run.json", m["run.json"])), "no manifest.json"),
-    "half of it": (lambda m: with_manifest(m)[:-400], "cut short|not a sound"),
-    "no archive at all": (lambda m: b"PK\3\4 this is a zip", "not a sound .tar.gz"),
-    "a pickle": (lambda m: b"\x80\x04\x95\x1f\0\0\0cposix\nsystem\n\x8c\x04evil\x85R.", "not a sound .tar.gz"),
-    "nothing": (lambda m: b"", "cut short"),
+    "half of it": (lambda m: with_manifest(m)[:-400], "truncated|not a valid"),
+    "no archive at all": (lambda m: b"PK\3\4 this is a zip", "not a valid .tar.gz"),
+    "a pickle": (lambda m: b"\x80\x04\x95\x1f\0\0\0cposix\nsystem\n\x8c\x04evil\x85R.", "not a valid .tar.gz"),
+    "nothing": (lambda m: b"", "truncated"),
 }
 
 
@@ -165,7 +165,7 @@ def test_the_same_archive_without_anything_hostile_is_taken_in(
     archive.write_bytes(with_manifest(members))
     run = client.import_archive(archive)
     assert run.outcome == "completed"
-    with pytest.raises(NotPossibleNow, match="is here already; delete it first"):
+    with pytest.raises(NotPossibleNow, match="already exists; delete it first"):
         client.import_archive(archive)
     client.delete(run.run_id)
 
@@ -198,7 +198,7 @@ def test_a_run_id_that_is_none_is_refused_by_every_request(client: TrainerClient
         lambda: client.update(run_id, name="x"),
         lambda: client.archive(run_id),
         lambda: client.delete(run_id),
-        lambda: client.story(run_id),
+        lambda: client.history(run_id),
         lambda: next(client.logs(run_id)),
         lambda: next(client.export(run_id)),
     ]
@@ -212,7 +212,7 @@ def test_a_run_id_that_is_none_is_refused_by_every_request(client: TrainerClient
 
 @pytest.mark.usefixtures("untouched")
 def test_a_run_that_is_not_there_is_said_not_to_be_there(client: TrainerClient) -> None:
-    for request in (client.get, client.cancel, client.delete, client.resume, client.pause, client.story):
+    for request in (client.get, client.cancel, client.delete, client.resume, client.pause, client.history):
         with pytest.raises(RunNotFound, match=f"there is no run '{UNKNOWN_RUN}'"):
             request(UNKNOWN_RUN)
     for stream in (client.logs(UNKNOWN_RUN), client.export(UNKNOWN_RUN), client.watch(run_id=UNKNOWN_RUN)):
@@ -263,7 +263,7 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("run_name", "NUL \0", "must not contain a NUL"),
     ("metadata.worker.type", "randm", "there is no worker 'randm'.*random"),
     ("metadata.worker.type", "../../evil", "there is no worker"),
-    ("metadata.worker.module", "os", "the module of worker 'random' is another.*random_worker.cli"),
+    ("metadata.worker.module", "os", "the module of worker 'random' is not.*random_worker.cli"),
     (f"{WORKER}.algo", "rando", "'rando'.*random"),
     (f"{WORKER}.total_timesteps", 0, "a whole number above 0"),
     (f"{WORKER}.total_timesteps", 2**64, "does not fit into 64 bits"),
@@ -310,7 +310,7 @@ UNREADABLE = {
     "[]": "expected a JSON object, got a list",
     '"config"': "expected a JSON object, got a string",
     '{"metadata": NaN}': "NaN is not a JSON number",
-    '{"a": 1, "a": 2}': "stands twice",
+    '{"a": 1, "a": 2}': "is repeated",
     '{"a": 1e999}': "finite number",
     '{"a": ' + "9" * 5000 + "}": "too many digits|64 bits",
     '{"a": "\\ud800"}': "valid Unicode",
@@ -349,7 +349,7 @@ def test_a_checkpoint_from_somewhere_else_is_not_believed(daemon: RunningDaemon,
         extras = {"mode": "resume_training", "checkpoint_path": str(folder)}
         run = daemon.wait_for(daemon.client.submit(random_config(timesteps=10, extras=extras)).run.run_id)
         assert (run.outcome, run.step) == ("failed", 0)
-        last = list(daemon.client.story(run.run_id))[-1]
+        last = list(daemon.client.history(run.run_id))[-1]
         assert str(folder) in json.loads(last.payload_json)["stderr_tail"]
 
 

@@ -65,7 +65,7 @@ def test_a_line_of_a_million_characters_hurts_nobody(daemon: RunningDaemon) -> N
         run = daemon.wait_for(daemon.submit(timesteps=5, log_line_chars=1_000_000, fail_at_step=4).run_id)
     assert "AskedToFail" in run.reason
     assert "x" * 1_000_000 in daemon.output(run.run_id)
-    (end,) = [event for event in daemon.client.story(run.run_id) if event.to_status == "TERM"]
+    (end,) = [event for event in daemon.client.history(run.run_id) if event.to_status == "TERM"]
     assert len(end.payload_json) < 200_000
     assert len(daemon.log()) < 100_000
     # Whoever asks for it gets the whole line.

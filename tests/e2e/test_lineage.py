@@ -29,7 +29,7 @@ def test_a_fault_is_retried_under_the_same_id_from_the_last_good_checkpoint(daem
     assert (ended.run_id, ended.outcome, ended.attempt) == (run_id, "completed", 2)
     assert starts(daemon, run_id) == [(1, 0), (2, 30)]
     assert json.loads(ended.result_json) == json.loads(undisturbed.result_json)
-    story = {event.kind: event for event in daemon.client.story(run_id)}
+    story = {event.kind: event for event in daemon.client.history(run_id)}
     assert (story["retried"].from_status, story["retried"].to_status) == ("FAULT", "INIT")
     assert "killed by SIGKILL" in story["retried"].reason
     # The checkpoints of both attempts make one list.
@@ -81,7 +81,7 @@ def test_a_run_that_waits_for_its_retry_survives_the_daemon(daemon: RunningDaemo
 def test_extending_a_finished_run_makes_a_child_that_goes_on_from_its_checkpoint(daemon: RunningDaemon) -> None:
     whole = daemon.wait_for(daemon.submit(timesteps=150, seed=5).run_id)
     parent = daemon.wait_for(daemon.submit(timesteps=100, seed=5, checkpoint_every=50, tags=("first",)).run_id)
-    with pytest.raises(NotPossibleNow, match="say how many more"):
+    with pytest.raises(NotPossibleNow, match="add more with `mosaic extend"):
         daemon.client.resume(parent.run_id)
 
     child = daemon.client.resume(parent.run_id, additional_timesteps=50, idempotency_key="more")

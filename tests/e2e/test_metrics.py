@@ -32,6 +32,7 @@ for step in range(wanted["points"]):
     session.progress(step, wanted["points"])
     time.sleep(wanted["pause_s"])
 writer.close()
+(folder.root / "written").touch()
 while wanted.get("wait") and not session.stop_requested.is_set():
     time.sleep(0.05)
 session.finish(ExitOutcome.COMPLETED, exit_code=0)
@@ -69,6 +70,32 @@ def test_headline_values_are_seen_while_the_run_goes_on(daemon: RunningDaemon) -
     ended = daemon.wait_for(run_id)
     assert wait_until(lambda: daemon.client.get(run_id).metrics == run.metrics)
     assert ended.outcome in ("cancelled", "completed")
+
+
+KILLED = """
+from mosaic_wire.checkpoints import write_checkpoint
+from mosaic_wire.event_files import ScalarEventWriter
+
+folder = run_folder_of(config.run_id)
+session = open_session()
+session.started({})
+writer = ScalarEventWriter(folder.tensorboard)
+for step in range(150):
+    writer.add_scalars({"charts/episodic_return": float(step), "charts/SPS": 500.0}, step)
+writer.close()
+write_checkpoint(folder, 160, {"algo": "script"})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""Dies before any heartbeat or batch of curves says how far it came"""
+
+
+def test_a_killed_run_is_as_far_as_its_curves_and_checkpoints_say(daemon: RunningDaemon) -> None:
+    install_scripted_worker(daemon.home, "killed", KILLED)
+    run_id = daemon.client.submit(scripted_config("killed", timesteps=200)).run.run_id
+    assert daemon.wait_for(run_id).outcome == "failed"
+    assert wait_until(lambda: daemon.client.get(run_id).step == 160)
+    run = daemon.client.get(run_id)
+    assert (run.total, run.sps, run.episodic_return) == (200, 500.0, pytest.approx(sum(range(50, 150)) / 100))
 
 
 def test_curves_are_thinned_with_their_extremes_and_cut_to_a_stretch_of_steps(daemon: RunningDaemon) -> None:
@@ -123,9 +150,7 @@ def _points(daemon: RunningDaemon, run_id: str) -> int:
 def test_what_a_killed_worker_could_not_tell_is_read_from_its_files(daemon: RunningDaemon) -> None:
     run_id = scribble(daemon, points=500, wait=True)
     run = daemon.wait_for(run_id, "EXEC")
-    events = daemon.home.run_folder(run_id).tensorboard
-    assert wait_until(lambda: sum(file.stat().st_size for file in events.glob("*")) > 500 * 80)
-    time.sleep(0.3)  # the writer's last flush
+    assert wait_until((daemon.home.run_folder(run_id).root / "written").exists)
     os.kill(run.pid, signal.SIGKILL)
     assert daemon.wait_for(run_id).outcome == "failed"
     loss = curves(daemon, run_id, "losses/value_loss", max_points=-1)["losses/value_loss"]

@@ -64,14 +64,14 @@ def test_a_moved_home_keeps_every_run_and_goes_on_where_it_was(serve: Any, tmp_p
     # One that continues another waits in the queue: its config names the checkpoint by where the home was.
     waiting = serve("before", **NOTHING_STARTS)
     child = waiting.client.resume(done.run_id, additional_timesteps=10).run_id
-    story = [(event.kind, event.reason) for event in waiting.client.story(done.run_id)]
+    story = [(event.kind, event.reason) for event in waiting.client.history(done.run_id)]
     hand_over(waiting)
 
     shutil.move(tmp_path / "before", tmp_path / "after")
     after = serve("after")
 
     assert {run.run_id for run in after.client.list().runs} == {done.run_id, keyed.run_id, held, child}
-    assert [(event.kind, event.reason) for event in after.client.story(done.run_id)] == story
+    assert [(event.kind, event.reason) for event in after.client.history(done.run_id)] == story
     moved = after.client.get(done.run_id)
     assert (moved.run_dir, list(moved.tags)) == (str(after.home.run_folder(done.run_id).root), ["keep"])
     continued = after.wait_for(child)
@@ -120,7 +120,7 @@ def test_a_copy_made_while_runs_are_going_neither_speaks_for_them_nor_ends_them(
         TrainerClient.connect(copy, timeout_s=5)
     other = serve("copy")
     assert {run.run_id for run in other.client.list().runs} == {done.run_id, going}
-    refused = [event.reason for event in other.client.story(going) if event.kind == "recovery_failed"]
+    refused = [event.reason for event in other.client.history(going) if event.kind == "recovery_failed"]
     assert len(refused) == 1
     assert f"belongs to {tmp_path / 'original'}: this home is a copy" in refused[0]
     other.client.delete(done.run_id)
@@ -134,5 +134,5 @@ def test_a_copy_made_while_runs_are_going_neither_speaks_for_them_nor_ends_them(
     # Only then it ends in the copy, too: as the copy's files tell it.
     ended = other.wait_for(going)
     assert ended.outcome == "failed"
-    assert "left no exit.json" in ended.reason or "is gone" in ended.reason
+    assert "left no exit.json" in ended.reason or "exited" in ended.reason
     assert wait_until(lambda: not other.unfinished())

@@ -104,7 +104,7 @@ def test_a_second_daemon_on_the_same_home_refuses_and_the_first_goes_on(daemon: 
     for _ in range(3):
         second = daemon.attempt()
         assert second.returncode == 1
-        assert f"a daemon (pid {daemon.pid}) serves {daemon.home.root} already" in second.stderr
+        assert f"a daemon (pid {daemon.pid}) already serves {daemon.home.root}" in second.stderr
         assert "Traceback" not in second.stderr
     assert daemon.home.daemon_record.read_bytes() == record
     before = daemon.client.get(run_id).step

@@ -51,14 +51,14 @@ def test_a_paused_run_keeps_its_process_and_its_slot_and_goes_on(daemon: Running
     paused = daemon.wait_for(run_id, "PAUSE")
     assert processes_of(run_id) == [paused.pid]
     assert daemon.client.health().cpus_free == free
-    with pytest.raises(NotPossibleNow, match=f"is paused already; `mosaic resume {run_id}` continues it"):
+    with pytest.raises(NotPossibleNow, match=f"is already paused; `mosaic resume {run_id}` continues it"):
         daemon.client.pause(run_id)
     # It holds: heartbeats go on, steps do not.
     beats = daemon.wait_for_run(run_id, lambda run: run.seconds_since_step > 0.5)
     daemon.client.resume(run_id)
     running = daemon.wait_for_run(run_id, lambda run: run.status == "EXEC" and run.step > beats.step)
     assert (running.pid, running.attempt) == (paused.pid, 1)
-    with pytest.raises(NotPossibleNow, match="is running already; only a paused run can be resumed"):
+    with pytest.raises(NotPossibleNow, match="is already running; only a paused run can be resumed"):
         daemon.client.resume(run_id)
 
 

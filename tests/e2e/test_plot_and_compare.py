@@ -131,6 +131,10 @@ def test_a_comparison_says_who_learned_and_who_is_better(mosaic, daemon, runs):
     assert set(document["differing_parameters"]) >= {"learning_rate", "learning_starts"}
     assert daemon.client.list(tags=[BASELINE_TAG], include_archived=True).matching == 1
 
+    code, out, _ = mosaic("compare", "--with-tag", "seeds", "--no-runs")
+    steps = {line.split("  ")[0]: line.split() for line in out.partition("\n\n")[0].splitlines()}
+    assert ("8,192" in steps["ppo (3 seeds)"], "3,000" in steps["dqn (2 seeds)"]) == (True, True), out
+
     code, out, _ = mosaic("compare", "--algo", "ppo", "--csv")
     rows = list(csv.DictReader(out.splitlines()))
     assert [row["seed"] for row in rows] == ["1", "2", "3"]
@@ -258,7 +262,7 @@ def test_the_baseline_is_what_a_random_policy_gets_and_another_environment_has_a
     assert kept.mean in kept.interval
     assert baseline_of(daemon.client, "CartPole-v1", kwargs={"sutton_barto_reward": True}, measure=False) is None
     told: list[str] = []
-    assert baseline_of(daemon.client, "CartPole-v99", told=told.append) is None
+    assert baseline_of(daemon.client, "CartPole-v99", on_progress=told.append) is None
     assert "CartPole-v99: no baseline, " in told[-1]
     found = compare(daemon.client, runs, baselines={"CartPole-v1": None})
     assert {figures.learned for figures in found.runs.values()} == {Verdict.NO_BASELINE}

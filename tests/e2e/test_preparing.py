@@ -65,7 +65,7 @@ def test_it_starts_once_its_environment_is_ready_and_the_story_tells(daemon: Run
     run_id = submit(daemon)
     allow(daemon)
     assert daemon.wait_for(run_id).outcome == "completed"
-    story = [(event.kind, event.reason) for event in daemon.client.story(run_id)]
+    story = [(event.kind, event.reason) for event in daemon.client.history(run_id)]
     assert ("preparing", "fetching the world") in story
     kinds = [kind for kind, _ in story]
     assert kinds.index("prepared") < kinds.index("dispatched")

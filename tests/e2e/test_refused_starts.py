@@ -76,7 +76,7 @@ def test_a_lock_that_is_held_names_its_holder(unstarted: RunningDaemon) -> None:
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         told = refusal(unstarted)
-    assert f"a daemon (pid {os.getpid()}) serves {unstarted.home.root} already" in told
+    assert f"a daemon (pid {os.getpid()}) already serves {unstarted.home.root}" in told
     assert "mosaic daemon stop" in told
 
 
@@ -105,7 +105,7 @@ def test_a_database_that_is_none_of_ours_is_told_and_kept(unstarted: RunningDaem
         assert database.read_bytes() == content
     database.unlink()
     database.mkdir()
-    assert f"{database} is in the way of the registry: it is not a file; move it away" in refusal(unstarted)
+    assert f"{database} is not a file, but the registry's path; move it away" in refusal(unstarted)
 
 
 def test_a_home_that_is_no_folder_is_told(make_daemon, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_home_of_somebody_else_is_not_taken_over(make_daemon, home: Home) -> N
 def test_a_config_folder_inside_the_home_is_refused_because_of_the_secrets(make_daemon, home: Home) -> None:
     daemon = make_daemon(start=False, environment={env.MOSAIC_CONFIG_HOME: str(home.root / "config")})
     told = refusal(daemon)
-    assert "archives and backups of runs would hold secrets" in told
+    assert "archives and backups of runs would contain secrets" in told
     assert env.MOSAIC_CONFIG_HOME in told
 
 

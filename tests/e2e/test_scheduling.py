@@ -49,7 +49,7 @@ def gpus_of(daemon: RunningDaemon) -> dict[str, str]:
 
 
 def order_of_start(daemon: RunningDaemon, run_ids: list[str]) -> list[str]:
-    events = [event for run_id in run_ids for event in daemon.client.story(run_id) if event.kind == "dispatched"]
+    events = [event for run_id in run_ids for event in daemon.client.history(run_id) if event.kind == "dispatched"]
     return [event.run_id for event in sorted(events, key=lambda event: event.seq)]
 
 

@@ -69,7 +69,7 @@ def test_a_script_is_paused_by_signal_goes_on_and_can_be_cancelled(daemon: Runni
         daemon.client.pause(run_id, release=True)
     daemon.client.pause(run_id)
     paused = daemon.wait_for(run_id, "PAUSE")
-    assert any("stopped by signal" in event.reason for event in daemon.client.story(run_id))
+    assert any("stopped by signal" in event.reason for event in daemon.client.history(run_id))
     assert wait_until(lambda: {process_state(pid) for pid in processes_of(run_id)} == {"T"})
     daemon.client.resume(run_id)
     daemon.wait_for_run(run_id, lambda run: run.status == "EXEC" and run.step > paused.step, timeout_s=PATIENCE_S)
@@ -78,7 +78,7 @@ def test_a_script_is_paused_by_signal_goes_on_and_can_be_cancelled(daemon: Runni
     assert ended.outcome == "cancelled"
     assert not processes_of(run_id)
     assert daemon.manifest(run_id).outcome == "cancelled"
-    with pytest.raises(NotPossibleNow, match="writes no checkpoint that MOSAIC could go on from"):
+    with pytest.raises(NotPossibleNow, match="writes no checkpoint that MOSAIC could resume from"):
         daemon.client.resume(run_id)
 
 
@@ -115,7 +115,7 @@ def test_the_daemon_checks_a_script_before_it_queues_it(daemon: RunningDaemon, t
             "CLEANRL_HOME",
         ),
         "resume": (config_of(WALK, extras={"mode": "resume_training"}), "a script cannot be resumed"),
-        "relative": (config_of(WALK, timesteps=10, extras={"script_path": "walk.py"}), "a path from the root on"),
+        "relative": (config_of(WALK, timesteps=10, extras={"script_path": "walk.py"}), "an absolute path"),
     }
     for name, (config, told) in wrong.items():
         with pytest.raises(InvalidConfig) as refused:
@@ -124,7 +124,7 @@ def test_the_daemon_checks_a_script_before_it_queues_it(daemon: RunningDaemon, t
         assert told in text, name
     changed = tmp_path / "walk.py"
     changed.write_text(WALK.read_text())
-    with pytest.raises(InvalidConfig, match="is another one by now"):
+    with pytest.raises(InvalidConfig, match="has changed"):
         daemon.client.submit(config_of(changed, extras={"script_sha256": "0" * 64}))
 
 

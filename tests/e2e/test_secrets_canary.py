@@ -115,7 +115,7 @@ def leaks(folder: Path) -> list[tuple[str, bytes]]:
 def told(daemon: RunningDaemon, run_id: str) -> bytes:
     """Everything a client can hear of a run."""
     client = daemon.client
-    pieces = [str(client.get(run_id)), *map(str, client.story(run_id)), str(client.list(include_archived=True))]
+    pieces = [str(client.get(run_id)), *map(str, client.history(run_id)), str(client.list(include_archived=True))]
     output = [chunk.data for name in ("stdout", "stderr", "training_stdout") for chunk in client.logs(run_id, name)]
     return b"".join([*(piece.encode() for piece in pieces), *output])
 
@@ -144,7 +144,7 @@ def finished(daemon: RunningDaemon, outcome: str, **parameters: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "last_words", "parameters"),
+    ("outcome", "last_output", "parameters"),
     [
         ("completed", "run_completed", {}),
         ("failed", "run_started", {"fail": True}),
@@ -153,17 +153,17 @@ def finished(daemon: RunningDaemon, outcome: str, **parameters: Any) -> str:
     ids=["completed", "with an exception", "by a worker that takes nothing out"],
 )
 def test_a_run_that_ends_tells_nobody_its_secrets(
-    daemon: RunningDaemon, outcome: str, last_words: str, parameters
+    daemon: RunningDaemon, outcome: str, last_output: str, parameters
 ) -> None:
     run_id = finished(daemon, outcome, **parameters)
     assert leaks(daemon.home.root) == []
     assert leaks_in(told(daemon, run_id)) == []
-    story = list(daemon.client.story(run_id))
+    story = list(daemon.client.history(run_id))
     assert any("my key is" in event.payload_json for event in story)  # the last lines are there all the same
     assert "my key is *****" in daemon.output(run_id)
     assert "plain" in daemon.client.get(run_id).tags
     # The worker's own account survived the cleaning with checksums that fit.
-    assert daemon.lifecycle(run_id)[-1].event == last_words
+    assert daemon.lifecycle(run_id)[-1].event == last_output
     assert daemon.manifest(run_id).outcome == outcome
 
 

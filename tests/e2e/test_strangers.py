@@ -291,7 +291,7 @@ def test_only_a_worker_that_may_ask_for_runs_submits_one_and_only_as_its_own(
     daemon.client.cancel(asking.askers[0].run_id)
     ended = daemon.wait_for(child.run_id)
     assert (ended.outcome, ended.reason) == (
-        "cancelled", f"cancelled with run {asking.askers[0].run_id}, which asked for it",
+        "cancelled", f"cancelled with run {asking.askers[0].run_id}, which submitted it",
     )  # fmt: skip
     assert asking.submit("", *first) is refused, "a session ends with its run"
 
@@ -446,7 +446,7 @@ def test_a_token_that_others_can_read_is_not_used(make_daemon) -> None:
     daemon.spawn()
     assert daemon.wait_for_exit() == 1
     last = daemon.log().splitlines()[-1]
-    assert "can be read by others" in last
+    assert "can be read by other users" in last
     assert f"chmod 600 {daemon.home.token}" in last
     daemon.home.token.chmod(0o600)
 
@@ -577,7 +577,7 @@ def test_listening_to_the_network_in_clear_is_refused(make_daemon) -> None:
     for address in ("0.0.0.0", "192.0.2.1"):
         code, told = refusal(daemon, "--listen", address)
         assert code == 1
-        assert f"listening on '{address}' would offer this machine to the network in clear" in told
+        assert f"listening on '{address}' without TLS would expose this machine to the network" in told
         assert "--tls-cert" in told
     assert len(told.splitlines()) == 1
     code, told = refusal(daemon, "--listen", "0.0.0.0", "--tls-cert", "/only/half")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ import pytest
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 from cleanrl_worker.testing import lend_sets
 from gym_gui.cli import main
-from gym_gui.services.trainer.check_processes import CheckProcesses
+from gym_gui.services.trainer.checking import CheckProcesses
 from gym_gui.services.trainer.errors import InvalidConfig, NotPossibleNow
 from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
 from mosaic_wire.capabilities import WorkerCapabilities
@@ -95,11 +96,14 @@ def test_the_command_prints_the_sentence_once_and_ends_with_2(mosaic: Mosaic) ->
     assert err.count("needs 4096 CPUs, this machine has") == 1
 
 
-def test_a_training_that_will_learn_nothing_is_queued_with_a_note(mosaic: Mosaic) -> None:
+def test_a_training_that_will_learn_nothing_is_queued_with_a_note_and_says_so_in_the_end(
+    shared_daemon: RunningDaemon, mosaic: Mosaic
+) -> None:
     code, out, err = mosaic("train", "dqn", "CartPole-v1", "--total-timesteps", "200", "--detach")
     assert code == 0
     assert err.count("note: --learning-starts 10000 is not reached in 200 steps: nothing will be learned") == 1
-    mosaic("cancel", out.strip(), "--wait")
+    ended = shared_daemon.wait_for(out.strip(), timeout_s=120)
+    assert json.loads(ended.result_json)["never_updated"] is True
 
 
 def test_an_evaluation_with_a_video_is_refused_without_its_set(mosaic: Mosaic) -> None:
@@ -258,7 +262,7 @@ def test_a_completed_run_is_extended_and_not_resumed(shared_daemon: RunningDaemo
     (checkpoint,) = shared_daemon.manifest(run.run_id).checkpoints
     path = shared_daemon.home.run_folder(run.run_id).root / checkpoint.path
     document["metadata"]["worker"]["config"]["extras"] |= {"mode": "resume_training", "checkpoint_path": str(path)}
-    with pytest.raises(NotPossibleNow, match="say how many more"):  # as the window's form would
+    with pytest.raises(NotPossibleNow, match="add more with `mosaic extend"):  # as the window's form would
         shared_daemon.client.submit(document)
 
 

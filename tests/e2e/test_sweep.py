@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from gym_gui.cli import main
-from gym_gui.services.analytics.studies import Study, Trial, TrialState, open_study
+from gym_gui.services.analytics.studies.readers import open_study
+from gym_gui.services.analytics.studies.study import Study, Trial, TrialState
 from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.services.trainer.errors import InvalidConfig
 from gym_gui.testing import RunningDaemon, install_scripted_worker, processes_of, scripted_config
@@ -191,7 +192,7 @@ def test_a_sweep_whose_trials_all_fail_gives_up_and_says_why(lasting: RunningDae
     run = client.submit(sweep_config(hill(falls_at=2), trials=50, give_up_after=2, parallel=1)).run
     run = lasting.wait_for(run.run_id)
     assert (run.outcome, run.attempt) == ("failed", 1), "a retry would only repeat it"
-    assert "2 trials failed one after the other" in run.reason
+    assert "2 trials failed in a row" in run.reason
     assert check_each_ended_once(lasting, run, trials=2)[TrialState.FAIL] == 2
 
 

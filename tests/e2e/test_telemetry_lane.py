@@ -281,8 +281,8 @@ def _check_what_is_stored(daemon: RunningDaemon, run_ids: list[str], total: int)
         assert len(stored) >= accepted_by(daemon, run_id), run.reason
         assert run.outcome in ("completed", "failed"), run.reason
         complaints = (Path(run.run_dir) / "logs" / "stderr.log").read_text()  # its daemon may have been away too long
-        assert run.outcome == "failed" or len(stored) == total or "could not be handed to the daemon" in complaints
-        assert sum(event.to_status == "TERM" for event in daemon.client.story(run_id)) == 1
+        assert run.outcome == "failed" or len(stored) == total or "could not be sent to the daemon" in complaints
+        assert sum(event.to_status == "TERM" for event in daemon.client.history(run_id)) == 1
         assert [step.seq for step in steps_of(daemon, run_id)] == stored
     assert "Traceback" not in daemon.log()
 
@@ -314,17 +314,16 @@ def test_a_second_attempt_goes_on_counting_steps_and_begins_a_new_episode(counti
 
 SLOW_STORE = """
 import sys, time
-from gym_gui.services.telemetry import hub, store
-from gym_gui.services.trainer import daemon
+from gym_gui.services.trainer import daemon, streams
 
-hub.CREDITS_A_RUN = 100
-append = store.TelemetryStore.append
+streams.CREDITS_PER_RUN = 100
+append = streams.TelemetryStore.append
 
 def slowly(self, kind, batches):
     time.sleep(0.05)
     append(self, kind, batches)
 
-store.TelemetryStore.append = slowly
+streams.TelemetryStore.append = slowly
 sys.exit(daemon.main(["run"]))
 """
 """A daemon with a slow disk that lets a run be a hundred steps ahead of it"""
@@ -371,9 +370,9 @@ def test_a_follower_hears_of_every_step_in_order(daemon: RunningDaemon) -> None:
 @pytest.mark.parametrize(
     ("extras", "parameters", "outcome", "reason"),
     [
-        ({}, {}, "failed", "worker 'quiet' is in the analytics lane: its steps are not taken"),
+        ({}, {}, "failed", "worker 'quiet' is in the analytics lane: its steps are not accepted"),
         ({}, {"episodes_only": True}, "failed", "extras.minimal_telemetry lets it send episodes"),
-        ({"minimal_telemetry": True}, {}, "failed", "its steps are not taken"),
+        ({"minimal_telemetry": True}, {}, "failed", "its steps are not accepted"),
         ({"minimal_telemetry": True}, {"episodes_only": True}, "completed", ""),
     ],
 )

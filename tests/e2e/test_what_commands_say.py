@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from gym_gui.testing import RunningDaemon, curve_config, install_scripted_worker
+from gym_gui.testing import RunningDaemon, curve_config, install_curve_writer, install_scripted_worker
 from mosaic_wire.proto import trainer_pb2 as pb
 
 from tests.e2e.conftest import Mosaic
@@ -97,7 +99,7 @@ def test_an_abbreviation_is_told_how_many_runs_it_fits(shared_daemon: RunningDae
         shared_daemon.submit(timesteps=1)
     count = shared_daemon.client.list(include_archived=True, run_id_prefix="01").matching
     assert count > 7
-    assert f"'01' fits {count} runs" in mosaic("show", "01")[2]
+    assert f"'01' matches {count} runs" in mosaic("show", "01")[2]
 
 
 @pytest.mark.parametrize("name", ["x.py", "x.sh"])
@@ -119,3 +121,64 @@ def test_a_config_that_is_no_json_is_refused_in_the_words_of_a_person(
     (tmp_path / "config.json").write_text(text)
     code, _, err = mosaic("submit", str(tmp_path / "config.json"))
     assert (code, said in err) == (2, True), err
+
+
+def test_a_file_that_exists_is_replaced_only_when_that_was_asked_for(
+    shared_daemon: RunningDaemon, mosaic: Mosaic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    install_curve_writer(shared_daemon.home)
+    run_id = shared_daemon.wait_for(shared_daemon.client.submit(curve_config()).run.run_id).run_id
+    for command, file in (("plot", "a.png"), ("plot", "a.csv"), ("report", "a.html"), ("export", "a.tar.gz")):
+        words = [command, run_id, "--out", file, *(["--no-baseline"] if command == "report" else [])]
+        Path(file).write_text("mine")
+        code, _, err = mosaic(*words)
+        assert (code, f"{file} exists; --force replaces it" in err, Path(file).read_text()) == (2, True, "mine"), err
+        assert mosaic(*words, "--force")[0] == 0
+        assert Path(file).read_bytes() != b"mine"
+    code, _, err = mosaic("frames", run_id, "--out", "a.png")
+    assert (code, "exists" in err) == (2, True)
+    os.mkfifo("pipe.png")
+    for command in ("plot", "report", "export"):
+        code, _, err = mosaic(command, run_id, "--out", "pipe.png", "--force")
+        assert (code, "pipe.png is a folder, pipe or device, not a file" in err) == (2, True), err
+    assert Path("pipe.png").is_fifo()
+
+
+def test_a_report_goes_to_standard_output(
+    shared_daemon: RunningDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_id = shared_daemon.wait_for(shared_daemon.submit(timesteps=5).run_id).run_id
+    command = [sys.executable, "-m", "gym_gui", "report", run_id, "-o", "-", "--no-baseline"]
+    done = subprocess.run(command, env=shared_daemon.variables, capture_output=True, text=True, check=True)
+    page = done.stdout.strip()
+    assert (page[:9].lower(), page[-7:], list(tmp_path.iterdir())) == ("<!doctype", "</html>", [])
+
+
+def test_a_file_that_cannot_be_read_to_its_end_is_no_traceback_of_an_import(mosaic: Mosaic) -> None:
+    code, _, err = mosaic("import", "/proc/self/mem")
+    assert (code, err) == (1, "mosaic: /proc/self/mem cannot be read: Input/output error\n")
+
+
+def test_an_archive_of_a_continued_run_says_what_is_not_in_it_and_is_never_the_last_run(
+    shared_daemon: RunningDaemon, mosaic: Mosaic, lineage: tuple[pb.Run, pb.Run], tmp_path: Path
+) -> None:
+    parent, child = (run.run_id for run in lineage)
+    started = shared_daemon.wait_for(shared_daemon.submit(timesteps=3).run_id).run_id
+    archives = {run_id: str(tmp_path / f"{run_id}.tar.gz") for run_id in (parent, child)}
+    told = [mosaic("export", run_id, "-o", file)[2] for run_id, file in archives.items()]
+    assert (told[0], f"the beginning of its curves is not in it: export run {parent}" in told[1]) == ("", True)
+    both = mosaic("export", child, "-o", archives[child], "--with-earlier", "--force")
+    assert (both[0], both[2], (tmp_path / f"mosaic-{parent}.tar.gz").is_file()) == (0, "", True)
+    for run_id in archives:
+        shared_daemon.client.delete(run_id)
+    assert mosaic("import", archives[child], str(tmp_path / f"mosaic-{parent}.tar.gz"))[2] == ""
+    for run_id in archives:
+        shared_daemon.client.delete(run_id)
+    assert (
+        "is missing: the run it continues is not here; import its archive, too" in mosaic("import", archives[child])[2]
+    )
+    assert mosaic("import", archives[parent])[2] == ""
+    assert shared_daemon.client.list(limit=1).runs[0].run_id == parent
+    assert shared_daemon.client.find("last").run_id == started

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,14 +46,14 @@ def test_a_dead_worker_is_a_failed_run_with_its_cause_and_nothing_of_it_is_left(
     assert reason in run.reason
     manifest = daemon.manifest(run.run_id)
     assert (manifest.outcome, manifest.reason) == ("failed", run.reason)
-    story = list(daemon.client.story(run.run_id))
+    story = list(daemon.client.history(run.run_id))
     assert [event.kind for event in story if event.to_status == "TERM"] == ["given_up"]
     assert daemon.client.health().cpus_free == daemon.client.health().cpus_total
 
 
 def test_the_last_lines_of_a_failed_run_are_told_at_its_end(daemon: RunningDaemon) -> None:
     run = daemon.wait_for(daemon.submit(**LONG, fail_at_step=3, print_line="the last thing it said").run_id)
-    (end,) = [event for event in daemon.client.story(run.run_id) if event.to_status == "TERM"]
+    (end,) = [event for event in daemon.client.history(run.run_id) if event.to_status == "TERM"]
     assert "AskedToFail" in end.payload_json
     assert "the last thing it said" in end.payload_json
 
@@ -113,3 +115,24 @@ def test_a_worker_that_cannot_be_started_faults_with_the_reason(daemon: RunningD
     assert ended.outcome == "failed"
     assert "there is no worker 'gone'" in ended.reason
     assert daemon.wait_for(daemon.submit(timesteps=3).run_id).outcome == "completed"
+
+
+BY_A_PARENT = """
+import signal, sys
+from gym_gui.services.trainer.daemon import main
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCONT})
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+sys.exit(main([]))
+"""
+
+
+def test_signals_that_the_daemons_parent_blocked_or_ignored_change_nothing(make_daemon) -> None:
+    daemon = make_daemon(script=BY_A_PARENT)
+    killed = daemon.wait_for(daemon.submit(timesteps=50, kill_at_step=5).run_id)
+    assert "was killed by SIGKILL" in killed.reason
+    run = daemon.wait_for(daemon.submit(timesteps=1_000_000, steps_per_second=50).run_id, "EXEC")
+    blocked = re.search(r"SigBlk:\s+(\w+)", Path(f"/proc/{run.pid}/status").read_text())
+    assert blocked is not None
+    assert int(blocked[1], 16) == 0
+    daemon.client.cancel(run.run_id)
+    daemon.wait_for(run.run_id)

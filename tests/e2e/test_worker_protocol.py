@@ -69,7 +69,7 @@ sys.exit(4)
 """,
     )
     assert [code for code, _ in answers] == ["OK", "OK", "OK", "UNAUTHENTICATED", "FAILED_PRECONDITION"]
-    assert "has a registered worker already; a second one is refused" in answers[-1][1]
+    assert "already has a registered worker; a second one is refused" in answers[-1][1]
     assert "exited with code 4" in run.reason
     assert daemon.story_kinds(run.run_id).count("registered") == 1
 

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gym_gui import app
+from gym_gui.app import GarbageCollection
 from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.services.trainer.local_daemon import running_record, wait_for_end
-from gym_gui.ui.garbage import GarbageCollection
+from gym_gui.ui.shell.crash_dialog import CrashReporter
+from gym_gui.ui.shell.workspaces import MANAGEMENT, PLAY, POLICY, RUNS
 from gym_gui.ui.theme import ThemeChoice
-from gym_gui.ui.widgets.crash_dialog import CrashReporter
-from gym_gui.ui.workspaces import MANAGEMENT, PLAY, POLICY, RUNS
 from mosaic_wire.paths import Home
 from PySide6.QtCore import QEventLoop, Qt, QTimer
 from PySide6.QtGui import QAction
@@ -139,24 +139,27 @@ class Journey:
         run_id: str = page.run.run_id
         self.wait(lambda: page.tab("live") is not None and page.tab("live").isVisible(), "its live tab is open")
         self.wait(lambda: window.runs_panel.model.position_of(run_id) is not None, "it is in the list")
+        self.wait(lambda: self.frame_is_drawn(), "its frame is drawn")
+        self.picture("live", 0)
+        page.open_tab("charts")
         self.wait(lambda: self.points() > 3, "the live curve has points")
         points = self.points()
         self.wait(lambda: self.points() > points, "the live curve moves")
-        self.wait(lambda: self.frame_is_drawn(), "its picture is drawn")
-        self.picture("live", 0)
+        self.picture("live-charts", 0)
         return run_id
 
     def points(self) -> int:
         """Of the curve of returns on the screen."""
         assert self.window.runs.page is not None
-        live = self.window.runs.page.tab("live")
-        card = live.charts.cards.get("charts/episodic_return") if live is not None else None  # type: ignore[attr-defined]
-        return len(card.shown[0]) if card is not None else 0
+        charts = self.window.runs.page.tab("charts")
+        board = charts.board if charts is not None else None  # type: ignore[attr-defined]
+        figure = board.figures.get("charts/episodic_return") if board is not None else None
+        return len(figure.lines[-1].x) if figure is not None and figure.lines else 0
 
     def frame_is_drawn(self) -> bool:
         assert self.window.runs.page is not None
         live = self.window.runs.page.tab("live")
-        return bool(live is not None and live.fastlane.pictures_shown > 0)  # type: ignore[attr-defined]
+        return bool(live is not None and live.fastlane.frames_shown > 0)  # type: ignore[attr-defined]
 
     def pause_and_resume(self) -> None:
         page = self.window.runs.page

@@ -26,9 +26,9 @@ ERRORS = (
 """What the worker raises or lists for people; the text is their argument"""
 
 SENTENCES = (
-    "needs.py", "no_progress.py", "preflight.py", "environment_facts.py", "environment_probe.py", "runtime.py",
-    "scripts/checking.py", "scripts/runtime.py", "scripts/following.py", "requirement_sets/preflight.py",
-    "modes/custom_script_run.py", "mosaic_wire/worker_config.py",
+    "declarations.py",
+    "needs.py", "preflight.py", "environment_probe.py", "runtime.py", "scripts/checking.py", "scripts/runtime.py",
+    "scripts/custom.py", "requirement_sets/overlays.py", "mosaic_wire/worker_config.py",
 )  # fmt: skip
 """Modules that also put their texts together elsewhere: there every sentence counts"""
 
@@ -42,11 +42,15 @@ PARTS = (
     "the base environment has",
     "in the base",
     "before training",
+    "--learning-starts",
+    "--total-timesteps",
+    "the … sequences",
+    "rollout and",
+    "a minibatch and",
+    "… (it has",
+    "move it there",
 )
-"""Texts that are a part of another one, or good news"""
-
-RULES = ("algorithms",)
-"""Folders whose files declare `RULES`: pairs of a condition and what to say"""
+"""Texts that are a part of another one, a note, or good news"""
 
 
 @dataclass(frozen=True)
@@ -68,26 +72,26 @@ TOPICS = (
     ),
     Topic(
         "Flags and extras",
-        ("cli.py", "config.py", "modes/table.py", "modes/training.py", "registry.py", "no_progress.py",
-         "modes/policy_eval.py"),
+        ("cli.py", "config.py", "modes/__init__.py", "registry.py"),
         "a flag, extra, mode, algorithm or environment that does not exist or cannot be used here",
         "take the name the message suggests; `mosaic train ALGO --help` lists flags, `mosaic algos` algorithms",
     ),
     Topic(
         "Values that do not fit each other",
-        ("algorithms/ppo.py", "algorithms/c51.py", "algorithms/ddpg.py", "algorithms/dqn.py", "algorithms/ppg.py",
+        ("declarations.py",
+         "algorithms/ppo.py", "algorithms/c51.py", "algorithms/ddpg.py", "algorithms/dqn.py", "algorithms/ppg.py",
          "algorithms/ppo_atari_lstm.py", "algorithms/ppo_atari_multigpu.py",
          "algorithms/ppo_pettingzoo_ma_atari.py", "algorithms/ppo_rnd.py", "algorithms/pqn.py",
          "algorithms/pqn_lstm.py", "algorithms/qdagger.py", "algorithms/rainbow.py", "algorithms/sac.py",
          "algorithms/sac_discrete.py", "algorithms/td3.py",
-         "training/arguments.py", "training/q_policies.py", "training/off_policy.py", "agents/choice.py"),
+         "training/args.py", "training/policies.py", "training/off_policy.py", "training/fast_cpu/__init__.py"),
         "each value is possible, but no run can be made of them together, or the environment is not for this algorithm",
         "change one of the values the message names; a dry run tells all of them at once",
     ),
     Topic(
         "Environments",
-        ("environment_facts.py", "environment_probe.py", "env_kwargs.py", "training/envs/making.py",
-         "training/envs/pipelines.py", "training/envs/factory.py", "training/envs/processes.py",
+        ("environment_probe.py", "env_kwargs.py", "training/envs/construction.py",
+         "training/envs/factory.py", "training/envs/processes.py",
          "training/envs/envpool_envs.py", "training/envs/procgen_games.py", "training/envs/two_players.py"),
         "the id is not registered, a package is missing, or the environment's own code raised",
         "check the id; install the module of a `module:Env-v0` into the environment; try `gymnasium.make` yourself",
@@ -101,10 +105,9 @@ TOPICS = (
     ),
     Topic(
         "Checkpoints and models",
-        ("mosaic_wire/checkpoints.py", "modes/checkpoints.py", "training/checkpoint.py", "training/foreign_model.py",
-         "training/weights.py", "training/weights_reader.py", "training/rollout_state.py", "training/saving.py",
-         "training/replay.py", "training/replay_segments.py", "training/frame_replay.py", "training/teacher.py",
-         "training/trajectories.py", "training/acting.py"),
+        ("mosaic_wire/checkpoints.py", "modes/checkpoints.py", "training/checkpointing.py",
+         "training/envs/normalization.py",
+         "training/foreign_model.py", "training/weights_reader.py", "training/replay.py", "training/teacher.py"),
         "the checkpoint is missing, damaged, or of another algorithm, environment or shape; or a model file is none",
         "name another checkpoint (`mosaic show RUN` lists them) or train from the start",
     ),
@@ -116,31 +119,28 @@ TOPICS = (
     ),
     Topic(
         "While it trains",
-        ("runtime.py", "training/events.py", "training/run_context.py", "training_process.py", "training/evaluation.py",
-         "training/loop.py", "training/replay_storage.py", "training/recording.py", "training/team.py",
+        ("runtime.py", "training/metrics.py", "training/run.py", "training/evaluation.py",
+         "training/rendering.py", "training/distributed.py",
          "eval/batched.py", "eval/policies.py", "launcher.py"),
         "training started and could not go on; checkpoints written before are whole",
         "cure the reason, then `mosaic resume RUN` goes on from the last checkpoint",
     ),
     Topic(
         "Curricula",
-        ("wrappers/schedule.py", "wrappers/curriculum.py", "wrappers/syllabus_methods.py"),
+        ("wrappers/schedule.py", "training/envs/curriculum.py"),
         "the schedule cannot be read, or its environments do not belong together",
         "correct the stage the message names; a condition is `steps>=N`, `episodes>=N` or `episode_return>=X`",
     ),
     Topic(
         "Scripts",
-        ("scripts/checking.py", "scripts/choice.py", "scripts/reading.py", "scripts/runtime.py", "scripts/following.py",
-         "scripts/running.py", "modes/custom_script.py", "modes/custom_script_run.py"),
+        ("scripts/checking.py", "scripts/reading.py", "scripts/runtime.py", "scripts/running.py", "scripts/custom.py"),
         "the script is not there, is no single-file script, or was asked for something only MOSAIC's algorithms can do",
         "check the path or CLEANRL_HOME; leave out what the message names",
     ),
     Topic(
         "Requirement sets",
-        ("requirement_sets/joining.py", "requirement_sets/locks.py", "requirement_sets/overlay.py",
-         "requirement_sets/pins.py", "requirement_sets/pip_process.py", "requirement_sets/plan.py",
-         "requirement_sets/preflight.py", "requirement_sets/selection.py", "requirement_sets/housekeeping.py",
-         "requirement_sets/wheels.py", "requirement_sets/overlay_check.py", "tools/install_extras.py",
+        ("requirement_sets/pins.py", "requirement_sets/selection.py", "requirement_sets/overlays.py",
+         "requirement_sets/installation.py", "requirement_sets/overlay_check.py", "tools/install_extras.py",
          "training/standalone.py"),
         "packages that this run needs are not installed, not intact, or cannot be together",
         "run the command the message ends with; [requirement sets](requirement_sets.md) tells the rest",
@@ -273,8 +273,6 @@ def texts_of(module: str) -> list[str]:
     found = [(node.lineno, text) for node in ast.walk(tree) if (text := _error_text(node))]
     if module in SENTENCES:
         found += _sentences(tree)
-    if module.partition("/")[0] in RULES:
-        found += _rules(tree)
     return [text for _, text in sorted(found)]
 
 
@@ -322,19 +320,6 @@ def _is_quiet(node: ast.AST) -> bool:
             "add_argument",
         )
     return False
-
-
-def _rules(tree: ast.Module) -> list[tuple[int, str]]:
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "RULES":
-            return [(node.lineno, _without_fields(sentence)) for _, sentence in ast.literal_eval(node.value)]
-    return []
-
-
-def _without_fields(sentence: str) -> str:
-    import string
-
-    return "".join(text + ("" if field is None else "…") for text, field, _, _ in string.Formatter().parse(sentence))
 
 
 def _text(node: ast.expr) -> str:

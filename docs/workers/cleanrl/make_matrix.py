@@ -18,8 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from cleanrl_worker.description import NON_LEARNING
-from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
+from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, NON_LEARNING
 from cleanrl_worker.tools.learning_results import EPISODES
 from gym_gui.services.analytics.published import published_return
 

@@ -1,8 +1,9 @@
-"""The window's composition root: makes the services, gives them to the window, and runs Qt's loop."""
+"""The window's composition root: create the services, pass them to the window, and run Qt's event loop."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -10,25 +11,130 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
 from mosaic_wire.errors import WireError
 from mosaic_wire.paths import Home, config_home
-from PySide6.QtCore import QMessageLogContext, QObject, QSocketNotifier, Qt, QtMsgType, qInstallMessageHandler
+from PySide6.QtCore import (
+    QMessageLogContext,
+    QObject,
+    QSocketNotifier,
+    Qt,
+    QTimer,
+    QtMsgType,
+    Signal,
+    qInstallMessageHandler,
+)
 from PySide6.QtWidgets import QApplication
 
 from gym_gui import __version__
-from gym_gui.ui.app_icon import application_icon
-from gym_gui.ui.appearance import Appearance
 from gym_gui.ui.background import Background
-from gym_gui.ui.connector import LocalConnector, RemoteConnector
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.garbage import GarbageCollection
-from gym_gui.ui.main_window import MainWindow
-from gym_gui.ui.theme import ThemeChoice
-from gym_gui.ui.warm_up import WarmUp
-from gym_gui.ui.widgets.crash_dialog import CrashReporter, FaultLog
+from gym_gui.ui.shell.crash_dialog import CrashReporter, FaultLog
+from gym_gui.ui.shell.daemon_banner import LocalConnector, RemoteConnector
+from gym_gui.ui.shell.main_window import MainWindow
+from gym_gui.ui.theme import Appearance, ThemeChoice, application_icon
+
+_EVERY_MS = 1_000
+_MIDDLE_EVERY, _ALL_EVERY = 10, 60
+"""Timer ticks between collections of the middle and the oldest generation"""
+
+
+class GarbageCollection(QObject):
+    """Collect garbage in the window's thread only, from `start` to `stop`.
+
+    Python frees cycles in whichever thread allocates next. A widget in such a cycle would be destroyed in a thread that
+    reads a stream, which Qt answers with "Timers cannot be started from another thread" or a crash.
+    """
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._collections = 0
+        self._timer = QTimer(self)
+        self._timer.timeout.connect(self.collect_if_due)
+
+    def start(self) -> None:
+        gc.disable()
+        # Modules and their classes never become garbage; without them a full collection takes a few milliseconds.
+        gc.freeze()
+        self._timer.start(_EVERY_MS)
+
+    def stop(self) -> None:
+        self._timer.stop()
+        gc.unfreeze()
+        gc.enable()
+
+    def collect_if_due(self) -> None:
+        """Run the collections that are due."""
+        self._collections += 1
+        if self._collections % _ALL_EVERY == 0:
+            gc.collect()
+        elif self._collections % _MIDDLE_EVERY == 0:
+            gc.collect(1)
+        elif gc.get_count()[0] > gc.get_threshold()[0]:
+            gc.collect(0)
+
+
+MODULES = (
+    "gym_gui.ui.run_page.page",
+    "gym_gui.ui.run_page.live_tab",
+    "gym_gui.ui.forms.dialog_factory",
+    "gym_gui.ui.charts.tab",
+    "gym_gui.ui.charts.board",
+    "gym_gui.ui.run_page.tensorboard_tab",
+    "gym_gui.ui.replay.replay_tab",
+    "gym_gui.ui.compare.panel",
+    "gym_gui.ui.compare.comparison",
+    "gym_gui.ui.play.human_panel",
+    "gym_gui.ui.play.policy_panel",
+    "gym_gui.ui.management.panel",
+    "gym_gui.ui.management.sets_table",
+    "gym_gui.ui.management.disk_use",
+    "gym_gui.ui.management.settings_dialog",
+    "gym_gui.ui.run_page.wandb_tab",
+    "gym_gui.ui.studies.panel",
+)
+"""In the order in which users are likely to open them"""
+QUIET_MS = 500
+"""Delay after the runs are loaded, so that imports do not slow the first screen"""
+
+
+class WarmUp(QObject):
+    """Import tabs, workspaces and dialogs in a thread once the runs are loaded.
+
+    The window imports them lazily so that it opens quickly; importing them in the slot that opens the Live tab would
+    freeze it for 0.4 s.
+    """
+
+    finished = Signal()
+
+    def __init__(self, link: DaemonLink, background: Background, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._background = background
+        self._left = list(MODULES)
+        self.is_finished = False
+        self._timer = QTimer(self, singleShot=True, interval=QUIET_MS)
+        self._timer.timeout.connect(self._next)
+        link.runs_loaded.connect(lambda _runs: self._timer.start(), Qt.ConnectionType.SingleShotConnection)
+
+    def _next(self) -> None:
+        """Load one module at a time, so that the window can process events in between."""
+        if self._left:
+            name = self._left.pop(0)
+            self._background.run(lambda: _load(name), owner=self, done=lambda _: self._next())
+        else:
+            # Loaded modules never become garbage; freezing keeps the next collection from scanning them.
+            gc.freeze()
+            self.is_finished = True
+            self.finished.emit()
+
+
+def _load(name: str) -> None:
+    with contextlib.suppress(ImportError):  # the tab that needs it reports the error
+        import_module(name)
+
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +150,7 @@ class Remote:
 
 @dataclass
 class WindowParts:
-    """Everything one window consists of, and its end."""
+    """Everything one window consists of, and its shutdown."""
 
     window: MainWindow
     link: DaemonLink
@@ -52,7 +158,7 @@ class WindowParts:
     warm_up: WarmUp
 
     def close(self) -> None:
-        """Leave the daemon and end every thread; the daemon and its runs go on."""
+        """Disconnect from the daemon and end every thread; the daemon and its runs continue."""
         self.window.close()
         self.link.stop()
         self.background.close()
@@ -61,7 +167,7 @@ class WindowParts:
 def build_window(
     application: QApplication, home: Home, remote: Remote | None = None, theme: ThemeChoice | None = None
 ) -> WindowParts:
-    """A window that is not shown yet and a link that has not started."""
+    """Return a window that is not shown yet and a link that was not started."""
     appearance = Appearance(application, choice=theme, parent=application)
     background = Background()
     connector = LocalConnector(home) if remote is None else RemoteConnector(remote.target, remote.token, remote.tls_ca)
@@ -73,9 +179,9 @@ def build_window(
 def main(home: Home, remote: Remote | None = None, theme: ThemeChoice | None = None) -> int:
     """Open the window and return when it is closed."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)-7s %(name)s | %(message)s", stream=sys.stderr)
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the banner says it better
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the banner shows connection problems
     qInstallMessageHandler(_log_qt)
-    # Only before the application is made can QtWebEngine be told that it may be loaded later (ui/widgets/web_view.py).
+    # Must be set before the application is created if QtWebEngine may be loaded later (ui/widgets/web_view.py).
     QApplication.setAttribute(Qt.ApplicationAttribute.AA_ShareOpenGLContexts)
     application = QApplication([sys.argv[0]])
     application.setApplicationName("mosaic")
@@ -85,7 +191,7 @@ def main(home: Home, remote: Remote | None = None, theme: ThemeChoice | None = N
     application.setDesktopFileName("mosaic")
     application.setWindowIcon(application_icon())
     if remote is None:
-        with contextlib.suppress(OSError, WireError):  # a home that cannot be used is told in the window
+        with contextlib.suppress(OSError, WireError):  # the window reports an unusable home
             home.create()
     faults = FaultLog((home.root / "logs" if remote is None else config_home()) / "window-faults.log")
     faults.open()
@@ -94,13 +200,13 @@ def main(home: Home, remote: Remote | None = None, theme: ThemeChoice | None = N
     reporter.install()
     ending = _EndOnSignal(application.quit, parts.window)
     if faults.previous is not None:
-        parts.window.say(
+        parts.window.show_message(
             parts.window.tr(
-                "The window ended abruptly last time; your runs were not affected. What it saw last is in {file}."
+                "The window ended abruptly last time; your runs were not affected. The traceback is in {file}."
             ).format(file=faults.previous)
         )
     parts.window.show()
-    parts.link.start()  # after `show`: the window is there before anything is asked of a daemon
+    parts.link.start()  # after `show`: the window is visible before the first request
     garbage = GarbageCollection(application)
     garbage.start()
     try:
@@ -114,10 +220,10 @@ def main(home: Home, remote: Remote | None = None, theme: ThemeChoice | None = N
 
 
 class _EndOnSignal(QObject):
-    """Ctrl-C in the terminal and SIGTERM close the window in good order.
+    """Close the window gracefully on Ctrl-C in the terminal and on SIGTERM.
 
-    Python runs its handlers only between two of its own instructions, and Qt's loop has none while it waits: the
-    interpreter's wake-up socket makes it turn.
+    Python runs signal handlers only between its own instructions, and Qt's event loop executes none while it waits: the
+    interpreter's wake-up socket interrupts it.
     """
 
     def __init__(self, end: Callable[[], object], parent: QObject) -> None:

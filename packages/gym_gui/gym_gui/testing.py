@@ -26,6 +26,8 @@ from mosaic_wire.lifecycle import LifecycleReader, RunLifecycleEvent
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.run_request import run_request, worker_part
+from mosaic_wire.run_status import UNFINISHED, RunStatus
 from mosaic_wire.testing import wait_until
 from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec
 
@@ -55,7 +57,7 @@ class RunningDaemon:
         self.config_home = config_home
         self.environment = dict(environment or {})
         self.script = script
-        """Python code to run as the daemon (with parts a test replaced); empty: the daemon as people start it"""
+        """Python code to run as the daemon (with parts a test replaced); empty: the daemon as users start it"""
         config_home.mkdir(mode=0o700, parents=True, exist_ok=True)
         lines = [f"{key} = {_toml(value)}" for key, value in {"port": 0, **(settings or {})}.items()]
         (config_home / "settings.toml").write_text("\n".join(lines) + "\n")
@@ -104,7 +106,7 @@ class RunningDaemon:
         return self._process
 
     def attempt(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-        """Start a daemon that should refuse to serve; its exit code and, in `stderr`, its words."""
+        """Start a daemon that should refuse to serve; its exit code and, in `stderr`, its message."""
         return subprocess.run(
             [sys.executable, *_NORMAL, *arguments],
             env=self.variables,
@@ -142,7 +144,7 @@ class RunningDaemon:
         self._process.wait()
 
     def stop(self) -> int:
-        """An orderly end, and its exit code; the runs go on."""
+        """An orderly end, and its exit code; the runs continue."""
         self._disconnect()
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
@@ -185,7 +187,7 @@ class RunningDaemon:
         wait_until(lambda: not self.unfinished(), timeout_s=60)
 
     def unfinished(self) -> list[pb.Run]:
-        return list(self.client.list(statuses=["INIT", "HSHK", "RDY", "EXEC", "PAUSE", "FAULT"]).runs)
+        return list(self.client.list(statuses=UNFINISHED).runs)
 
     def _disconnect(self) -> None:
         if self._client is not None:
@@ -201,7 +203,7 @@ class RunningDaemon:
 
     def wait_for(self, run_id: str, *statuses: str, timeout_s: float = 60) -> pb.Run:
         """Wait until a run has one of these statuses (TERM by default); say how it is when it does not get there."""
-        wanted = statuses or ("TERM",)
+        wanted = statuses or (RunStatus.TERM,)
         run = self.client.get(run_id)
 
         def arrived() -> bool:
@@ -210,7 +212,7 @@ class RunningDaemon:
             return run.status in wanted
 
         if not wait_until(arrived, timeout_s=timeout_s, poll_s=0.05):
-            story = "\n".join(f"  {event.kind} {event.reason}" for event in self.client.story(run_id))
+            story = "\n".join(f"  {event.kind} {event.reason}" for event in self.client.history(run_id))
             raise AssertionError(
                 f"run {run_id} is {run.status} ({run.reason}), not {' or '.join(wanted)}; its story:\n{story}\n"
                 f"daemon log:\n{self.log()[-4000:]}"
@@ -231,7 +233,7 @@ class RunningDaemon:
         return run
 
     def story_kinds(self, run_id: str) -> list[str]:
-        return [event.kind for event in self.client.story(run_id)]
+        return [event.kind for event in self.client.history(run_id)]
 
     # ------------------------------------------------------------------ what lies on disk, and what runs
 
@@ -247,7 +249,7 @@ class RunningDaemon:
 
 
 class WindowProcess:
-    """`python -m gym_gui` in a process of its own, without a screen; `folder` keeps its layout and its words."""
+    """`python -m gym_gui` in a process of its own, without a screen; `folder` keeps its layout and its message."""
 
     def __init__(self, folder: Path, *options: str, variables: Mapping[str, str], script: str = "") -> None:
         self.folder = folder
@@ -342,7 +344,7 @@ def _copy_cache(source: Path, target: Path) -> None:
 
 def processes_of(run_id: str) -> list[int]:
     """Every living process of this machine that carries a mark of the run, whichever attempt."""
-    alive = [stat.pid for stat in read_process_table().values() if not stat.is_gone]
+    alive = [stat.pid for stat in read_process_table().values() if not stat.has_exited]
     return [pid for pid in alive if (read_mark(pid) or "").startswith(f"{run_id}.")]
 
 
@@ -357,20 +359,21 @@ def random_config(
     **parameters: Any,
 ) -> dict[str, Any]:
     """A run config for the reference worker."""
-    config = {
-        "algo": "random",
-        "env_id": "none",
-        "seed": seed,
-        "total_timesteps": timesteps,
-        "extras": {**(extras or {}), "algo_params": parameters},
-    }
-    return {
-        "run_name": "random walk",
-        "resources": {"cpus": {"requested": 0}, **(resources or {})},
-        "scheduling": dict(scheduling or {}),
-        "tags": list(tags),
-        "metadata": {"worker": {"type": "random", "module": "random_worker.cli", "config": config}},
-    }
+    request = run_request(
+        "random",
+        module="random_worker.cli",
+        algo="random",
+        env_id="none",
+        seed=seed,
+        total_timesteps=timesteps,
+        extras={**(extras or {}), "algo_params": parameters},  # type: ignore[arg-type]  # wrong ones, too
+        run_id=None,
+        run_name="random walk",
+        resources={"cpus": {"requested": 0}, **(resources or {})},
+        scheduling=scheduling,
+        tags=tags,
+    )
+    return {"scheduling": {}, "tags": [], **request}  # for tests that change them
 
 
 _PRELUDE = """
@@ -418,7 +421,7 @@ def scripted_config(name: str, *, timesteps: int = 100, **parameters: Any) -> di
     """A run config for a worker of `install_scripted_worker`."""
     config = random_config(timesteps=timesteps, **parameters)
     config["metadata"]["worker"].update(type=name, module=f"{name}.cli")
-    config["metadata"]["worker"]["config"]["algo"] = "script"
+    worker_part(config)["algo"] = "script"
     return config
 
 
@@ -491,9 +494,9 @@ def curve_config(
 ) -> dict[str, Any]:
     """A run whose return rises to `level`: a point every ten steps, each 0.1 s apart by its own clock.
 
-    `endless` goes on until it is cancelled, `pause_s` waits after each point; others are parameters to tell runs apart.
+    `endless` continues until it is cancelled, `pause_s` waits after each point; others distinguish runs.
     """
     config = scripted_config("curves", timesteps=10 * points, seed=seed, points=points, level=level, **parameters)
     config["run_name"] = f"curves-to-{level:g}-s{seed}"
-    config["metadata"]["worker"]["config"]["env_id"] = env_id
+    worker_part(config)["env_id"] = env_id
     return config

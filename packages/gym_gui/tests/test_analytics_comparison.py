@@ -15,8 +15,8 @@ from gym_gui.services.analytics.comparison import (
     mean_over_steps,
     verdict_on,
 )
-from gym_gui.services.analytics.comparison_document import RUN_COLUMNS, comparison_document, run_rows
 from gym_gui.services.analytics.curves import Curve
+from gym_gui.services.analytics.exporting import RUN_COLUMNS, comparison_document, run_rows
 from gym_gui.services.analytics.figure import FigureOptions, build_figure
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -167,6 +167,30 @@ def test_a_run_that_goes_on_has_no_verdict_and_is_named():
     assert [found.runs[run.run_id].steps for run in runs] == [1000, 400], "its curve is ahead of its heartbeat"
     assert found.groups[0].learned is Verdict.UNFINISHED
     assert found.note == "so far: 1 run not finished (00000002)"
+
+
+def test_a_network_that_was_never_updated_learned_nothing_however_lucky_it_is():
+    runs = [make_run(1), make_run(2, result_json='{"never_updated": true}')]
+    curves = {run.run_id: curve(run, learned(40, 60, seed=1)) for run in runs}
+    found = compare_curves(runs, curves, baselines={"CartPole-v1": RANDOM})
+    assert [found.runs[run.run_id].learned for run in runs] == [Verdict.LEARNED, Verdict.LEARNED_NOTHING]
+
+
+@pytest.mark.parametrize(
+    ("returns", "verdict"),
+    [
+        (np.full(200, 60.0), Verdict.DID_NOT_IMPROVE),
+        (learned(60, 60, seed=1), Verdict.DID_NOT_IMPROVE),
+        (learned(80, 40, seed=1), Verdict.DID_NOT_IMPROVE),  # worse than it began
+        (np.concatenate((learned(22, 60, seed=1, number=60), learned(60, 60, seed=2))), Verdict.LEARNED),  # soon
+        (learned(40, 60, seed=1, number=20), Verdict.LEARNED),
+        (np.full(3, 60.0), Verdict.LEARNED),  # too few to say
+    ],
+)
+def test_better_than_random_from_the_start_is_not_called_learned(returns, verdict):
+    run = make_run(1)
+    found = compare_curves([run], {run.run_id: curve(run, returns)}, baselines={"CartPole-v1": RANDOM})
+    assert (found.runs[run.run_id].learned, found.groups[0].learned) == (verdict, verdict)
 
 
 def test_runs_that_failed_or_were_cancelled_are_named():

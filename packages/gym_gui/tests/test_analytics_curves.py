@@ -6,18 +6,18 @@ import math
 
 import numpy as np
 import pytest
-from gym_gui.services.analytics.aggregate import Band, aggregate, common_grid, summarise
 from gym_gui.services.analytics.curves import (
     MOST_POINTS,
     Axis,
     Curve,
+    Smoothing,
     curve_of,
     extremes,
     points_per_curve,
     return_curve,
     tags_in,
 )
-from gym_gui.services.analytics.smoothing import Smoothing
+from gym_gui.services.analytics.figure import Band, aggregate, common_grid, summarise
 from gym_gui.services.analytics.statistics import bootstrap_interval, iqm
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -10,16 +10,18 @@ import xml.etree.ElementTree as xml
 import numpy as np
 import pytest
 from gym_gui.services.analytics import drawing, palette
-from gym_gui.services.analytics.aggregate import Band
-from gym_gui.services.analytics.configurations import configuration_of, environment_kwargs_of, parameters_of
-from gym_gui.services.analytics.curves import Axis, Curve
-from gym_gui.services.analytics.drawing import UnknownFormat, figure_svg, save_figure
+from gym_gui.services.analytics.configurations import (
+    configuration_labels,
+    configuration_of,
+    environment_kwargs_of,
+    parameters_of,
+    run_labels,
+)
+from gym_gui.services.analytics.curves import Axis, Curve, Smoothing
+from gym_gui.services.analytics.drawing import UnknownFormat, figure_svg, save_figure, sketch
 from gym_gui.services.analytics.exporting import MissingPackage, write_csv, write_parquet
-from gym_gui.services.analytics.figure import FigureOptions, build_figure
-from gym_gui.services.analytics.labels import configuration_labels, run_labels
-from gym_gui.services.analytics.repeated_seeds import once_per_seed
-from gym_gui.services.analytics.sketch import sketch
-from gym_gui.services.analytics.smoothing import Smoothing
+from gym_gui.services.analytics.figure import Band, FigureOptions, build_figure
+from gym_gui.services.analytics.lineage import once_per_seed
 from mosaic_wire.proto import trainer_pb2 as pb
 from PIL import Image
 from pyarrow import parquet

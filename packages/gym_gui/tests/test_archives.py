@@ -10,6 +10,8 @@ import json
 import os
 import random
 import socket
+import subprocess
+import sys
 import tarfile
 import zlib
 from pathlib import Path
@@ -21,10 +23,10 @@ from gym_gui.services.trainer.archives import (
     delete_run_files,
     export_archive,
     import_archive,
+    remove_leftovers,
     size_of_run,
-    sweep_leftovers,
 )
-from gym_gui.services.trainer.errors import ArchiveRefused
+from gym_gui.services.trainer.errors import ArchiveRefused, NotPossibleNow
 from gym_gui.services.trainer.fsm import RunEvent, RunOutcome, RunStatus
 from gym_gui.services.trainer.records import NewRun, Parent, RunRecord, StoryEvent
 from gym_gui.services.trainer.registry import RunRegistry
@@ -113,7 +115,7 @@ def test_a_run_comes_back_as_it_went(home, run, tmp_path):
     assert (there.run_folder(run.run_id).root / "empty").is_dir()
     config = json.loads(there.config_file(run.run_id).read_text())
     assert config["extras"]["wandb_api_key"] == {"secret_ref": "k"}
-    assert imported.story == tuple(story_of(run.run_id))
+    assert imported.history == tuple(story_of(run.run_id))
     assert imported.record == dataclasses.replace(
         run, pid=0, start_ticks=0, boot_id="", mark="", run_token_sha256="", session_token_sha256="",
         worker_instance="", lifecycle_seq=0, claimed=False, gpu_ids=(),
@@ -126,9 +128,9 @@ def test_an_imported_run_is_taken_in_by_a_registry(home, run, tmp_path):
     registry = RunRegistry(tmp_path / "other" / "trainer" / "trainer.sqlite")
     try:
         imported.commit()
-        record = registry.restore(imported.record, imported.story)
+        record = registry.restore(imported.record, imported.history)
         assert (record.status, record.outcome, record.tags) == (RunStatus.TERM, RunOutcome.COMPLETED, ("a", "b"))
-        assert [event.kind for event in registry.story(run.run_id)] == ["submitted", "completed"]
+        assert [event.kind for event in registry.history(run.run_id)] == ["submitted", "completed"]
     finally:
         registry.close()
 
@@ -140,7 +142,7 @@ def test_a_run_of_a_real_registry_can_be_packed(home, tmp_path):
         run_id = new_run_id()
         registry.submit(NewRun(run_id, "random", name="x"))
         record = registry.apply(run_id, RunEvent.CANCELLED, reason="asked")
-        archive = export_archive(home, record, registry.story(run_id))
+        archive = export_archive(home, record, registry.history(run_id))
         imported = import_archive(archive, other_home(tmp_path))
         assert imported.record.outcome is RunOutcome.CANCELLED
         imported.abandon()
@@ -248,7 +250,7 @@ def test_a_run_that_is_there_already_is_not_overwritten(home, run, tmp_path):
     archive = export_archive(home, run, [])
     before = files_below(home.run_folder(run.run_id).root)
     imported = import_archive(archive, home)
-    with pytest.raises(ArchiveRefused, match="there already"):
+    with pytest.raises(ArchiveRefused, match="already exists"):
         imported.commit()
     imported.abandon()
     assert files_below(home.run_folder(run.run_id).root) == before
@@ -266,10 +268,10 @@ def test_what_an_interrupted_import_left_is_replaced_on_request(home, run, tmp_p
 def test_leftovers_of_a_dead_daemon_are_swept(home, run, tmp_path):
     archive = export_archive(home, run, [])
     import_archive(archive, home)  # neither committed nor abandoned
-    sweep_leftovers(home)
+    remove_leftovers(home)
     assert list(home.archive.iterdir()) == []
     assert everything(home.trainer / "imports") == set()
-    sweep_leftovers(Home(tmp_path / "nowhere"))
+    remove_leftovers(Home(tmp_path / "nowhere"))
 
 
 # ---------------------------------------------------------------- hostile archives
@@ -423,7 +425,7 @@ def test_a_header_with_an_impossible_size_is_refused(forge, refused, tmp_path, s
 
 
 def test_a_member_larger_than_the_disk_is_refused_before_it_is_written(forge, refused, tmp_path):
-    refused(forge.run().header("run/x", 60 << 30).pack(tmp_path / "a"), "no room|cut short")
+    refused(forge.run().header("run/x", 60 << 30).pack(tmp_path / "a"), "no space|truncated")
 
 
 def test_an_extended_header_may_only_name_path_and_size(forge, home, refused, tmp_path):
@@ -594,6 +596,60 @@ def test_folders_that_a_worker_has_closed_are_deleted_too(home, run):
     closed.chmod(0o500)
     delete_run_files(home, run.run_id)
     assert not home.run_folder(run.run_id).root.exists()
+
+
+def test_deletion_never_descends_into_what_is_mounted_below_a_run(home, run, tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("keep")
+    mount = home.run_folder(run.run_id).root / "empty" / "a mount"
+    mount.mkdir()
+    before = everything(tmp_path)
+    program = (
+        "import sys; from pathlib import Path; from mosaic_wire.paths import Home\n"
+        "from gym_gui.services.trainer.run_files import delete_run_files, remove\n"
+        "home, run_id, folder = Home(Path(sys.argv[1])), sys.argv[2], Path(sys.argv[3])\n"
+        "for call, given in ((delete_run_files, (home, run_id)), (remove, (folder,))):\n"
+        "    try: call(*given)\n"
+        "    except Exception as error: print(error)\n"
+    )
+    script = 'mount --bind "$1" "$2" || exit 77; shift 2; exec "$@"'
+    words = ("sh", "-c", script, "sh", tmp_path / "precious", mount, sys.executable, "-c", program)
+    done = subprocess.run(
+        ["unshare", "-rm", *words, home.root, run.run_id, mount.parent], capture_output=True, text=True, check=False
+    )
+    if not done.stdout and done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr}")
+    assert everything(tmp_path) == before
+    assert done.stdout.count(f"{mount}") == 2, done
+    assert f"cannot be deleted: {mount}: something is mounted there; unmount it first" in done.stdout
+
+
+def test_a_deletion_that_fails_names_the_file_and_leaves_a_whole_run_or_none(home, run, monkeypatch):
+    folder = home.run_folder(run.run_id)
+    before = everything(home.root)
+    unlink, rename = os.unlink, os.rename
+
+    def refuse(call, name):
+        def refusing(path, *args, **kwargs):
+            if Path(path).name == name:
+                raise PermissionError(1, "Operation not permitted", path)
+            return call(path, *args, **kwargs)
+
+        return refusing
+
+    monkeypatch.setattr(os, "rename", refuse(rename, home.worker_config_file(run.run_id).name))
+    with pytest.raises(NotPossibleNow, match=f"{run.run_id}.json: Operation not permitted"):
+        delete_run_files(home, run.run_id)
+    assert everything(home.root) == before
+    monkeypatch.setattr(os, "rename", rename)
+    monkeypatch.setattr(os, "unlink", refuse(unlink, "state.json"))
+    with pytest.raises(NotPossibleNow, match=r"cannot be deleted: /.*/state\.json: Operation not permitted"):
+        delete_run_files(home, run.run_id)
+    assert not folder.root.exists()
+    assert not home.config_file(run.run_id).exists()
+    monkeypatch.undo()
+    delete_run_files(home, run.run_id)
+    assert not list(home.root.rglob(f"*{run.run_id}*"))
 
 
 @pytest.mark.parametrize("run_id", ["..", "../..", "", "x" * 26, "/etc"])

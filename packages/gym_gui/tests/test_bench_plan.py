@@ -7,7 +7,7 @@ import json
 
 import pytest
 from gym_gui.cli.bench import headline_of
-from gym_gui.cli.progress import picture
+from gym_gui.cli.progress import live_display
 from gym_gui.services.analytics.bench_plan import (
     BenchPlan,
     Setting,
@@ -219,7 +219,7 @@ def test_a_line_above_the_runs_says_how_far_the_whole_is():
     said = headline_of("mine", runs)
     assert said == "bench mine: 2 of 4 done, 1 failed, 1 running"
     console = Console(width=100, height=30, file=io.StringIO())
-    console.print(picture(runs, console, headline=said))
+    console.print(live_display(runs, console, headline=said))
     lines = console.file.getvalue().splitlines()
     assert lines[0].rstrip() == said
     assert len(lines) == 2 + len(runs)

@@ -11,8 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from gym_gui.services.trainer.capacity import CapacityGuard, MachineProbe
-from gym_gui.services.trainer.cgroup_mounts import cpu_quota, own_folders
-from gym_gui.services.trainer.cgroups import Cgroups
+from gym_gui.services.trainer.cgroups import Cgroups, cpu_quota, own_folders
 from gym_gui.services.trainer.resources import ResourceRequest
 from mosaic_wire.paths import Home
 
@@ -81,7 +80,7 @@ def test_the_limit_of_the_container_counts() -> None:
     # A process inside a limited group, as in a container; it looks at itself.
     code = (
         "import sys; sys.stdin.read()\n"
-        "from gym_gui.services.trainer.cgroup_mounts import memory_ceiling\n"
+        "from gym_gui.services.trainer.cgroups import memory_ceiling\n"
         "found = memory_ceiling(); print(found.total_bytes >> 20, 0 < found.free_bytes < found.total_bytes)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

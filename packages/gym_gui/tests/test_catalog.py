@@ -196,7 +196,7 @@ def test_an_unknown_worker_names_the_nearest(home, installed):
 
 BROKEN = {
     "crashes": ("raise RuntimeError('no GPU today')", "exit code 1.*no GPU today"),
-    "exits": ("raise SystemExit(3)", "exit code 3.*said nothing"),
+    "exits": ("raise SystemExit(3)", "exit code 3.*printed nothing"),
     "prints_garbage": ("print('hello')", "not JSON"),
     "prints_nothing": ("pass", "not JSON"),
     "prints_bytes": ("import sys; sys.stdout.buffer.write(bytes(range(256)))", "not JSON"),
@@ -291,8 +291,8 @@ def test_a_program_may_be_found_on_the_path(home):
         ({**SPEC, "argv": []}, "argv is missing"),
         ({**SPEC, "argv": "python -m x"}, "argv is missing"),
         ({**SPEC, "argv": ["bin/python"]}, "relative path"),
-        ({**SPEC, "argv": ["/no/such/program"]}, "not there"),
-        ({**SPEC, "argv": ["no-such-program-anywhere"]}, "not there"),
+        ({**SPEC, "argv": ["/no/such/program"]}, "does not exist"),
+        ({**SPEC, "argv": ["no-such-program-anywhere"]}, "does not exist"),
         ({**SPEC, "argv": ["sh"], "name": "../x"}, "name must consist"),
         ({**SPEC, "argv": ["sh"], "name": 5}, "name must consist"),
         ({**SPEC, "argv": ["sh"], "spec_version": 2}, "spec_version"),

@@ -104,6 +104,8 @@ def test_the_last_run_is_the_one_the_user_started(client, fake_trainer):
     fake_trainer.add(worker_type="human", algo="human")
     for _ in range(30):
         fake_trainer.add(submitted_by=started.run_id)  # trials of a sweep
+    imported = fake_trainer.add(worker_type="cleanrl")
+    fake_trainer.stories[imported.run_id] = [pb.StoryEvent(kind="imported")]
     assert client.find("last").run_id == started.run_id
 
 
@@ -122,7 +124,7 @@ def test_a_run_is_found_by_its_beginning_and_by_its_end_in_any_case(client, fake
 def test_an_abbreviation_that_fits_several_runs_names_them(client, fake_trainer):
     fake_trainer.add(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV")
     fake_trainer.add(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAW")
-    with pytest.raises(AmbiguousRunId, match=r"fits 2 runs.*5FAW.*5FAV"):
+    with pytest.raises(AmbiguousRunId, match=r"matches 2 runs.*5FAW.*5FAV"):
         client.find("01ARZ")
 
 

@@ -89,7 +89,7 @@ def test_the_registry_stores_an_allowed_pair_and_leaves_a_refused_one_without_a_
     assert after == registry.get(run_id)
     assert after.status is RunStatus(following)
     assert after.outcome is OUTCOMES.get(event)
-    last = registry.story(run_id)[-1]
+    last = registry.history(run_id)[-1]
     assert (last.seq, last.kind, last.from_status, last.to_status) == (after.event_seq, event, status, following)
     assert (last.reason, last.payload) == ("because", {"n": 1})
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from gym_gui.services.trainer.errors import InvalidTransition, NotPossibleNow, RunNotFound, StaleRun
 from gym_gui.services.trainer.fsm import OUTCOMES, TRANSITIONS, RunEvent, RunStatus, advance
-from gym_gui.services.trainer.records import Headline, NewRun
+from gym_gui.services.trainer.records import NewRun, RunStatistics
 from gym_gui.services.trainer.registry import RunRegistry
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -139,7 +139,7 @@ class RegistryLives(RuleBasedStateMachine):
     @rule(index=runs, step=st.integers(min_value=0, max_value=2**62))
     def beat(self, index: int, step: int) -> None:
         life = self.life(index)
-        if self.survives(lambda: self.registry.update_headlines({life.run_id: Headline(step=step)})):
+        if self.survives(lambda: self.registry.update_statistics({life.run_id: RunStatistics(step=step)})):
             life.step = step
 
     @precondition(lambda self: self.lives)
@@ -160,7 +160,7 @@ class RegistryLives(RuleBasedStateMachine):
     def the_registry_tells_what_happened(self) -> None:
         for life in self.lives:
             record = self.registry.get(life.run_id)
-            story = self.registry.story(life.run_id)
+            story = self.registry.history(life.run_id)
             assert [event.kind for event in story] == life.kinds
             assert record.event_seq == story[-1].seq
             assert record.step == life.step

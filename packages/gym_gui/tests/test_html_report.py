@@ -8,28 +8,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gym_gui.services.analytics import markdown
 from gym_gui.services.analytics.baselines import Baseline
-from gym_gui.services.analytics.bench_figures import (
-    csv_text,
-    group_rows,
-    held_against_published,
-    overall_improvements,
-    run_rows,
-)
-from gym_gui.services.analytics.bench_markdown import Bench
-from gym_gui.services.analytics.bench_markdown import render as render_markdown
 from gym_gui.services.analytics.bench_plan import Misfit
-from gym_gui.services.analytics.comparison import Verdict, compare_curves
+from gym_gui.services.analytics.bench_report import Bench
+from gym_gui.services.analytics.bench_report import render as render_markdown
+from gym_gui.services.analytics.comparison import Verdict, compare_curves, decided
 from gym_gui.services.analytics.curves import curve_of
-from gym_gui.services.analytics.figure import FigureOptions, build_figure
-from gym_gui.services.analytics.figure_words import decided
-from gym_gui.services.analytics.html_page import Html, element, escape, inline_svg, table
-from gym_gui.services.analytics.html_report import draw, render
-from gym_gui.services.analytics.html_timeline import Phase, phases_of, timeline
-from gym_gui.services.analytics.report_facts import RunFacts, Video, redacted_run
+from gym_gui.services.analytics.exporting import bench_group_rows, bench_run_rows, csv_text
+from gym_gui.services.analytics.figure import FigureOptions, SteadyColours, build_figure
+from gym_gui.services.analytics.html_report import (
+    Phase,
+    RunFacts,
+    Video,
+    draw,
+    inline_svg,
+    phases_of,
+    redacted_run,
+    render,
+)
+from gym_gui.services.analytics.published import compare_with_published
+from gym_gui.services.analytics.report_templates import markdown_code, markdown_text
 from gym_gui.services.analytics.statistics import Estimate, Interval
-from gym_gui.services.analytics.steady_colours import SteadyColours
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
 from mosaic_wire.proto import trainer_pb2 as pb
@@ -121,20 +120,14 @@ def facts(made: pb.Run, **more) -> RunFacts:
 # ---------------------------------------------------------------- markup
 
 
-def test_text_is_escaped_and_markup_is_not():
-    made = element("p", HOSTILE, element("b", "<i>"), title=HOSTILE)
-    assert "<script" not in made
-    assert "<b>&lt;i&gt;</b>" in made
-    assert "\x00" not in made
-    assert "\u202e" not in made
-    assert Page(made).tags == ["p", "b"]
-    assert isinstance(escape(made), Html)
-    assert escape(made) == made
-
-
-def test_a_table_without_rows_is_nothing():
-    assert table(("a",), []) == ""
-    assert Page(table(("a", "b"), [["1", HOSTILE]], numbers=(0,))).tags.count("td") == 2
+def test_text_is_escaped_and_markup_is_not(tmp_path):
+    made = run(name=HOSTILE)
+    text = render([facts(made)], compare_curves([made], {}), [], tmp_path, title=HOSTILE, now=0.0)
+    assert "<script" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "<h1>" in text
+    assert "\x00" not in text
+    assert "\u202e" not in text
 
 
 def test_an_inline_drawing_keeps_its_ids_to_itself_and_takes_the_pages_colours():
@@ -216,7 +209,7 @@ def test_a_run_of_which_nothing_is_known_yet_still_has_a_page(tmp_path):
     assert "Mine" in page.words
 
 
-def test_a_timeline_shows_how_long_each_run_waited_and_worked():
+def test_a_timeline_shows_how_long_each_run_waited_and_worked(tmp_path):
     def event(at: float, status: str) -> pb.StoryEvent:
         return pb.StoryEvent(timestamp=at, kind="x", to_status=status)
 
@@ -225,7 +218,8 @@ def test_a_timeline_shows_how_long_each_run_waited_and_worked():
     waiting = [event(40, "INIT")]
     assert phases_of(waiting, now=100.0) == [Phase("queued", 40, 100)]
     told = [RunFacts(run("ppo", 1), tuple(ended)), RunFacts(run(HOSTILE, 2), tuple(waiting))]
-    page = Page(timeline(told, now=100.0))
+    comparison = compare_curves([each.run for each in told], {})
+    page = Page(render(told, comparison, [], tmp_path, title="", now=100.0))
     page.check_that_it_loads_nothing()
     places = [value for _, name, value in page.attributes if name == "style"]
     assert places == [
@@ -234,7 +228,8 @@ def test_a_timeline_shows_how_long_each_run_waited_and_worked():
         "left:12.00%;width:78.00%",
         "left:40.00%;width:60.00%",
     ]
-    assert timeline(told[:1], now=100.0) == ""  # its story says the same
+    alone = render(told[:1], comparison, [], tmp_path, title="", now=100.0)
+    assert 'class="track"' not in alone  # its history shows the same
 
 
 def test_the_same_configuration_has_the_same_colour_in_every_figure(compared):
@@ -278,18 +273,18 @@ def test_over_all_environments_each_counts_the_same():
         each.run_id: {RETURN: curve_of(each.run_id, RETURN, [0, 1], [0, 1], [level[each.algo, each.env_id]] * 2, 2)}
         for each in runs
     }
-    (found,) = overall_improvements(compare_curves(runs, curves))
-    assert (found.first, found.second, found.environments, found.seeds) == ("ppo", "dqn", 2, 3)
+    (found,) = compare_curves(runs, curves).overall
+    assert (found.better, found.worse, found.environments, found.seeds) == ("ppo", "dqn", ("A-v0", "B-v0"), 3)
     assert found.probability.value == pytest.approx((1.0 + 0.5) / 2)  # always better in one, always equal in the other
     only_one = [each for each in runs if each.env_id == "A-v0"]
-    assert overall_improvements(compare_curves(only_one, curves)) == []
+    assert compare_curves(only_one, curves).overall == ()
 
 
 def test_a_table_cell_cannot_break_its_table():
-    assert markdown.text("a|b\n- c") == "a\\|b - c"
-    assert markdown.text("a\x9bb\u202ec") == markdown.code("a\x9bb\u202ec").strip("`") == "a\ufffdb\ufffdc"
-    assert markdown.code("a|`b`") == "`` a\\|`b` ``"
-    assert markdown.code("") == ""
+    assert markdown_text("a|b\n- c") == "a\\|b - c"
+    assert markdown_text("a\x9bb\u202ec") == markdown_code("a\x9bb\u202ec").strip("`") == "a\ufffdb\ufffdc"
+    assert markdown_code("a|`b`") == "`` a\\|`b` ``"
+    assert markdown_code("") == ""
 
 
 @pytest.mark.parametrize(
@@ -305,16 +300,16 @@ def test_what_is_decided_depends_on_the_interval_and_on_how_many_seeds_there_wer
     assert decided(Estimate(0.8, interval), seeds) == said
 
 
-def test_groups_are_held_against_what_was_published_only_after_as_many_steps(compared):
+def test_groups_are_compared_with_what_was_published_only_after_as_many_steps(compared):
     runs, curves, comparison = compared
     ppo = next(group for group in comparison.groups if group.algo == "ppo")
-    short = held_against_published(ppo, comparison)
+    short = compare_with_published(ppo, comparison)
     assert (short.is_comparable, short.is_reached) == (False, False)
     for each in runs:
         each.step = 500_000
     longer = compare_curves(runs, curves, baselines={"CartPole-v1": BASELINE})
-    held = held_against_published(next(group for group in longer.groups if group.algo == "ppo"), longer)
-    assert (held.is_comparable, held.is_reached, held.words) == (True, False, "not reached")
+    held = compare_with_published(next(group for group in longer.groups if group.algo == "ppo"), longer)
+    assert (held.is_comparable, held.is_reached, held.text) == (True, False, "not reached")
     for each in runs:
         each.step = 1000
 
@@ -322,12 +317,12 @@ def test_groups_are_held_against_what_was_published_only_after_as_many_steps(com
 def test_the_tables_have_a_row_for_every_run_and_group_and_no_formulas(compared):
     runs, _, comparison = compared
     odd = run("ppo", 8, name="=HYPERLINK(1)", outcome="failed", reason="two\nlines")
-    rows = run_rows([*runs, odd], comparison.runs)
+    rows = bench_run_rows([*runs, odd], comparison.runs)
     text = csv_text(rows)
     assert len(text.splitlines()) == 8
     assert "'=HYPERLINK(1)" in text
     assert "two lines" in text
-    groups = group_rows(comparison)
+    groups = bench_group_rows(comparison)
     assert [row["algo"] for row in groups] == ["ppo", "dqn"]
     assert groups[0]["final_low"] <= groups[0]["final"] <= groups[0]["final_high"]
     assert (groups[0]["learned"], groups[1]["learned"]) == (Verdict.LEARNED, Verdict.LEARNED_NOTHING)

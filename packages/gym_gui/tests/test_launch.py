@@ -7,14 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gym_gui.services.trainer.executors.base import Launch
-from gym_gui.services.trainer.launch import build_launch, inherited_environment, with_checkpoint
+from gym_gui.config.settings import Settings
+from gym_gui.services.trainer.launch import Launch, build_launch, inherited_environment
 from gym_gui.services.trainer.records import NewRun
 from gym_gui.services.trainer.registry import RunRegistry
 from mosaic_wire import env
 from mosaic_wire.capabilities import WorkerCapabilities
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import Home
+from mosaic_wire.run_request import with_checkpoint
 from mosaic_wire.worker_spec import WorkerSpec
 
 RUN_ID = new_run_id()
@@ -37,15 +38,13 @@ def build(tmp_path: Path, *, cpus: float = 1.0, memory_mb: int | None = None, **
         "gpu_ids": (),
         "run_token": "the-run-token",
         "mark": f"{RUN_ID}.2.0123abcd",
-        "attempt": 2,
         "grpc_target": "unix:/somewhere/daemon.sock",
-        "grace_s": 30.0,
-        "secrets": {},
         "base_env": {},
     }
-    record: Any = SimpleNamespace(run_id=RUN_ID, cpus=cpus, memory_mb=memory_mb, gpus_mandatory=0)
+    record: Any = SimpleNamespace(run_id=RUN_ID, attempt=2, cpus=cpus, memory_mb=memory_mb, gpus_mandatory=0)
     worker = changes.pop("spec", None) or spec()
-    return build_launch(worker, record, Home(tmp_path), **(values | changes))
+    settings = Settings(max_processes=changes.pop("max_processes", 4096))
+    return build_launch(worker, record, Home(tmp_path), settings, **(values | changes))
 
 
 def test_the_arguments_are_the_workers_own_and_the_contract(tmp_path: Path) -> None:
@@ -176,13 +175,10 @@ def test_a_record_of_the_registry_will_do(tmp_path: Path) -> None:
         spec(),
         record,
         Home(tmp_path),
-        gpu_ids=(),
+        Settings(grace_s=0.5),
         run_token="t",
         mark="m",
-        attempt=record.attempt,
         grpc_target="unix:/x",
-        grace_s=0.5,
-        secrets={},
         base_env={},
     )
     assert (launch.cpus, launch.memory_mb, launch.env["OMP_NUM_THREADS"]) == (3, 512, "3")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from gym_gui.services.trainer.learning_parameters import default_seed, learning_parameters
+from gym_gui.services.trainer.catalog import default_seed, learning_parameters
 from mosaic_wire.capabilities import WorkerCapabilities
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec
 

@@ -20,9 +20,8 @@ import grpc
 import pytest
 from gym_gui.services.trainer.cgroups import AttemptGroup, Cgroups
 from gym_gui.services.trainer.errors import SpawnFailed
-from gym_gui.services.trainer.executors.base import Executor, Launch, WorkerHandle
-from gym_gui.services.trainer.executors.local import LocalExecutor
-from gym_gui.services.trainer.executors.local_worker import LocalWorker
+from gym_gui.services.trainer.executors import LocalExecutor, WorkerHandle
+from gym_gui.services.trainer.launch import Launch
 from gym_gui.services.trainer.process_tree import (
     ProcessIdentity,
     marked_processes,
@@ -515,8 +514,8 @@ _OTHER_DAEMON = """
 import asyncio, os, sys
 from pathlib import Path
 from gym_gui.services.trainer.cgroups import Cgroups
-from gym_gui.services.trainer.executors.base import Launch
-from gym_gui.services.trainer.executors.local import LocalExecutor
+from gym_gui.services.trainer.launch import Launch
+from gym_gui.services.trainer.executors import LocalExecutor
 
 async def main() -> None:
     mark, folder, way, code = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
@@ -743,10 +742,3 @@ def test_version_2_limits_and_events_are_read_as_the_kernel_writes_them(tmp_path
 def test_a_mark_cannot_lead_out_of_the_tree(mark: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="control group"):
         Cgroups({"unified": tmp_path}, {}).create(mark)
-
-
-def test_the_local_executor_is_an_executor() -> None:
-    executor: Executor = LocalExecutor(use_cgroups=False)
-    handle: type[WorkerHandle] = LocalWorker
-    assert handle is LocalWorker
-    executor.close()

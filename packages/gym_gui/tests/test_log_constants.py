@@ -26,10 +26,10 @@ def test_log705_is_the_code_of_a_rejected_config():
     assert LOG_UI_MAINWINDOW_INVALID_CONFIG.code == "LOG705"
 
 
-def test_each_number_is_used_once_and_each_name_is_its_constant():
+def test_each_number_is_used_once_and_each_code_has_a_constant():
     assert len({code.number for code in ALL_CODES}) == len(ALL_CODES)
-    for code in ALL_CODES:
-        assert getattr(log_constants, code.name) is code
+    constants = [name for name in vars(log_constants) if name.startswith("LOG_")]
+    assert [getattr(log_constants, name) for name in constants] == list(ALL_CODES)
 
 
 def test_a_line_has_the_format_operators_know():

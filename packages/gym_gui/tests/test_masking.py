@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from gym_gui.services.trainer.masking import SecretMask
+from gym_gui.services.trainer.worker_logs import SecretMask
 from mosaic_wire.exit_record import ExitOutcome, ExitRecord
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.lifecycle import LifecycleKind, LifecycleReader, LifecycleSpool

@@ -13,8 +13,9 @@ from gym_gui.services.trainer.metrics import hub as hub_module
 from gym_gui.services.trainer.metrics import store
 from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.metrics.series import Points
-from gym_gui.services.trainer.metrics.store import Folder, RunMetrics
-from mosaic_wire.event_writer import ScalarEventWriter
+from gym_gui.services.trainer.metrics.store import CurveValues, Folder, RunMetrics, run_statistics
+from gym_gui.services.trainer.records import RunStatistics
+from mosaic_wire.event_files import ScalarEventWriter
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import Home
 
@@ -32,9 +33,9 @@ def values_of(metrics: RunMetrics, tag: str) -> list[float]:
 
 def test_news_that_do_not_begin_where_the_last_ended_are_refused(tmp_path: Path) -> None:
     metrics = RunMetrics(tmp_path / "metrics")
-    assert metrics.take([news("a", 1, 2)], None, "p1")
-    assert not metrics.take([news("a", 1, 2)], None, "p1")
-    assert metrics.take([news("a", 3, first=2)], "p1", "p2")
+    assert metrics.ingest([news("a", 1, 2)], None, "p1")
+    assert not metrics.ingest([news("a", 1, 2)], None, "p1")
+    assert metrics.ingest([news("a", 3, first=2)], "p1", "p2")
     assert values_of(metrics, "a") == [1, 2, 3]
     metrics.flush()
     again = RunMetrics(tmp_path / "metrics")
@@ -44,29 +45,29 @@ def test_news_that_do_not_begin_where_the_last_ended_are_refused(tmp_path: Path)
 
 def test_what_was_not_flushed_is_asked_for_again(tmp_path: Path) -> None:
     metrics = RunMetrics(tmp_path / "metrics")
-    metrics.take([news("a", 1, 2)], None, "p1")
+    metrics.ingest([news("a", 1, 2)], None, "p1")
     metrics.flush()
-    metrics.take([news("a", 3, first=2)], "p1", "p2")
+    metrics.ingest([news("a", 3, first=2)], "p1", "p2")
     again = RunMetrics(tmp_path / "metrics")  # the first one was killed
     assert again.position == "p1"
-    assert again.take([news("a", 3, first=2)], "p1", "p2")
+    assert again.ingest([news("a", 3, first=2)], "p1", "p2")
     assert values_of(again, "a") == [1, 2, 3]
 
 
 def test_a_resumed_run_writes_some_steps_again(tmp_path: Path) -> None:
     metrics = RunMetrics(tmp_path / "metrics")
-    metrics.take([news("charts/episodic_return", *range(300))], None, "p1")
+    metrics.ingest([news("charts/episodic_return", *range(300))], None, "p1")
     before = metrics.epoch
-    metrics.take([news("charts/episodic_return", 7, first=50, drop_from=50)], "p1", "p2")
+    metrics.ingest([news("charts/episodic_return", 7, first=50, drop_from=50)], "p1", "p2")
     assert values_of(metrics, "charts/episodic_return") == [*range(50), 7]
     assert metrics.epoch > before
-    assert metrics.headline()[store.MEAN_RETURN] == pytest.approx((sum(range(50)) + 7) / 51)
+    assert metrics.last_values()[store.MEAN_RETURN] == pytest.approx((sum(range(50)) + 7) / 51)
 
 
 def test_a_reset_of_one_folder_leaves_the_others(tmp_path: Path) -> None:
     metrics = RunMetrics(tmp_path / "metrics")
-    metrics.take([news("a/b", 1, 2), news("b", 5, name="a")], None, "p1")
-    metrics.take([news("a/b", 9, is_reset=True)], "p1", "p2")
+    metrics.ingest([news("a/b", 1, 2), news("b", 5, name="a")], None, "p1")
+    metrics.ingest([news("a/b", 9, is_reset=True)], "p1", "p2")
     assert values_of(metrics, "a/b") == [9]
     assert values_of(metrics, "a:b") == [5]
 
@@ -75,32 +76,34 @@ def test_a_script_s_own_folder_is_not_part_of_its_tags(tmp_path: Path) -> None:
     """CleanRL's scripts write to `runs/<env>__<name>__<seed>__<time>`: people look for `charts/SPS`."""
     metrics = RunMetrics(tmp_path / "metrics")
     first, second = "CartPole-v1__ppo__1__1700000000", "CartPole-v1__ppo__1__1700000099"
-    metrics.take([news("cpu_percent", 7, name="system")], None, "p1")
-    metrics.take([news("charts/SPS", 900, 950, name=first), news("charts/episodic_return", 20, name=first)], "p1", "p2")
+    metrics.ingest([news("cpu_percent", 7, name="system")], None, "p1")
+    metrics.ingest(
+        [news("charts/SPS", 900, 950, name=first), news("charts/episodic_return", 20, name=first)], "p1", "p2"
+    )
     assert metrics.tags() == {"system/cpu_percent": 1, "charts/SPS": 2, "charts/episodic_return": 1}
-    assert metrics.headline() == {"charts/SPS": 950, "charts/episodic_return": 20, "mean_return_100": 20}
+    assert metrics.last_values() == {"charts/SPS": 950, "charts/episodic_return": 20, "mean_return_100": 20}
     assert metrics.last_step() == 1
     # A second attempt writes to another folder: its curves are apart, its figures are the run's.
-    metrics.take([news("charts/SPS", 10, name=second, first=5)], "p2", "p3")
+    metrics.ingest([news("charts/SPS", 10, name=second, first=5)], "p2", "p3")
     assert values_of(metrics, "charts/SPS") == [900, 950]
     assert values_of(metrics, f"{second}/charts/SPS") == [10]
-    assert (metrics.headline()["charts/SPS"], metrics.last_step()) == (10, 5)
+    assert (metrics.last_values()["charts/SPS"], metrics.last_step()) == (10, 5)
     metrics.flush()
     again = RunMetrics(tmp_path / "metrics")
     assert again.tags() == metrics.tags()
-    again.take([news("charts/SPS", 11, name=first, first=2)], "p3", "p4")
+    again.ingest([news("charts/SPS", 11, name=first, first=2)], "p3", "p4")
     assert values_of(again, "charts/SPS") == [900, 950, 11]
 
 
-@pytest.mark.expects_log("more than 3 tags; such curves are left out")
+@pytest.mark.expects_log("more than 3 tags; such curves are skipped")
 def test_a_flood_of_tags_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "MOST_TAGS", 3)
+    monkeypatch.setattr(store, "MAX_TAGS", 3)
     metrics = RunMetrics(tmp_path / "metrics")
-    metrics.take([news(f"tag{index}", 1) for index in range(10)], None, "p1")
+    metrics.ingest([news(f"tag{index}", 1) for index in range(10)], None, "p1")
     assert len(metrics.tags()) == 3
 
 
-@pytest.mark.expects_log("is made again from the event files")
+@pytest.mark.expects_log("is rebuilt from the event files")
 def test_an_index_that_is_not_ours_is_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "metrics"
     folder.mkdir()
@@ -111,7 +114,7 @@ def test_an_index_that_is_not_ours_is_replaced(tmp_path: Path) -> None:
         folder.mkdir(exist_ok=True)
 
 
-@pytest.mark.expects_log("is made again from the event files")
+@pytest.mark.expects_log("is rebuilt from the event files")
 def test_an_index_cut_or_with_a_flipped_bit_is_never_believed(tmp_path: Path) -> None:
     """Fault 7: the curves come back whole from the event files, which are the only copy."""
     folder, events, dice = tmp_path / "metrics", tmp_path / "events", random.Random(5)
@@ -140,7 +143,7 @@ def test_an_index_cut_or_with_a_flipped_bit_is_never_believed(tmp_path: Path) ->
 
 
 def test_a_hub_with_too_much_to_do_sends_workers_away_and_shows_it(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(hub_module, "_MOST_WAITING", 2)
+    monkeypatch.setattr(hub_module, "_MAX_WAITING", 2)
     run_id, held = new_run_id(), threading.Event()
 
     async def scenario() -> None:
@@ -160,3 +163,31 @@ def test_a_hub_with_too_much_to_do_sends_workers_away_and_shows_it(tmp_path: Pat
 
     asyncio.run(scenario())
     assert values_of(RunMetrics(Home(tmp_path).run_folder(run_id).metrics), "a") == [1, 2]
+
+
+# ---------------------------------------------------------------------- where a run's statistics come from
+
+TOLD = RunStatistics(step=40, total=100, episodic_return=3.0, sps=7.0, seconds_since_step=0.5)
+
+
+def test_curves_are_the_source_of_a_run_s_statistics() -> None:
+    curves = CurveValues({store.MEAN_RETURN: 9.0, store.SPS_TAG: 900.0, "losses/x": 1.0}, step=60)
+    found = run_statistics(TOLD, curves)
+    assert (found.step, found.episodic_return, found.sps) == (60, 9.0, 900.0)
+    assert (found.total, found.seconds_since_step) == (100, 0.5)
+    assert found.metrics == curves.last
+
+
+@pytest.mark.parametrize("curves", [None, CurveValues({}, 0)])
+def test_a_worker_without_curves_is_believed(curves: CurveValues | None) -> None:
+    assert run_statistics(TOLD, curves) == TOLD
+
+
+def test_what_curves_lack_the_heartbeat_fills_in() -> None:
+    found = run_statistics(TOLD, CurveValues({"losses/x": 1.0}, step=10))
+    assert (found.step, found.episodic_return, found.sps) == (40, 3.0, 7.0)
+
+
+def test_the_step_is_the_furthest_that_is_known_and_can_be() -> None:
+    assert run_statistics(TOLD, CurveValues({}, 60), checkpoint_step=80).step == 80
+    assert run_statistics(TOLD, CurveValues({}, 10**9), checkpoint_step=10**9).step == 40  # a script may write anything

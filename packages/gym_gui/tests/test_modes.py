@@ -8,17 +8,16 @@ from pathlib import Path
 
 import click
 import pytest
-from gym_gui.cli.checkpoint_word import of_path
-from gym_gui.cli.resume_checkpoint import _flags
+from gym_gui.cli.evaluate import _flags, of_path
 from gym_gui.config.settings import load_settings
-from gym_gui.services.trainer.launch import is_training, with_checkpoint
-from gym_gui.services.trainer.validation.custom_scripts import script_folders, script_problems
-from gym_gui.services.trainer.validation.worker_part import check_worker_config
+from gym_gui.services.trainer.launch import is_training
+from gym_gui.services.trainer.validation.worker_part import check_worker_config, script_folders, script_problems
 from mosaic_wire.capabilities import WorkerCapabilities
 from mosaic_wire.checkpoints import write_checkpoint
 from mosaic_wire.errors import ConfigProblems
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import Home, RunFolder
+from mosaic_wire.run_request import with_checkpoint
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec
 
 RUN_ID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -47,7 +46,7 @@ def test_the_names_of_a_custom_script_s_run_are_labels():
 
 def test_two_names_for_one_checkpoint_must_agree():
     assert problems_of(mode="policy_eval", policy_path="/a", checkpoint_path="/a") == ""
-    assert "says something else" in problems_of(mode="policy_eval", policy_path="/a", checkpoint_path="/b")
+    assert "differs from" in problems_of(mode="policy_eval", policy_path="/a", checkpoint_path="/b")
 
 
 def test_only_training_goes_on_from_a_checkpoint():

@@ -146,7 +146,9 @@ def test_algo_means_the_algorithm_as_lists_show_it(mosaic, fake_trainer):
     own = fake_trainer.add(algo="dqn")
     script = fake_trainer.add(algo="my_ppo", extras_json='{"script_path": "/tmp/my_ppo.py"}')
     upstream = fake_trainer.add(algo="dqn", extras_json='{"script_path": "/tmp/dqn.py", "source": "upstream"}')
-    for words, run in (("dqn", own), ("my_ppo.py", script), ("dqn (upstream)", upstream)):
+    shell = fake_trainer.add(extras_json='{"script_path": "/tmp/phases.sh", "mode": "custom_script"}')
+    expected = {"dqn": own, "my_ppo.py": script, "my_ppo": script, "dqn (upstream)": upstream, "phases": shell}
+    for words, run in expected.items():
         assert mosaic("runs", "--algo", words, "-q").out.split() == [run.run_id]
 
 
@@ -215,6 +217,20 @@ def test_show_tells_everything_in_lines(mosaic, fake_trainer):
     assert "first\n            second\n" in out
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, "51 of 100 (100%)"),  # a script may count otherwise
+        ({"result_json": '{"stopped_early": "enough"}'}, "51 of 100 (51%)"),
+        ({"worker_type": "sweep"}, "51 of 100 (51%)"),  # its time was up
+        ({"outcome": "cancelled"}, "51 of 100 (51%)"),
+    ],
+)
+def test_a_completed_run_is_at_a_hundred_percent_unless_it_stopped_early(mosaic, fake_trainer, fields, expected):
+    fake_trainer.add(**{"step": 51, "total": 100, **fields})
+    assert expected in mosaic("show", "last").out
+
+
 def test_a_delete_that_loses_its_daemon_says_how_far_it_came(mosaic, fake_trainer, monkeypatch):
     ids = [fake_trainer.add().run_id for _ in range(3)]
     answer = fake_trainer._answer
@@ -243,7 +259,7 @@ def test_an_unknown_and_an_ambiguous_run_are_bad_input(mosaic, fake_trainer):
     unknown, ambiguous = mosaic("show", "zzzz"), mosaic("cancel", "01AR")
     assert (unknown.code, ambiguous.code) == (2, 2)
     assert "there is no run 'zzzz'" in unknown.err
-    assert "fits 2 runs" in ambiguous.err
+    assert "matches 2 runs" in ambiguous.err
 
 
 def test_one_run_that_cannot_be_cancelled_does_not_keep_the_others_from_it(mosaic, fake_trainer):
@@ -304,7 +320,7 @@ def test_a_name_is_a_handle_and_several_runs_of_a_name_are_listed_newest_first(m
     namesake = fake_trainer.add(name="my-run")
     ended = mosaic("show", "my-run")
     assert ended.code == 2
-    assert f"fits 2 runs: {namesake.run_id}, {run.run_id}" in ended.err
+    assert f"matches 2 runs: {namesake.run_id}, {run.run_id}" in ended.err
     fake_trainer.add(name=run.run_id[-8:])  # somebody named it like an id: the id wins
     assert mosaic("show", run.run_id[-8:], "--json").json[0]["run_id"] == run.run_id
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from gym_gui.cli.app import mosaic
-from gym_gui.cli.clone import config_of, take_secrets_from
+from gym_gui.cli.submit import config_of, take_secrets_from
 from gym_gui.testing import RunningDaemon
 from mosaic_wire.files import read_json_object
 from mosaic_wire.paths import Home

@@ -9,7 +9,7 @@ import click
 import numpy as np
 import pytest
 from gym_gui.cli import compare, listing
-from gym_gui.cli.selecting import Selection, select_runs
+from gym_gui.cli.selection import Selection, select_runs
 from gym_gui.services.analytics.baselines import Baseline
 from gym_gui.services.analytics.comparison import compare_curves
 from gym_gui.services.analytics.curves import Curve

@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 from gym_gui.cli import main
-from gym_gui.cli.from_trial import _use_the_trials_script
-from gym_gui.services.sweeps import SweepOrder, SweepUnreadable, config_of_trial, settings_of, study_of, trial_of
-from gym_gui.services.trainer.client import TrainerClient
+from gym_gui.services.sweeps import (
+    SweepRequest,
+    SweepUnreadable,
+    config_of_trial,
+    settings_of,
+    study_of,
+    trial_of,
+    use_trials_script,
+)
 from mosaic_wire.capabilities import WorkerCapabilities
 from mosaic_wire.files import write_json_atomically
 from mosaic_wire.ids import new_run_id
@@ -91,7 +97,7 @@ def test_everything_wrong_is_told_at_once_and_nothing_is_queued(mosaic, fake_tra
     assert code == 2
     for told in (
         "did you mean 'learning_rate'", "whole numbers: int:1:2", "--param gamma: write NAME=RANGE",
-        "seed is not searched for", "above 0", "'gelu'", "did you mean 'num_envs'", "did you mean 'CartPole-v1'",
+        "seed cannot be searched", "above 0", "'gelu'", "did you mean 'num_envs'", "did you mean 'CartPole-v1'",
     ):  # fmt: skip
         assert told in err
     assert not [request for request in fake_trainer.asked if isinstance(request, pb.SubmitRunRequest)]
@@ -193,7 +199,7 @@ def test_a_sweep_is_resumed_with_more_trials(mosaic, fake_trainer) -> None:
 def test_order_takes_ranges_as_objects_too() -> None:
     spec = WorkerSpec("w", "W", "1", WorkerCapabilities("w"), "w", algorithms=(AlgorithmSpec("a", open_flags=True),))
     values = {"env_id": "E", "total_timesteps": 5, "parameters": {"x": {"kind": "float", "low": 0.0, "high": 1.0}}}
-    config, problems = SweepOrder(values).config(spec, spec.algorithms[0])
+    config, problems = SweepRequest(values).config(spec, spec.algorithms[0])
     assert problems == []
     assert config["metadata"]["worker"]["config"]["extras"]["algo_params"]["parameters"]["x"]["high"] == 1.0
 
@@ -241,28 +247,26 @@ def test_a_trial_becomes_a_run_config(stored: pb.Run) -> None:
     assert f"from:{stored.run_id}" in config["tags"]
 
 
-def test_a_trial_of_a_script_trains_the_code_of_the_trial(stored: pb.Run, home: Home, fake_trainer, capsys) -> None:
-    script, run = home.root / "my_q.py", fake_trainer.add()
-    copy = home.run_folder(run.run_id).root / "scripts" / "my_q.py"
-    run.run_dir = str(copy.parent.parent)
+def test_a_trial_of_a_script_trains_the_code_of_the_trial_also_from_the_window(stored: pb.Run, home: Home) -> None:
+    script, run_id = home.root / "my_q.py", new_run_id()
+    copy = home.run_folder(run_id).root / "scripts" / "my_q.py"
     copy.parent.mkdir(parents=True)
     copy.write_text("print(1)\n")
     script.write_text("print(2)\n")
     extras = {"script_path": str(script), "script_sha256": hashlib.sha256(b"print(1)\n").hexdigest()}
     document = {"metadata": {"worker": {"type": "cleanrl", "config": {"algo": "my_q", "extras": extras}}}}
-    write_json_atomically(home.config_file(run.run_id), document, sealed=True)
+    write_json_atomically(home.config_file(run_id), document, sealed=True)
     trial = trial_of(stored)
-    trial.user_attrs["mosaic_runs"] = [run.run_id]
+    trial.user_attrs["mosaic_runs"] = [run_id]
     config = config_of_trial(stored, trial)
     part = config["metadata"]["worker"]["config"]["extras"]
     part["script_path"] = str(script)
-    with TrainerClient.connect(home) as client:
-        _use_the_trials_script(client, trial, config)
-        assert (part["script_path"], part["script_sha256"]) == (str(copy), extras["script_sha256"])
-        assert f"{script} has changed since; the new run runs the copy {copy}" in capsys.readouterr().err
-        trial.user_attrs["mosaic_runs"] = [new_run_id()]
-        _use_the_trials_script(client, trial, config)
-        assert "the run of the trial is gone" in capsys.readouterr().err
+    notices = use_trials_script(stored, trial, config)
+    assert (part["script_path"], part["script_sha256"]) == (str(copy), extras["script_sha256"])
+    assert notices == (f"{script} has changed since; the new run runs the copy {copy}",)
+    for odd in (new_run_id(), "../other"):
+        trial.user_attrs["mosaic_runs"] = [odd]
+        assert "the run of the trial is gone" in use_trials_script(stored, trial, config)[0]
 
 
 def test_what_cannot_be_read_of_a_sweep_is_told(stored: pb.Run) -> None:

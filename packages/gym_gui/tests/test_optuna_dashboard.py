@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
-from gym_gui.services.analytics.optuna_dashboard import Dashboard, DashboardProblem, find_program, storage_words
+from gym_gui.services.analytics.web_servers import Dashboard, ServerProblem, find_program, storage_arguments
 from mosaic_wire.testing import wait_until
 
 SERVER = """
@@ -49,7 +49,7 @@ def test_it_listens_on_loopback_and_ends_with_its_owner(tmp_path: Path, program:
 
 
 def test_its_last_words_are_told_when_it_does_not_start(tmp_path: Path, program: str) -> None:
-    with pytest.raises(DashboardProblem, match=r"ended at once\. cannot open the study"):
+    with pytest.raises(ServerProblem, match=r"ended at once\. cannot open the study"):
         Dashboard.start(tmp_path / "broken.db", is_journal=False, program=program)
 
 
@@ -57,7 +57,7 @@ def test_an_owner_that_left_does_not_wait(tmp_path: Path) -> None:
     deaf = tmp_path / "deaf"
     deaf.write_text(f"#!{sys.executable}\nimport time; time.sleep(600)\n")
     deaf.chmod(0o755)
-    with pytest.raises(DashboardProblem, match="not needed any more"):
+    with pytest.raises(ServerProblem, match="not needed any more"):
         Dashboard.start(tmp_path / "s.db", is_journal=False, program=str(deaf), is_given_up=lambda: True)
 
 
@@ -66,6 +66,6 @@ def test_where_it_is_looked_for(tmp_path: Path, program: str, monkeypatch: pytes
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_program() == program
     monkeypatch.setenv("PATH", os.devnull)
-    with pytest.raises(DashboardProblem, match="pip install optuna-dashboard"):
+    with pytest.raises(ServerProblem, match="pip install optuna-dashboard"):
         find_program()
-    assert storage_words(tmp_path / "a.db", is_journal=False) == [f"sqlite:///{tmp_path / 'a.db'}"]
+    assert storage_arguments(tmp_path / "a.db", is_journal=False) == [f"sqlite:///{tmp_path / 'a.db'}"]

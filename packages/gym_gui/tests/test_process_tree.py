@@ -130,7 +130,7 @@ def test_a_command_name_with_parentheses_does_not_confuse_the_parser(tmp_path: P
         stat = read_stat(process.pid)
         assert stat is not None
         assert (stat.ppid, stat.session, stat.threads) == (os.getpid(), process.pid, 1)
-        assert not stat.is_gone
+        assert not stat.has_exited
     finally:
         process.kill()
         process.wait()

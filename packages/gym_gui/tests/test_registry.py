@@ -19,7 +19,7 @@ from gym_gui.services.trainer.errors import (
     StaleRun,
 )
 from gym_gui.services.trainer.fsm import RunEvent, RunOutcome, RunStatus
-from gym_gui.services.trainer.records import Headline, NewRun, Parent, RunQuery
+from gym_gui.services.trainer.records import NewRun, Parent, RunQuery, RunStatistics
 from gym_gui.services.trainer.registry import RunRegistry
 from mosaic_wire.ids import new_run_id
 
@@ -108,7 +108,7 @@ def test_what_was_submitted_is_kept_whole(registry: RunRegistry) -> None:
         assert getattr(run, name) == expected, name
     assert (run.status, run.outcome, run.attempt, run.number) == (S.INIT, None, 1, 1)
     assert (run.created_at, run.started_at, run.finished_at) == (1_001.0, 0.0, 0.0)
-    [told] = registry.story(new.run_id)
+    [told] = registry.history(new.run_id)
     assert (told.kind, told.from_status, told.to_status, told.seq) == ("submitted", "", "INIT", run.event_seq)
 
 
@@ -143,17 +143,17 @@ def test_an_id_that_is_taken_is_refused(registry: RunRegistry) -> None:
     run_id = submit(registry)
     with pytest.raises(RegistryError, match=f"already a run {run_id}"):
         registry.submit(NewRun(run_id, "random"))
-    assert len(registry.story(run_id)) == 1
+    assert len(registry.history(run_id)) == 1
 
 
 def test_odd_text_and_numbers_are_stored_or_refused_in_words(registry: RunRegistry) -> None:
     run_id = submit(registry, name="half a pair \ud800 and a NUL \0", notes="'; DROP TABLE runs; --")
     assert registry.get(run_id).name == "half a pair ? and a NUL \0"
     told = registry.record(run_id, "odd", payload={"nan": math.nan, "path": Path("/x"), "deep": [math.inf]})
-    assert registry.story(run_id)[-1].payload == {"nan": None, "path": "/x", "deep": [None]}
+    assert registry.history(run_id)[-1].payload == {"nan": None, "path": "/x", "deep": [None]}
     with pytest.raises(RegistryError, match="64 bits"):
         registry.record(run_id, "", step=2**63)
-    with pytest.raises(RegistryError, match="could not do that"):
+    with pytest.raises(RegistryError, match="the registry"):
         registry.record(run_id, "", step="many")
     assert registry.get(run_id) == told
 
@@ -167,7 +167,7 @@ def test_a_run_is_found_by_the_beginning_of_its_id(registry: RunRegistry) -> Non
         registry.submit(NewRun(run_id, "random"))
     assert registry.find("01j1").run_id == ids[2]
     assert registry.find(ids[0]).run_id == ids[0]
-    with pytest.raises(AmbiguousRunId, match="fits 2 runs") as caught:
+    with pytest.raises(AmbiguousRunId, match="matches 2 runs") as caught:
         registry.find("01J0")
     assert caught.value.matches == (ids[1], ids[0])
     for wrong in ("", "  ", "%", "01J2", "01J_", ids[0] + "A", "\ud800"):
@@ -293,7 +293,7 @@ def test_ten_thousand_finished_runs_cost_the_questions_about_the_others_nothing(
         "queue": registry.queue,
         "get": lambda: registry.get(waiting[3]),
         "find": lambda: registry.find(waiting[3]),
-        "story": lambda: registry.story(waiting[3]),
+        "story": lambda: registry.history(waiting[3]),
         "status": lambda: registry.list(RunQuery(statuses=("INIT",))),
         "tag": lambda: registry.list(RunQuery(tags=("mine",))),
         "events": lambda: registry.events_since(registry.last_seq() - 3),
@@ -332,7 +332,7 @@ def test_a_life_sets_times_reasons_and_outcome(registry: RunRegistry) -> None:
     assert (done.status, done.outcome, done.reason) == (S.TERM, RunOutcome.COMPLETED, "completed")
     assert done.finished_at > started.started_at == done.started_at
     assert (done.result, done.capabilities) == ({"return": 500.0}, {"lane": "analytics"})
-    seqs = [event.seq for event in registry.story(run_id)]
+    seqs = [event.seq for event in registry.history(run_id)]
     assert seqs == list(range(1, 6))
 
 
@@ -348,7 +348,7 @@ def test_a_fault_keeps_its_reason_until_it_is_retried_or_given_up(registry: RunR
     registry.apply(run_id, E.FAULTED, reason="out of memory")
     given_up = registry.apply(run_id, E.GIVEN_UP)
     assert (given_up.outcome, given_up.reason) == (RunOutcome.FAILED, "out of memory")
-    assert [event.attempt for event in registry.story(run_id)] == [1] * 5 + [2] * 6
+    assert [event.attempt for event in registry.history(run_id)] == [1] * 5 + [2] * 6
 
 
 def test_a_caller_knows_better_than_the_clock_when_a_run_ended(registry: RunRegistry) -> None:
@@ -376,7 +376,7 @@ def test_of_many_endings_at_once_exactly_one_is_stored(registry: RunRegistry, tm
         errors = at_once(*calls)
     assert len(errors) == len(calls) - 1
     assert {type(error) for error in errors} == {InvalidTransition}
-    assert [event.to_status for event in registry.story(run_id)].count(S.TERM) == 1
+    assert [event.to_status for event in registry.history(run_id)].count(S.TERM) == 1
 
 
 def test_the_file_itself_refuses_a_second_life(registry: RunRegistry) -> None:
@@ -401,7 +401,7 @@ def test_a_fact_is_told_without_a_change_of_status_and_a_silent_change_is_not_to
     run_id = submit(registry)
     told = registry.record(run_id, "checkpoint_saved", reason="r", payload={"step": 10}, lifecycle_seq=4)
     assert (told.status, told.lifecycle_seq) == (S.INIT, 4)
-    event = registry.story(run_id)[-1]
+    event = registry.history(run_id)[-1]
     assert (event.kind, event.from_status, event.to_status, event.payload) == ("checkpoint_saved", "", "", {"step": 10})
     silent = registry.record(run_id, "", size_bytes=99)
     assert (silent.size_bytes, silent.event_seq) == (99, told.event_seq)
@@ -412,18 +412,18 @@ def test_a_fact_is_told_without_a_change_of_status_and_a_silent_change_is_not_to
 
 def test_headlines_of_many_runs_are_stored_at_once(registry: RunRegistry) -> None:
     one, two = submit(registry, total=100), submit(registry, total=100)
-    registry.update_headlines(
+    registry.update_statistics(
         {
-            one: Headline(step=10, total=200, episodic_return=1.5, sps=9.0, seconds_since_step=0.1),
-            two: Headline(step=20, episodic_return=math.nan),
-            new_run_id(): Headline(step=5),
+            one: RunStatistics(step=10, total=200, episodic_return=1.5, sps=9.0, seconds_since_step=0.1),
+            two: RunStatistics(step=20, episodic_return=math.nan),
+            new_run_id(): RunStatistics(step=5),
         }
     )
     first, second = registry.get(one), registry.get(two)
     assert (first.step, first.total, first.episodic_return, first.sps) == (10, 200, 1.5, 9.0)
     assert (second.step, second.total, second.episodic_return) == (20, 100, None)
     assert registry.last_seq() == 2
-    registry.update_headlines({})
+    registry.update_statistics({})
 
 
 def test_flags_say_what_a_status_does_not(registry: RunRegistry) -> None:
@@ -453,9 +453,9 @@ def test_events_are_numbered_over_all_runs_and_can_be_followed(registry: RunRegi
     assert [event.seq for event in registry.events_since(1, run_id=two)] == [2, 4]
     assert [event.seq for event in registry.events_since(1, limit=2)] == [2, 3]
     assert registry.events_since(registry.last_seq()) == []
-    assert [event.seq for event in registry.story(one, since_seq=1)] == [3]
+    assert [event.seq for event in registry.history(one, since_seq=1)] == [3]
     with pytest.raises(RunNotFound):
-        registry.story(new_run_id())
+        registry.history(new_run_id())
 
 
 # ---------------------------------------------------------------- removing and bringing back
@@ -494,7 +494,7 @@ def test_an_archived_run_comes_back_with_its_story_under_new_numbers(registry: R
     run_id = submit(registry, name="kept", tags=("a", "b"), parent=Parent(new_run_id(), 5, "f" * 64))
     registry.apply(run_id, E.DISPATCHED, pid=4, mark="m", run_token_sha256="0" * 64, claimed=True)
     registry.apply(run_id, E.FAULTED, reason="gone", payload={"tail": ["x"]})
-    record, story = registry.apply(run_id, E.GIVEN_UP), registry.story(run_id)
+    record, story = registry.apply(run_id, E.GIVEN_UP), registry.history(run_id)
 
     with pytest.raises(NotPossibleNow, match="already here"):
         registry.restore(record, story)
@@ -507,7 +507,7 @@ def test_an_archived_run_comes_back_with_its_story_under_new_numbers(registry: R
         kept = replace(back, number=record.number, event_seq=record.event_seq)
         ours = {"pid": 4, "mark": "m", "run_token_sha256": "0" * 64, "claimed": True}
         assert replace(kept, **ours) == record  # type: ignore[arg-type]
-        assert [replace(event, seq=0) for event in other.story(run_id)] == [replace(event, seq=0) for event in story]
+        assert [replace(event, seq=0) for event in other.history(run_id)] == [replace(event, seq=0) for event in story]
         assert other.list(RunQuery(tags=("a", "b"))).matching == 1
 
 
@@ -551,7 +551,7 @@ def test_threads_and_registries_that_write_and_read_at_once_never_meet_a_locked_
         def live(asked: RunRegistry) -> None:
             for _ in range(rounds):
                 run_id = submit(asked, *TO_EXEC)
-                asked.update_headlines({run_id: Headline(step=1)})
+                asked.update_statistics({run_id: RunStatistics(step=1)})
                 asked.apply(run_id, E.COMPLETED)
 
         def look(asked: RunRegistry) -> None:
@@ -559,7 +559,7 @@ def test_threads_and_registries_that_write_and_read_at_once_never_meet_a_locked_
                 page = asked.list(RunQuery(limit=5))
                 assert asked.last_seq() >= page.last_seq
                 for run in asked.unfinished():
-                    assert asked.story(run.run_id)[0].kind == "submitted"
+                    assert asked.history(run.run_id)[0].kind == "submitted"
 
         calls = [lambda asked=asked: live(asked) for asked in (registry, registry, other, other)]
         assert not at_once(*calls, lambda: look(registry), lambda: look(other))

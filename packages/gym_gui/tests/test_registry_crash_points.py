@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from gym_gui.services.trainer.errors import RegistryError, RegistryUnwritable, StaleRun
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus, advance
-from gym_gui.services.trainer.records import Headline, NewRun, RunQuery
+from gym_gui.services.trainer.records import NewRun, RunQuery, RunStatistics
 from gym_gui.services.trainer.registry import RunRegistry
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.testing import wait_until
@@ -35,7 +35,7 @@ OPERATIONS: tuple[Operation, ...] = (
     lambda registry: registry.apply(A, E.REGISTERED, expected=S.HSHK),
     lambda registry: registry.apply(C, E.FAULTED, expected=S.INIT, reason="8 GPUs asked for, none here"),
     lambda registry: registry.apply(A, E.STARTED, expected=S.RDY),
-    lambda registry: registry.update_headlines({A: Headline(step=50, total=100), B: Headline()}),
+    lambda registry: registry.update_statistics({A: RunStatistics(step=50, total=100), B: RunStatistics()}),
     lambda registry: registry.record(A, "checkpoint_saved", payload={"step": 50}, lifecycle_seq=2),
     lambda registry: registry.apply(C, E.GIVEN_UP, expected=S.FAULT),
     lambda registry: registry.record(B, "edited", tags=("z",), notes="later"),
@@ -94,7 +94,7 @@ def operations_before_a_crash_at(commit: int, database: Path) -> int:
 def check_stories(registry: RunRegistry) -> None:
     """Each run's status is the fold of its story, and it ended at most once."""
     for run in registry.list(RunQuery(include_archived=True)).runs:
-        story = registry.story(run.run_id)
+        story = registry.history(run.run_id)
         assert (story[0].kind, story[-1].seq) == ("submitted", run.event_seq)
         status = S.INIT
         for event in story[1:]:
@@ -163,7 +163,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from gym_gui.services.trainer.fsm import RunEvent as E
-from gym_gui.services.trainer.records import Headline, NewRun
+from gym_gui.services.trainer.records import RunStatistics, NewRun
 from gym_gui.services.trainer.registry import RunRegistry
 from mosaic_wire.ids import new_run_id
 
@@ -174,7 +174,7 @@ while True:
     print("submitted", n, run.run_id, known, flush=True)
     for event in (E.DISPATCHED, E.REGISTERED, E.STARTED, E.COMPLETED):
         run = registry.apply(run.run_id, event)
-        registry.update_headlines({run.run_id: Headline(step=run.event_seq)})
+        registry.update_statistics({run.run_id: RunStatistics(step=run.event_seq)})
         print("applied", n, run.run_id, run.status, flush=True)
     n += 1
 """
@@ -330,4 +330,4 @@ def test_damage_is_found_at_opening_and_not_by_the_first_unlucky_question(tmp_pa
         open_registry(database)
     database.write_bytes(whole)
     with open_registry(database) as registry:
-        assert len(registry.story(A)) == 201
+        assert len(registry.history(A)) == 201

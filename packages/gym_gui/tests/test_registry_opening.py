@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from gym_gui.services.trainer import registry_database, registry_schema
+from gym_gui.services.trainer import registry_database
 from gym_gui.services.trainer.errors import RegistryError, RegistryTooNew, RegistryUnwritable
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.records import NewRun
@@ -20,7 +20,7 @@ from gym_gui.services.trainer.registry import RunRegistry
 from mosaic_wire.ids import new_run_id
 
 E = RunEvent
-NEWEST = len(registry_schema.MIGRATIONS)
+NEWEST = len(registry_database.MIGRATIONS)
 
 
 @pytest.fixture
@@ -66,14 +66,14 @@ def test_a_new_registry_is_for_this_user_alone_and_has_the_newest_version(databa
 # The schema as an older MOSAIC might have had it: no silence limit, no notes.
 OLDER = tuple(
     statement.replace("silence_s REAL,\n", "\n").replace("notes TEXT NOT NULL DEFAULT '',\n", "\n")
-    for statement in registry_schema.MIGRATIONS[0]
+    for statement in registry_database.MIGRATIONS[0]
 )
 ADD_WHAT_IT_LACKS = (
     "ALTER TABLE runs ADD COLUMN silence_s REAL",
     "ALTER TABLE runs ADD COLUMN notes TEXT NOT NULL DEFAULT ''",
     "UPDATE runs SET notes = 'from before' WHERE status = 'TERM'",
     # What the real migrations added since.
-    *(statement for migration in registry_schema.MIGRATIONS[1:] for statement in migration),
+    *(statement for migration in registry_database.MIGRATIONS[1:] for statement in migration),
 )
 
 
@@ -91,7 +91,7 @@ def make_an_older_database(database: Path) -> tuple[str, str]:
 
 
 def test_an_older_database_is_migrated_with_its_runs(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry_schema, "MIGRATIONS", (OLDER, ADD_WHAT_IT_LACKS))
+    monkeypatch.setattr(registry_database, "MIGRATIONS", (OLDER, ADD_WHAT_IT_LACKS))
     queued, done = make_an_older_database(database)
     with closing(sqlite3.connect(database)) as connection, pytest.raises(sqlite3.OperationalError, match="notes"):
         connection.execute("SELECT notes FROM runs")
@@ -107,7 +107,7 @@ def test_an_older_database_is_migrated_with_its_runs(database: Path, monkeypatch
 
 
 def test_a_new_database_goes_through_every_migration(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry_schema, "MIGRATIONS", (OLDER, ADD_WHAT_IT_LACKS))
+    monkeypatch.setattr(registry_database, "MIGRATIONS", (OLDER, ADD_WHAT_IT_LACKS))
     with RunRegistry(database) as registry:
         assert registry.get(submit(registry, notes="kept")).notes == "kept"
     assert version_of(database) == 2
@@ -118,11 +118,11 @@ def test_a_migration_that_fails_leaves_the_older_database_whole(
     database: Path, monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
     make_an_older_database(database)
-    monkeypatch.setattr(registry_schema, "MIGRATIONS", (OLDER, (*ADD_WHAT_IT_LACKS, last)))
+    monkeypatch.setattr(registry_database, "MIGRATIONS", (OLDER, (*ADD_WHAT_IT_LACKS, last)))
     with pytest.raises(RegistryError):
         RunRegistry(database)
     assert version_of(database) == 1
-    monkeypatch.setattr(registry_schema, "MIGRATIONS", (OLDER, ADD_WHAT_IT_LACKS))
+    monkeypatch.setattr(registry_database, "MIGRATIONS", (OLDER, ADD_WHAT_IT_LACKS))
     with RunRegistry(database) as registry:
         assert registry.list().matching == 2
 
@@ -130,7 +130,7 @@ def test_a_migration_that_fails_leaves_the_older_database_whole(
 def test_a_crash_in_a_migration_leaves_the_older_database_whole(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry_schema, "MIGRATIONS", (OLDER, ADD_WHAT_IT_LACKS))
+    monkeypatch.setattr(registry_database, "MIGRATIONS", (OLDER, ADD_WHAT_IT_LACKS))
     make_an_older_database(database)
 
     def crash() -> None:
@@ -237,7 +237,7 @@ def test_two_processes_that_make_the_registry_at_once_make_one(database: Path) -
 def test_a_missing_folder_and_a_folder_in_the_way_are_named(tmp_path: Path) -> None:
     with pytest.raises(RegistryUnwritable, match="nowhere is not a folder"):
         RunRegistry(tmp_path / "nowhere" / "trainer.sqlite")
-    with pytest.raises(RegistryUnwritable, match="it is not a file; move it away"):
+    with pytest.raises(RegistryUnwritable, match="is not a file, but the registry's path; move it away"):
         RunRegistry(tmp_path)
 
 
@@ -292,7 +292,7 @@ def test_another_programs_reading_costs_no_accepted_run(database: Path) -> None:
         assert sorted(run.run_id for run in registry.list().runs) == sorted(accepted)
 
 
-@pytest.mark.expects_log("write-ahead log was removed")
+@pytest.mark.expects_log("write-ahead log of .* was deleted")
 def test_a_write_ahead_log_that_is_removed_costs_no_run(database: Path) -> None:
     with RunRegistry(database) as registry:
         before = submit(registry)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from gym_gui.config.settings import Settings
 from gym_gui.services.trainer.gpu import Gpu
-from gym_gui.services.trainer.inventory import detect_inventory
 from gym_gui.services.trainer.resources import (
     Inventory,
     Reservation,
     ResourceLedger,
     ResourceRequest,
+    detect_inventory,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,7 +104,7 @@ def test_what_can_never_be_met_is_told_with_the_numbers(request_: ResourceReques
     reason = ledger(gpus=1).impossible(request_)
     assert reason is not None
     assert told in reason
-    assert "ask for less" in reason
+    assert "request less" in reason
 
 
 def test_everything_that_is_lacking_is_told_at_once() -> None:

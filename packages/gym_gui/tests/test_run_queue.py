@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gym_gui.services.trainer.gpu import Gpu
-from gym_gui.services.trainer.resources import Inventory, ResourceLedger, ResourceRequest
-from gym_gui.services.trainer.run_queue import RunQueue
+from gym_gui.services.trainer.resources import Inventory, ResourceLedger, ResourceRequest, RunQueue
 
 
 @dataclass(frozen=True)

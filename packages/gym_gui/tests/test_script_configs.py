@@ -66,8 +66,8 @@ def test_the_name_of_a_scripts_run_is_that_of_the_file():
     [
         ({"mode": "resume_training"}, "a script cannot be resumed"),
         ({"mode": "policy_eval"}, "'policy_eval' is not possible with a script"),
-        ({"script_sha256": "b" * 64}, "another one by now"),
-        ({"script_path": "my_ppo.py"}, "a path from the root on"),
+        ({"script_sha256": "b" * 64}, "has changed"),
+        ({"script_path": "my_ppo.py"}, "an absolute path"),
         ({"script_path": "", "source": "upstream"}, "CLEANRL_HOME"),
     ],
 )

@@ -71,8 +71,17 @@ def test_numbers_that_only_sound_secret_stay():
     clean, secrets = split_secrets(config(**extras))
     assert extras_of(clean) == extras
     assert secrets == {}
-    _, secrets = split_secrets(config(password=12345678))
-    assert secrets == {"password": "12345678"}
+    _, secrets = split_secrets(config(password=1234567890123456))
+    assert secrets == {"password": "1234567890123456"}
+
+
+@pytest.mark.parametrize("value", ["step", "completed", "hush", 12345678, "CartPole-v1", "algo_params", "batch size 4"])
+def test_a_secret_that_would_be_redacted_in_ordinary_text_is_refused_and_not_told(value):
+    document = config(wandb_api_key=value, algo_params={"batch size 4": 1})
+    document["metadata"]["worker"]["config"]["env_id"] = "ns/CartPole-v1"
+    with pytest.raises(InvalidConfig, match="too ordinary for a secret") as caught:
+        split_secrets(document)
+    assert str(value) not in str(caught.value)
 
 
 def test_two_secrets_under_one_key_get_two_names():
@@ -139,7 +148,7 @@ def test_reading_and_deleting_without_a_file_makes_none(tmp_path):
 
 
 def test_a_config_folder_inside_the_home_is_refused(tmp_path):
-    with pytest.raises(SecretStoreError, match="lies inside"):
+    with pytest.raises(SecretStoreError, match="is inside"):
         SecretStore(tmp_path / "var" / "config", home=Home(tmp_path / "var"))
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gym_gui.config.settings import Settings, load_settings
-from gym_gui.config.settings_writer import change_settings, changed_text
+from gym_gui.config.settings import Settings, change_settings, changed_text, load_settings
 from mosaic_wire.errors import ConfigProblems
 
 BEFORE = """\

@@ -16,19 +16,17 @@ from pathlib import Path
 import numpy as np
 import optuna
 import pytest
-from gym_gui.services.analytics.studies import (
+from gym_gui.services.analytics.studies.importances import importances
+from gym_gui.services.analytics.studies.readers import SeveralStudies, open_file, open_study, path_of
+from gym_gui.services.analytics.studies.study import (
     Direction,
+    Kind,
     NoStudyYet,
-    SeveralStudies,
     Study,
     StudyError,
     TrialState,
-    open_file,
-    open_study,
-    path_of,
+    distribution_of,
 )
-from gym_gui.services.analytics.studies.distributions import Kind, distribution_of
-from gym_gui.services.analytics.studies.importances import importances
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.storages import JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
+from gym_gui.services.trainer import finalise as finalising
 from gym_gui.services.trainer.fsm import TRANSITIONS, RunEvent, RunStatus
 from gym_gui.services.trainer.supervision import EndingFacts, conclude, describe_exit
 from mosaic_wire.exit_record import ExitOutcome, ExitRecord
 from mosaic_wire.lifecycle import LifecycleKind
+from mosaic_wire.paths import RunFolder
+from mosaic_wire.proto import trainer_pb2 as pb
 
 EXEC, PAUSE, HSHK, RDY = RunStatus.EXEC, RunStatus.PAUSE, RunStatus.HSHK, RunStatus.RDY
 COMPLETED, FAILED, CANCELLED = LifecycleKind.RUN_COMPLETED, LifecycleKind.RUN_FAILED, LifecycleKind.RUN_CANCELLED
@@ -43,7 +49,7 @@ ENDINGS = {
         "ValueError: NaN loss",
     ),
     "refused its config": (
-        EndingFacts(HSHK, 2, complaint="env_id: unknown environment 'Pongg'"),
+        EndingFacts(HSHK, 2, stderr="env_id: unknown environment 'Pongg'"),
         RunEvent.FAULTED,
         "refused its config: env_id: unknown environment",
     ),
@@ -64,7 +70,7 @@ ENDINGS = {
     "died while it was to be released": (
         EndingFacts(PAUSE, -9, release_requested=True),
         RunEvent.FAULTED,
-        "to be released but was killed",
+        "to be released, but was killed",
     ),
 }
 
@@ -101,7 +107,7 @@ def test_a_run_that_completes_a_moment_after_its_fault_keeps_the_reason_of_the_f
     [
         (EndingFacts(EXEC, 1, FAILED, failure="10 trials failed", failed_for_good=True), True),
         (EndingFacts(EXEC, 1, FAILED, failure="CUDA is out of memory"), False),
-        (EndingFacts(HSHK, 2, complaint="unknown environment"), True),
+        (EndingFacts(HSHK, 2, stderr="unknown environment"), True),
         (EndingFacts(EXEC, -9), False),
     ],
 )
@@ -112,3 +118,21 @@ def test_what_would_only_repeat_itself_is_not_retried(facts: EndingFacts, is_fin
 def test_a_cancelled_run_ends_for_the_reason_it_was_cancelled_for() -> None:
     facts = EndingFacts(EXEC, 130, CANCELLED, cancel_requested=True, cancel_reason="pruned at step 100")
     assert conclude(facts).reason == "pruned at step 100"
+
+
+async def test_a_manifest_that_finds_no_room_is_one_line_of_the_log_however_long_it_takes(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    attempts, told = iter(range(4)), []
+
+    def without_room(*_: object) -> bool:
+        if (number := next(attempts)) < 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f".analytics.json.{number}.tmp")
+        return True
+
+    monkeypatch.setattr(finalising, "finalise_manifest", without_room)
+    monkeypatch.setattr(finalising, "_RETRY_S", 0)
+    record = pb.Run(run_id="R")
+    await finalising.finalise(RunFolder(tmp_path), record, "failed", "", lambda *words: told.append(words))
+    line = "run R: its manifest cannot be written; will retry: No space left on device"
+    assert (told, caplog.messages) == ([("manifest", line)] * 3, [line])

@@ -10,10 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from gym_gui.services.telemetry import hub as hub_module
-from gym_gui.services.telemetry.bus import Control, RunBus
-from gym_gui.services.telemetry.hub import TelemetryAsyncHub
-from gym_gui.services.telemetry.store import TelemetryError, TelemetryStore
+from gym_gui.services.trainer import streams
+from gym_gui.services.trainer.streams import Control, RunBus, TelemetryAsyncHub, TelemetryError, TelemetryStore
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.proto import trainer_pb2 as pb
 
@@ -40,7 +38,7 @@ def test_what_is_sent_twice_is_stored_once_and_runs_are_apart(store: TelemetrySt
     assert stored(store, one) == list(range(1, 9))
     assert stored(store, two) == [1, 2, 3]
     assert (store.last_seq("steps", one), store.last_seq("episodes", one)) == (8, 0)
-    assert store.totals(one).steps == 8
+    assert store.count("steps", one) == 8
     store.forget(one)
     assert stored(store, one) == []
     assert stored(store, two) == [1, 2, 3]
@@ -77,7 +75,7 @@ def test_rows_of_version_1_are_read_on(tmp_path: Path) -> None:
         assert stored(store, run_id) == list(range(1, 8))
 
 
-@pytest.mark.expects_log("is damaged .* it was set aside")
+@pytest.mark.expects_log("is damaged .* it was renamed")
 def test_a_store_that_is_no_database_is_set_aside_and_a_new_one_begins(tmp_path: Path) -> None:
     path, run_id = tmp_path / "telemetry.sqlite", new_run_id()
     path.write_bytes(b"this is no database " * 1000)
@@ -88,7 +86,7 @@ def test_a_store_that_is_no_database_is_set_aside_and_a_new_one_begins(tmp_path:
     assert aside.read_bytes().startswith(b"this is no database")
 
 
-@pytest.mark.expects_log("is damaged .* it was set aside", "damaged steps of run .* are left out")
+@pytest.mark.expects_log("is damaged .* it was renamed", "damaged steps of run .* are skipped")
 def test_a_store_cut_or_with_a_flipped_bit_never_gives_what_was_not_stored(tmp_path: Path) -> None:
     """Fault 7: each step that comes back is one that was stored; what is lost is said."""
     path, run_id, dice = tmp_path / "telemetry.sqlite", new_run_id(), random.Random(7)
@@ -120,21 +118,21 @@ def test_a_store_cut_or_with_a_flipped_bit_never_gives_what_was_not_stored(tmp_p
 
 def test_a_slow_subscriber_skips_and_is_told_while_others_miss_nothing() -> None:
     async def scenario() -> None:
-        bus: RunBus[int] = RunBus()
+        bus = RunBus()
         slow, quick = bus.subscribe("r", "steps", credits=5), bus.subscribe("r", "steps", credits=100)
         other = bus.subscribe("another", "steps")
         bus.publish("r", "steps", [1, 2, 3])
         bus.publish("r", "steps", [4, 5, 6, 7])
         bus.publish("r", "steps", [8])
-        assert await slow.take() == ([1, 2, 3, 4, 5], 3, [Control.STARVED])
-        assert await quick.take() == ([1, 2, 3, 4, 5, 6, 7, 8], 0, [])
+        assert await slow.get() == ([1, 2, 3, 4, 5], 3, [Control.STARVED])
+        assert await quick.get() == ([1, 2, 3, 4, 5, 6, 7, 8], 0, [])
         bus.publish("r", "steps", [9])
-        assert await slow.take() == ([9], 0, [Control.RESUMED])
+        assert await slow.get() == ([9], 0, [Control.RESUMED])
         bus.end("r")
-        assert await slow.take() is None
+        assert await slow.get() is None
         bus.unsubscribe(slow)
         bus.publish("another", "steps", [1])
-        assert await other.take() == ([1], 0, [])
+        assert await other.get() == ([1], 0, [])
 
     asyncio.run(scenario())
 
@@ -152,7 +150,7 @@ class HeldStore(TelemetryStore):
 
 
 def test_a_worker_without_credits_is_starved_and_granted_new_ones(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(hub_module, "CREDITS_A_RUN", 10)
+    monkeypatch.setattr(streams, "CREDITS_PER_RUN", 10)
     run_id, granted = new_run_id(), []
 
     async def scenario() -> None:
@@ -202,7 +200,7 @@ def test_a_worker_that_goes_away_while_it_waits_does_not_take_others_with_it(tmp
     asyncio.run(scenario())
 
 
-@pytest.mark.expects_log("cannot be stored, workers keep theirs: no room")
+@pytest.mark.expects_log("cannot be stored; workers keep them: no room")
 def test_a_disk_that_fails_is_told_to_the_worker_and_the_next_batch_goes_through(tmp_path: Path) -> None:
     run_id = new_run_id()
 

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import psutil
 import pytest
-from gym_gui.services.analytics import guardian, tensorboard_server
-from gym_gui.services.analytics.tensorboard_server import (
+from gym_gui.services.analytics import guardian, web_servers
+from gym_gui.services.analytics.web_servers import (
     LinkFolder,
-    TensorBoardProblem,
+    ServerProblem,
     TensorBoardServer,
     find_interpreter,
     has_event_files,
     log_for,
 )
 from gym_gui.testing import RunningDaemon
-from mosaic_wire.event_writer import ScalarEventWriter
+from mosaic_wire.event_files import ScalarEventWriter
 from mosaic_wire.paths import Home
 from mosaic_wire.testing import wait_until
 
@@ -44,7 +44,7 @@ def tags_of(address: str) -> dict[str, dict[str, object]]:
         return json.load(answer)
 
 
-def is_gone(pid: int) -> bool:
+def has_exited(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -66,7 +66,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TensorBoardServ
     pids = processes_below(server._process.pid)
     assert pids  # TensorBoard itself, and its data server
     server.stop()
-    assert wait_until(lambda: all(map(is_gone, pids)), timeout_s=WAIT_S)
+    assert wait_until(lambda: all(map(has_exited, pids)), timeout_s=WAIT_S)
     assert not links.root.exists()
     assert server.log.exists()  # its log stays
 
@@ -109,15 +109,15 @@ def test_folders_of_a_killed_owner_are_swept(tmp_path: Path) -> None:
 
 def test_a_missing_package_is_said_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    monkeypatch.setattr(tensorboard_server, "has_tensorboard", lambda python: python == "/has/python")
-    with pytest.raises(TensorBoardProblem, match=r"-m pip install tensorboard"):
+    monkeypatch.setattr(web_servers, "has_tensorboard", lambda python: python == "/has/python")
+    with pytest.raises(ServerProblem, match=r"-m pip install tensorboard"):
         find_interpreter(["/no/python"])
     assert find_interpreter(["/no/python", "/has/python"]) == "/has/python"
 
 
 def test_another_interpreter_is_really_asked(tmp_path: Path) -> None:
-    assert tensorboard_server.has_tensorboard(sys.executable)
-    assert not tensorboard_server.has_tensorboard(str(tmp_path / "python"))
+    assert web_servers.has_tensorboard(sys.executable)
+    assert not web_servers.has_tensorboard(str(tmp_path / "python"))
 
 
 def test_a_server_that_ends_at_once_leaves_its_words(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_server_that_ends_at_once_leaves_its_words(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\necho 'no room on this device' >&2\nexit 3\n")
     program.chmod(0o755)
     links = LinkFolder.make(Home(tmp_path / "home"))
-    with pytest.raises(TensorBoardProblem, match="no room on this device"):
+    with pytest.raises(ServerProblem, match="no room on this device"):
         TensorBoardServer.start(links, str(program), log_for(Home(tmp_path / "home")))
 
 
@@ -134,7 +134,7 @@ def test_an_owner_that_left_is_not_waited_for(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\nexec sleep 600\n")
     program.chmod(0o755)
     links = LinkFolder.make(Home(tmp_path / "home"))
-    with pytest.raises(TensorBoardProblem, match="not needed"):
+    with pytest.raises(ServerProblem, match="not needed"):
         TensorBoardServer.start(links, str(program), log_for(Home(tmp_path / "home")), is_given_up=lambda: True)
 
 
@@ -143,7 +143,7 @@ def test_only_the_last_logs_are_kept(tmp_path: Path) -> None:
     log.parent.mkdir(parents=True)
     for number in range(9):
         (log.parent / f"tensorboard-20200101-00000{number}-1.log").touch()
-    tensorboard_server._drop_old_logs(log)
+    web_servers._drop_old_logs(log)
     assert [path.name[-7:] for path in sorted(log.parent.iterdir())] == [f"{number}-1.log" for number in range(5, 9)]
 
 
@@ -188,7 +188,7 @@ def close(process: subprocess.Popen[str]) -> None:
 def test_when_the_owner_lets_go_everything_ends() -> None:
     process, pids = start_guarded(STUBBORN)
     close(process)
-    assert all(map(is_gone, pids))
+    assert all(map(has_exited, pids))
 
 
 def test_a_killed_guardian_takes_the_program_along() -> None:
@@ -196,7 +196,7 @@ def test_a_killed_guardian_takes_the_program_along() -> None:
     process, pids = start_guarded(program)
     process.kill()
     close(process)
-    assert wait_until(lambda: all(map(is_gone, pids)), timeout_s=WAIT_S)
+    assert wait_until(lambda: all(map(has_exited, pids)), timeout_s=WAIT_S)
 
 
 def test_the_exit_code_of_the_program_is_passed_on() -> None:
@@ -227,7 +227,13 @@ def command(daemon: RunningDaemon, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_the_command_serves_and_leaves_nothing_when_it_is_killed(daemon: RunningDaemon) -> None:
+def test_the_command_serves_and_leaves_nothing_when_it_is_killed(
+    daemon: RunningDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A package in the working folder, which may be somebody else's, is not imported in place of the installed one.
+    (tmp_path / "tensorboard").mkdir()
+    (tmp_path / "tensorboard" / "__init__.py").write_text("raise SystemExit('planted')")
+    monkeypatch.chdir(tmp_path)
     run = daemon.submit(timesteps=20)
     run = daemon.wait_for(run.run_id, "TERM")
     refused = command(daemon, run.run_id)
@@ -247,7 +253,7 @@ def test_the_command_serves_and_leaves_nothing_when_it_is_killed(daemon: Running
     served.wait()
     served.stdout.close()
     served.stderr.close()
-    assert wait_until(lambda: all(map(is_gone, pids)), timeout_s=WAIT_S)
+    assert wait_until(lambda: all(map(has_exited, pids)), timeout_s=WAIT_S)
 
 
 def test_the_command_asks_which_runs(daemon: RunningDaemon) -> None:

@@ -52,7 +52,7 @@ def test_a_run_is_trained_to_its_end_and_leaves_what_it_promised(daemon: Running
     assert json.loads(run.capabilities_json)["worker_type"] == "cleanrl"
     assert json.loads(run.extras_json)["algo_params"]["num_steps"] == 16
     assert (run.step, run.total) == (128, 128)
-    statuses = [event.to_status for event in daemon.client.story(run_id) if event.to_status]
+    statuses = [event.to_status for event in daemon.client.history(run_id) if event.to_status]
     assert statuses == ["INIT", "HSHK", "RDY", "EXEC", "TERM"]
 
     events = daemon.lifecycle(run_id)

@@ -15,18 +15,20 @@ import pytest
 from click.testing import CliRunner, Result
 from gym_gui.cli.app import mosaic
 from gym_gui.services.analytics.wandb_access import (
+    Fallback,
     Key,
     Proxies,
+    SyncFailed,
+    SyncJob,
     address,
+    find_interpreter,
     find_key,
     find_proxies,
     page_of,
     variables_for,
     way_to,
 )
-from gym_gui.services.analytics.wandb_folders import find_wandb_folders
-from gym_gui.services.analytics.wandb_sync import SyncFailed, SyncJob, find_interpreter
-from gym_gui.services.connectivity import Fallback
+from gym_gui.services.analytics.wandb_file import find_wandb_folders
 from gym_gui.services.trainer.errors import SecretStoreError
 from gym_gui.services.user_secrets import WANDB_API_KEY, UserSecrets
 from mosaic_wire.paths import Home

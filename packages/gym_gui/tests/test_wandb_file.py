@@ -12,9 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cleanrl_worker.testing import interpreter_with
-from gym_gui.services.analytics.wandb_file import NotAWandbFile, WandbLog, WandbSnapshot
-from gym_gui.services.analytics.wandb_folders import find_wandb_folders
-from gym_gui.services.analytics.wandb_records import BLOCK_BYTES, RecordLog
+from gym_gui.services.analytics.wandb_file import (
+    BLOCK_BYTES,
+    NotAWandbFile,
+    RecordLog,
+    WandbLog,
+    WandbSnapshot,
+    find_wandb_folders,
+)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from gym_gui.services.trainer.journal import FIGURES_S, Watcher
+from gym_gui.services.trainer.journal import STATISTICS_S, Watcher
 from gym_gui.services.trainer.records import NewRun, RunRecord, StoryEvent
 from gym_gui.services.trainer.registry import RunRegistry
 from mosaic_wire.ids import new_run_id
@@ -33,7 +33,7 @@ async def test_figures_are_told_at_most_every_so_often_and_the_newest_win(record
         assert told[-1] == goal
         for step in range(100):
             watcher.offer(replace(records[0], step=goal + 1 + step))
-    assert time.monotonic() - began >= 2 * FIGURES_S
+    assert time.monotonic() - began >= 2 * STATISTICS_S
     assert told == [99, 199, 299]
 
 

@@ -1,9 +1,9 @@
-"""The metric bridge: a thread of the worker that reads the run's event files as they grow and tells the daemon.
+"""The metric bridge: a thread of the worker that reads growing event files and sends new points to the daemon.
 
 Any script that writes TensorBoard files is followed, unmodified. The files are the spool: each batch says where in them
 it begins and where it ends, and the daemon knows up to where it has them. When the daemon was away, has restarted, or
 sends the worker away because it has too much to do, the next batch simply begins there. What a killed worker could not
-tell any more the daemon reads itself. Its answers say how often it wants to hear: less often while nobody watches.
+tell any more the daemon reads itself. Its answers say how often it wants to hear: less often without a viewer.
 """
 
 from __future__ import annotations
@@ -15,32 +15,31 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from mosaic_wire.event_batch import EventBatch
 from mosaic_wire.event_files import EventFolderReader
+from mosaic_wire.event_records import EventBatch
 from mosaic_wire.limits import MAX_METRIC_TAG, too_long
 from mosaic_wire.proto import trainer_pb2 as messages
 
 INTERVAL_S = 1.0
-"""How often the files are looked at, until the daemon says how often it wants to hear"""
+"""Polling interval of the files until the daemon requests another one"""
 _LONGEST_INTERVAL_S = 60.0
 BYTES_A_POINT = 48
-"""What a scalar takes in an event file, at least"""
+"""The minimum size of a scalar in an event file"""
 MOST_BYTES = 2 << 20
 _MOST_CREDITS = MOST_BYTES // BYTES_A_POINT
 LAST_TRY_S = 5.0
-"""How long an ending waits until the daemon has everything; it reads the rest itself"""
+"""How long an ending waits for the daemon, which otherwise reads the rest itself"""
 
 
 class Publisher(Protocol):
-    """How a batch reaches the daemon; None: it did not, and may be sent again later."""
+    """Sends batches to the daemon; None means that a batch has to be sent again later."""
 
-    def publish_metrics(
-        self, request: messages.PublishRunMetricsRequest
-    ) -> messages.PublishRunMetricsResponse | None: ...
+    def publish_metrics(self, request: messages.PublishRunMetricsRequest) -> messages.PublishRunMetricsResponse | None:
+        """Send a batch of points; raise when the daemon refuses it."""
 
 
 class MetricBridge:
-    """Follows one run. `start` after registration, `stop` when nobody writes to the files any more."""
+    """Follows the event files of one run: `start` after registration, `stop` when they are complete."""
 
     def __init__(
         self,
@@ -50,12 +49,12 @@ class MetricBridge:
         *,
         beside: bool = False,
         interval_s: float = INTERVAL_S,
-        on_taken: Callable[[Sequence[EventBatch]], None] | None = None,
+        on_accepted: Callable[[Sequence[EventBatch]], None] | None = None,
     ) -> None:
-        """`beside`: see `EventFolderReader`; `on_taken` is told what the daemon has taken: everything once."""
+        """`beside`: see `EventFolderReader`; `on_accepted` gets every batch that the daemon accepted, once."""
         self._beside = beside
         self._run_id, self._events, self._publisher, self._interval_s = run_id, events, publisher, interval_s
-        self._on_taken, self._batches = on_taken, list[EventBatch]()
+        self._on_accepted, self._batches = on_accepted, list[EventBatch]()
         self._reader = self._reader_at(None)
         self._position: Any = None
         self._unsent: messages.PublishRunMetricsRequest | None = None
@@ -65,15 +64,16 @@ class MetricBridge:
         self._thread: threading.Thread | None = None
 
     def _reader_at(self, position: Any) -> EventFolderReader:
-        # Of a flood (more than a megabyte at a time) the reader takes numpy, which a worker otherwise never loads.
+        # The reader imports numpy only for more than a megabyte at a time; a worker otherwise never loads it.
         return EventFolderReader(self._events, beside=self._beside, position=position)
 
     def start(self) -> None:
+        """Start the thread that follows the event files."""
         self._thread = threading.Thread(target=self._follow, name="mosaic-metrics", daemon=True)
         self._thread.start()
 
     def stop(self, timeout_s: float = LAST_TRY_S) -> None:
-        """Tell what is left, but wait no longer than this."""
+        """Send the rest and stop, waiting no longer than `timeout_s`."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -81,12 +81,12 @@ class MetricBridge:
     def _follow(self) -> None:
         wait_s = 0.0
         while not self._stopping.wait(wait_s):
-            wait_s = self._interval_s if (asked := self.look()) is None else asked
-        while self.look() == 0.0:  # the rest
+            wait_s = self._interval_s if (requested := self.poll()) is None else requested
+        while self.poll() == 0.0:  # the rest
             pass
 
-    def look(self) -> float | None:
-        """Send what is new, one batch; return when to look again: 0: there is more, None: at the usual time."""
+    def poll(self) -> float | None:
+        """Send one batch of new points; return the seconds until the next poll (0: there is more; None: as usual)."""
         request = self._unsent or self._next_batch()
         if request is None:
             return None
@@ -94,25 +94,25 @@ class MetricBridge:
         answer = self._publisher.publish_metrics(request)
         if answer is None:
             return None
-        self._credits = answer.credits or _MOST_CREDITS  # none now is not none later
+        self._credits = answer.credits or _MOST_CREDITS  # zero credits are temporary
         if 0 < answer.interval_s <= _LONGEST_INTERVAL_S:
             self._interval_s = answer.interval_s
         if answer.accepted:
             self._position, self._unsent, self._was_refused = json.loads(request.after_json), None, False
-            if self._on_taken is not None:
-                self._on_taken(self._batches)
+            if self._on_accepted is not None:
+                self._on_accepted(self._batches)
             self._batches = []
             return 0.0 if self._reader.has_more else None
         if not answer.credits:
-            # Sent away: what is new meanwhile makes the next batch longer, not the daemon busier.
+            # Throttled: points that arrive meanwhile join the next batch.
             self._go_to(self._position)
             return answer.retry_after_s
         self._go_to(json.loads(answer.position_json) if answer.position_json else None)
         again, self._was_refused = self._was_refused, True
-        return None if again else 0.0  # a daemon that takes nothing is not hammered at
+        return None if again else 0.0  # do not retry at once with a daemon that accepts nothing
 
     def _go_to(self, position: Any) -> None:
-        """Read on from what the daemon has; from the beginning when that is nothing a reader wrote."""
+        """Continue from the daemon's position, or from the beginning if that is invalid."""
         self._unsent = None
         try:
             self._reader = self._reader_at(position)
@@ -139,8 +139,8 @@ class MetricBridge:
             del batch.columns[tag]
             if not self._has_complained:
                 self._has_complained = True
-                words = too_long(f"the metric tag {tag[:40]!r}…", len(batch.folder) + len(tag), MAX_METRIC_TAG)
-                print(f"{words}; it is left out, and so is every other one of that length", file=sys.stderr)  # noqa: T201
+                message = too_long(f"the metric tag {tag[:40]!r}…", len(batch.folder) + len(tag), MAX_METRIC_TAG)
+                print(f"{message}; it is left out, and so is every other one of that length", file=sys.stderr)  # noqa: T201
 
 
 def _folder(batch: EventBatch) -> messages.MetricFolder:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from mosaic_wire.decoding import from_json
 from mosaic_wire.errors import SpecError
 
 
 class Lane(StrEnum):
-    """How a run is watched: step by step, by what it leaves, or both."""
+    """How a run is observed: by its steps, by its files, or both."""
 
     TELEMETRY = "telemetry"
     ANALYTICS = "analytics"
@@ -20,7 +21,7 @@ class Lane(StrEnum):
 
 @dataclass(frozen=True)
 class WorkerCapabilities:
-    """Descriptor of a worker type. Fields have the names that existing workers already use."""
+    """The capabilities of a worker type, with the field names that existing workers use."""
 
     worker_type: str
     supported_paradigms: tuple[str, ...] = ("sequential",)
@@ -32,41 +33,29 @@ class WorkerCapabilities:
     requires_gpu: bool = False
     estimated_memory_mb: int = 256
     supports_pause: bool = False
-    """Obeys PAUSE and RESUME itself; otherwise the daemon pauses with SIGSTOP"""
+    """Whether it obeys PAUSE and RESUME; otherwise the daemon pauses it with SIGSTOP"""
     lane: Lane = Lane.ANALYTICS
     submits_runs: bool = False
-    """Submits, watches and cancels runs of its own with its session token (a sweep); what it asked for ends with it"""
+    """Whether it submits, watches and cancels runs with its session token (a sweep); they end with its own run"""
 
     @property
     def requires_live_telemetry(self) -> bool:
+        """Return whether its runs publish steps."""
         return self.lane is not Lane.ANALYTICS
 
     @property
     def provides_fast_analytics(self) -> bool:
+        """Return whether its runs write curves and files."""
         return self.lane is not Lane.TELEMETRY
 
     def to_json(self) -> dict[str, Any]:
+        """Return the capabilities as in a description."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> WorkerCapabilities:
-        """Read what a worker said; keys of a newer worker are ignored, wrong types are not."""
-        values: dict[str, Any] = {}
-        for field in fields(cls):
-            if field.name not in document:
-                continue
-            value = document[field.name]
-            if field.type == "tuple[str, ...]":
-                if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-                    raise SpecError(f"capabilities.{field.name} must be a list of strings, not {value!r}")
-                value = tuple(value)
-            elif field.type == "Lane":
-                if value not in tuple(Lane):
-                    raise SpecError(f"capabilities.lane must be one of {', '.join(Lane)}, not {value!r}")
-                value = Lane(value)
-            elif type(value).__name__ != field.type:
-                raise SpecError(f"capabilities.{field.name} must be of type {field.type}, not {value!r}")
-            values[field.name] = value
-        if "worker_type" not in values:
-            raise SpecError("capabilities.worker_type is missing")
-        return cls(**values)
+        """Return a worker's capabilities; ignore keys of a newer worker, but raise for wrong types."""
+        try:
+            return from_json(cls, document, "capabilities")
+        except (TypeError, ValueError) as error:
+            raise SpecError(str(error)) from error

@@ -1,4 +1,4 @@
-"""Checkpoint folders: written whole or not at all, and believed only when their hashes fit.
+"""Checkpoint folders: written atomically, and used only if their hashes are correct.
 
 `checkpoints/step-<n>/state.json` holds the worker's state and, under `files`, the SHA-256 of every sibling; under
 `shared`, files beside the checkpoints that several of them may refer to (a replay buffer is too large to be written
@@ -31,7 +31,7 @@ _SHARED_PATH = re.compile(rf"{_FILE_NAME.pattern}/{_FILE_NAME.pattern}", re.ASCI
 
 @dataclass(frozen=True)
 class SharedFile:
-    """A file that never changes, which checkpoints refer to instead of holding a copy each."""
+    """An immutable file that checkpoints refer to instead of containing a copy."""
 
     path: str
     """Relative to the folder of the checkpoints: `<folder>/<name>`"""
@@ -39,10 +39,12 @@ class SharedFile:
     bytes: int
 
     def to_json(self) -> dict[str, Any]:
+        """Return the entry that a checkpoint lists."""
         return {"path": self.path, "sha256": self.sha256, "bytes": self.bytes}
 
     @classmethod
     def from_json(cls, document: Any) -> SharedFile:
+        """Return an entry; raise ValueError when it is invalid or names a file elsewhere."""
         path, sha256, size = (document.get(key) for key in ("path", "sha256", "bytes"))
         if not isinstance(path, str) or not isinstance(sha256, str) or type(size) is not int:
             raise ValueError(f"not a shared file of a checkpoint: {document!r:.200}")
@@ -87,7 +89,7 @@ def write_checkpoint(
         fsync_directory(temporary)
         _put_in_place(temporary, final)
     except BaseException:
-        # A full disk must not keep the room that a half-written checkpoint takes.
+        # On a full disk, an incomplete checkpoint must not keep its space.
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     fsync_directory(run_folder.checkpoints)
@@ -102,7 +104,7 @@ def _write_file(path: Path, content: bytes) -> None:
 
 
 def _put_in_place(temporary: Path, final: Path) -> None:
-    """Rename; a folder of the same step (a run that was resumed further back) steps aside first."""
+    """Rename a folder; an existing one of the same step (of a run resumed from an earlier step) is moved away first."""
     if not final.exists():
         temporary.rename(final)
         return
@@ -113,14 +115,14 @@ def _put_in_place(temporary: Path, final: Path) -> None:
 
 
 def verify_checkpoint(folder: Path, sha256: str) -> str | None:
-    """Say what is wrong with a checkpoint folder, or None when every hash fits."""
+    """Return what is wrong with a checkpoint folder, or None when every hash is correct."""
     return _damage(folder, sha256, _SharedFiles())
 
 
 def read_checkpoint(folder: Path, sha256: str | None = None, *, hash_shared: bool = True) -> dict[str, Any]:
-    """Return the state document of a checkpoint whose hashes fit; raise DamagedCheckpoint with the reason.
+    """Return the state document of an intact checkpoint; raise DamagedCheckpoint with the reason.
 
-    Without `sha256` (a folder somebody named by hand) the document's own checksum and its siblings' hashes must fit.
+    Without `sha256` (a folder named by hand) the document's own checksum and its siblings' hashes must fit.
     Without `hash_shared` the shared files need only be there with their size: for those who compute the hashes anyway
     when they read them, or who want a quick answer.
     """
@@ -128,7 +130,7 @@ def read_checkpoint(folder: Path, sha256: str | None = None, *, hash_shared: boo
 
 
 def shared_files(document: Mapping[str, Any]) -> tuple[SharedFile, ...]:
-    """The files beside the checkpoints that a state document refers to; ValueError when it names any other."""
+    """Return the shared files that a state document refers to; raise ValueError for any other."""
     listed = document.get("shared", [])
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
         raise ValueError("the shared files of a checkpoint must be a list of objects")
@@ -136,14 +138,14 @@ def shared_files(document: Mapping[str, Any]) -> tuple[SharedFile, ...]:
 
 
 class _SharedFiles:
-    """Verifies shared files, each once however many checkpoints refer to it."""
+    """Verifies shared files, each only once."""
 
     def __init__(self, *, hashed: bool = True) -> None:
         self._hashed = hashed
         self._problems: dict[tuple[Path, SharedFile], str] = {}
 
     def problem(self, checkpoints: Path, file: SharedFile) -> str:
-        """What is wrong with it; empty: nothing."""
+        """Return what is wrong with the file, or an empty text."""
         key = checkpoints, file
         if key not in self._problems:
             self._problems[key] = self._find_problem(checkpoints, file)
@@ -196,12 +198,12 @@ def _read_verified(folder: Path, sha256: str | None, shared: _SharedFiles) -> di
 
 
 def last_good_checkpoint(run_folder: RunFolder) -> CheckpointEntry | None:
-    """The newest checkpoint whose hashes fit; bad ones are passed over."""
+    """Return the newest intact checkpoint, or None."""
     return next(good_checkpoints(run_folder), None)
 
 
 def good_checkpoints(run_folder: RunFolder) -> Iterator[CheckpointEntry]:
-    """Every checkpoint whose hashes fit, newest first; each is verified only when it is asked for.
+    """Yield the intact checkpoints, newest first; each is verified only when it is requested.
 
     Those of the manifest, and those that lie in the folder without being listed: a worker that was killed had no time
     to list its last one.
@@ -210,7 +212,7 @@ def good_checkpoints(run_folder: RunFolder) -> Iterator[CheckpointEntry]:
         listed = AnalyticsManifest.read(run_folder.manifest).checkpoints
     except (OSError, ValueError):
         listed = ()
-    # A listed folder that differs from its listing stays refused, however well it fits itself.
+    # A folder that differs from its manifest entry is refused even if it is consistent in itself.
     unlisted = _unlisted_checkpoints(run_folder, passing_over={Path(entry.path).name for entry in listed})
     root, shared = run_folder.root.resolve(), _SharedFiles()
     for entry in sorted((*listed, *unlisted), key=lambda entry: entry.step, reverse=True):
@@ -229,11 +231,11 @@ def _unlisted_checkpoints(run_folder: RunFolder, *, passing_over: set[str]) -> l
 
 
 def unlisted_checkpoint(folder: Path) -> CheckpointEntry | None:
-    """A checkpoint folder as a manifest would list it; None when it is none. Its other files are not looked at."""
+    """Return the manifest entry of a checkpoint folder without checking its other files, or None if it is none."""
     step = int(folder.name.removeprefix("step-"))
     try:
         if not folder.is_symlink() and read_json_object(folder / STATE_FILE).get("step") == step:
             return CheckpointEntry(f"checkpoints/{folder.name}", step, sha256_of_file(folder / STATE_FILE))
     except (OSError, ValueError):
-        pass  # what cannot be read is no checkpoint
+        pass  # unreadable: not a checkpoint
     return None

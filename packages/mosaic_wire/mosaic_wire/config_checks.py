@@ -1,4 +1,4 @@
-"""`--check`: a worker tells what is wrong with configs before they are queued.
+"""`--check`: a worker reports problems of configs before they are queued.
 
 The process reads one worker config a line from standard input, as JSON, and writes one answer a line. It is kept for
 many configs, so that only the first one waits for its start, and ends with its standard input. A worker that has it
@@ -15,38 +15,36 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mosaic_wire.decoding import from_json
 from mosaic_wire.errors import ConfigProblems, Problem
 
 
 @dataclass(frozen=True)
 class CheckAnswer:
-    """What a dry run of one config would find."""
+    """The answer of a worker to one config."""
 
     problems: Sequence[Problem] = ()
     fits: bool | None = None
-    """Whether the algorithm can play the environment; None: that could not be found out"""
+    """Whether the algorithm supports the environment; None if that is unknown"""
     missing_sets: Sequence[str] = ()
-    """Requirement sets that have to be installed first; a problem unless `extras.install_missing` asks for it"""
+    """Requirement sets that have to be installed first; a problem unless `extras.install_missing` is set"""
     runs: Sequence[Mapping[str, Any]] = ()
-    """Run configs such as the worker would submit itself, to be checked as well"""
+    """Run configs such as the worker would submit, to be checked as well"""
     varied: Sequence[str] = ()
-    """Parameters that are different in each of these runs"""
+    """Parameters that vary between these runs"""
     notes: Sequence[str] = ()
-    """What the user should know about values that a run can start with"""
+    """Notes for the user on values with which the run can start"""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> CheckAnswer:
-        problems = [
-            Problem(str(each["path"]), str(each["message"]), each["suggestion"]) for each in document["problems"]
-        ]
-        others = ("fits", "missing_sets", "runs", "varied", "notes")
-        return cls(problems, **{key: document[key] for key in others if key in document})
+        """Read an answer; raise TypeError or ValueError when it is none."""
+        return from_json(cls, document)
 
 
 def serve_checks(check: Callable[[Mapping[str, Any]], CheckAnswer]) -> int:
     """Answer until standard input ends; return the exit code."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print must not come between the answers
+    os.dup2(2, 1)  # output of libraries must not mix with the answers
     with answers:
         for line in sys.stdin:
             answers.write(json.dumps(_answer(check, line)) + "\n")

@@ -54,10 +54,12 @@ class WorkerConformance:
 
     @pytest.fixture
     def home(self, tmp_path: Path) -> Home:
+        """Return an empty home."""
         return Home(tmp_path / "home")
 
     @pytest.fixture
     def daemon(self) -> Iterator[PlayDaemon]:
+        """Yield a daemon that records what the worker sends."""
         with PlayDaemon(run_token="run-token-of-this-test") as daemon:
             yield daemon
 
@@ -80,13 +82,19 @@ class WorkerConformance:
         """What `--describe` printed, and on stderr what it imported; asked for once."""
         variables = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1", env.CUDA_VISIBLE_DEVICES: ""}
         return subprocess.run(
-            [*cls.worker_argv, "--describe"], env=variables, capture_output=True, text=True, timeout=cls.patience_s,
-            check=True, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            [*cls.worker_argv, "--describe"],
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=cls.patience_s,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
 
     @pytest.fixture(scope="class")
     @classmethod
     def spec(cls, described: subprocess.CompletedProcess[str]) -> WorkerSpec:
+        """Return what `--describe` prints."""
         return WorkerSpec.from_json(json.loads(described.stdout))
 
     @pytest.fixture(scope="class")

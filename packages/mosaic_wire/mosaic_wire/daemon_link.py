@@ -29,15 +29,22 @@ from mosaic_wire.session import CommandKind, Progress
 RUN_TOKEN_HEADER = "x-mosaic-run-token"
 SESSION_TOKEN_HEADER = "x-mosaic-session-token"
 
-_FIRST_RETRY_S, _LONGEST_RETRY_S = 0.1, 2.0
+FIRST_RETRY_S, LONGEST_RETRY_S = 0.1, 2.0
 _CALL_S = 10.0
 """Deadline of one call; a frozen daemon must not hold the heartbeat thread for longer."""
 
-_AWAY = frozenset({
-    grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN,
-})  # fmt: skip
-"""Answers that may be different in a moment; every other one is a refusal."""
+AWAY = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
+"""The daemon is unreachable, or its disk is full; both may pass"""
+_AWAY = AWAY | {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
+"""Temporary failures; every other status is a refusal"""
 
 _CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
@@ -45,14 +52,14 @@ _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    ("grpc.enable_http_proxy", 0),  # the daemon is on this machine, whatever http_proxy says
-    # The control stream is read by the thread that waits for it; the usual way wakes two threads ten times a second.
+    ("grpc.enable_http_proxy", 0),  # the daemon is on this machine
+    # Read the control stream in the waiting thread; the default wakes two threads ten times a second.
     ("SingleThreadedUnaryStream", 1),  # grpc.experimental.ChannelOptions has the name
 )
 
 
-class DaemonLink:
-    """Registers once, then keeps two daemon threads that reconnect quietly for as long as the worker lives."""
+class WorkerLink:
+    """Registers once, then runs two daemon threads that reconnect silently until the worker ends."""
 
     def __init__(
         self,
@@ -65,8 +72,10 @@ class DaemonLink:
         self._target, self._run_id = target, run_id
         self._progress, self._commands, self._heartbeat_s = progress, commands, heartbeat_s
         self._channel = grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
-        self._stub = TrainerServiceStub(self._channel)
-        self._metadata: tuple[tuple[str, str], ...] = ()
+        self.stub = TrainerServiceStub(self._channel)
+        """For further calls (`mosaic_wire.child_runs`)"""
+        self.metadata: tuple[tuple[str, str], ...] = ()
+        """Metadata of calls of this session; empty before the registration"""
         self._commanded = CommandKind.RESUME
         self._control_call: Any = None
         self._threads: list[threading.Thread] = []
@@ -74,80 +83,87 @@ class DaemonLink:
         self._away = False
         self._seq = self._heard_seq = 0
         self.on_credits: Callable[[int], None] = lambda credits: None
-        """Called when the daemon has room for telemetry again"""
+        """Called when the daemon grants telemetry credits"""
         self._changed = threading.Condition()  # guards the four above
-
-    @property
-    def stub(self) -> TrainerServiceStub:
-        """For calls of a worker that has more to ask (`mosaic_wire.child_runs`)."""
-        return self._stub
-
-    @property
-    def session_metadata(self) -> tuple[tuple[str, str], ...]:
-        """What a call of this session carries; empty before the registration."""
-        return self._metadata
 
     # -- registration
 
     def register(
-        self, *, run_token: str, attempt: int, instance: str, capabilities: Mapping[str, Any], algo: str, env_id: str,
-        extras: Mapping[str, Any], timeout_s: float, stop: threading.Event,
-    ) -> None:  # fmt: skip
-        """Ask for a session token until the daemon answers; the same `instance` makes a repeated question harmless."""
+        self,
+        *,
+        run_token: str,
+        attempt: int,
+        instance: str,
+        capabilities: Mapping[str, Any],
+        algo: str,
+        env_id: str,
+        extras: Mapping[str, Any],
+        timeout_s: float,
+        stop: threading.Event,
+    ) -> None:
+        """Request a session token until the daemon answers; requests with the same `instance` may be repeated."""
         request = messages.RegisterWorkerRequest(
-            run_id=self._run_id, attempt=attempt, protocol_version=PROTOCOL_VERSION, instance=instance, pid=os.getpid(),
-            capabilities_json=json.dumps(capabilities), algo=algo, env_id=env_id,
+            run_id=self._run_id,
+            attempt=attempt,
+            protocol_version=PROTOCOL_VERSION,
+            instance=instance,
+            pid=os.getpid(),
+            capabilities_json=json.dumps(capabilities),
+            algo=algo,
+            env_id=env_id,
             extras_json=json.dumps(extras, default=str),
-        )  # fmt: skip
+        )
         if problem := registration_problem(request.capabilities_json, request.extras_json, algo, env_id, instance):
             raise RegistrationRefused(f"this worker cannot register: {problem}")
         deadline = time.monotonic() + timeout_s
-        pause_s = _FIRST_RETRY_S
+        pause_s = FIRST_RETRY_S
         while True:
             left_s = deadline - time.monotonic()
-            call = self._stub.RegisterWorker.future(
-                request, metadata=((RUN_TOKEN_HEADER, run_token),), timeout=max(0.1, min(left_s, _CALL_S)),
+            call = self.stub.RegisterWorker.future(
+                request,
+                metadata=((RUN_TOKEN_HEADER, run_token),),
+                timeout=max(0.1, min(left_s, _CALL_S)),
                 wait_for_ready=True,
-            )  # fmt: skip
+            )
             try:
                 response = _result_unless(stop, call)
                 break
             except grpc.RpcError as error:
                 if error.code() not in _AWAY:
                     raise RegistrationRefused(f"the daemon refused this worker: {error.details()}") from None
-                words = error.details()
-                if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:  # it answers: its disk is full, or locked
+                details = error.details()
+                if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:  # its disk is full, or its registry locked
                     deadline = time.monotonic() + timeout_s
             if time.monotonic() + pause_s >= deadline:
                 raise SessionError(
                     f"no trainer daemon let run {self._run_id} register at {self._target} within {timeout_s:g} s "
-                    f"({words}); `mosaic daemon status` tells whether one runs"
+                    f"({details}); `mosaic daemon status` tells whether one runs"
                 )
             if stop.wait(pause_s):
                 raise SessionStopped("stopped before the daemon answered")
-            pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
-        self._metadata = ((SESSION_TOKEN_HEADER, response.session_token),)
+            pause_s = min(2 * pause_s, LONGEST_RETRY_S)
+        self.metadata = ((SESSION_TOKEN_HEADER, response.session_token),)
         if response.heartbeat_s > 0:
             self._heartbeat_s = response.heartbeat_s
 
     # -- threads
 
     def start(self, *, lifecycle_seq: int) -> None:
-        """Begin heartbeats and listen for commands."""
+        """Start heartbeats and receive commands."""
         self._seq = lifecycle_seq
         for name, work in (("mosaic-heartbeat", self._beat), ("mosaic-control", self._listen)):
             thread = threading.Thread(target=work, name=name, daemon=True)
             thread.start()
             self._threads.append(thread)
 
-    def poke(self, seq: int) -> None:
-        """The lifecycle file has grown to `seq`: tell the daemon now."""
+    def request_heartbeat(self, seq: int) -> None:
+        """Send a heartbeat now, because the lifecycle file has grown to `seq`."""
         with self._changed:
             self._seq = seq
             self._changed.notify_all()
 
     def wait_until_heard(self, seq: int, *, timeout_s: float) -> bool:
-        """Wait until the daemon acknowledged this number; not at all while it is away: the file tells it later."""
+        """Wait until the daemon acknowledged this number; return at once while it is unreachable."""
         with self._changed:
             self._changed.wait_for(lambda: self._heard_seq >= seq or self._away or self._closing, timeout=timeout_s)
             return self._heard_seq >= seq
@@ -164,7 +180,7 @@ class DaemonLink:
             thread.join(timeout=1)
 
     def _rest(self, seconds: float) -> bool:
-        """Sleep, unless the session closes meanwhile; True when it does."""
+        """Sleep; return True when the session closes meanwhile."""
         with self._changed:
             return self._changed.wait_for(lambda: self._closing, timeout=seconds)
 
@@ -180,7 +196,7 @@ class DaemonLink:
                     self._changed.notify_all()
                     self._changed.wait_for(self._something_to_tell, timeout=self._heartbeat_s)
             else:
-                pause_s = min(2 * pause_s or _FIRST_RETRY_S, _LONGEST_RETRY_S)
+                pause_s = min(2 * pause_s or FIRST_RETRY_S, LONGEST_RETRY_S)
                 with self._changed:
                     self._away = True
                     self._changed.notify_all()
@@ -191,33 +207,38 @@ class DaemonLink:
     def _send_heartbeat(self, seq: int) -> bool:
         progress = self._progress
         request = messages.HeartbeatRequest(
-            run_id=self._run_id, step=progress.step, total=progress.total, episodic_return=progress.episodic_return,
-            sps=progress.sps, seconds_since_step=progress.seconds_since_step, lifecycle_seq=seq,
-        )  # fmt: skip
+            run_id=self._run_id,
+            step=progress.step,
+            total=progress.total,
+            episodic_return=progress.episodic_return,
+            sps=progress.sps,
+            seconds_since_step=progress.seconds_since_step,
+            lifecycle_seq=seq,
+        )
         try:
-            self._stub.Heartbeat(request, metadata=self._metadata, timeout=_CALL_S)
-        except (grpc.RpcError, ValueError):  # ValueError: the channel was closed under us
+            self.stub.Heartbeat(request, metadata=self.metadata, timeout=_CALL_S)
+        except (grpc.RpcError, ValueError):  # ValueError: the channel was closed meanwhile
             return False
         return True
 
     def publish_metrics(self, request: messages.PublishRunMetricsRequest) -> messages.PublishRunMetricsResponse | None:
-        """Hand a batch of the metric bridge over; None while the daemon is away or will not have it."""
+        """Send a batch of the metric bridge; return None while the daemon is unreachable or throttles."""
         try:
-            return self._stub.PublishRunMetrics(request, metadata=self._metadata, timeout=_CALL_S)
+            return self.stub.PublishRunMetrics(request, metadata=self.metadata, timeout=_CALL_S)
         except (grpc.RpcError, ValueError):
             return None
 
     def publish_steps(self, request: messages.PublishRunStepsRequest) -> messages.PublishTelemetryResponse | None:
-        """Hand steps over; None while the daemon is away."""
-        return self._publish(self._stub.PublishRunSteps, request)
+        """Send steps; return None while the daemon is unreachable."""
+        return self._publish(self.stub.PublishRunSteps, request)
 
     def publish_episodes(self, request: messages.PublishRunEpisodesRequest) -> messages.PublishTelemetryResponse | None:
-        """Hand episodes over; None while the daemon is away."""
-        return self._publish(self._stub.PublishRunEpisodes, request)
+        """Send episodes; return None while the daemon is unreachable."""
+        return self._publish(self.stub.PublishRunEpisodes, request)
 
     def _publish(self, method: Any, request: Any) -> messages.PublishTelemetryResponse | None:
         try:
-            response: messages.PublishTelemetryResponse = method(request, metadata=self._metadata, timeout=_CALL_S)
+            response: messages.PublishTelemetryResponse = method(request, metadata=self.metadata, timeout=_CALL_S)
         except (grpc.RpcError, ValueError) as error:
             if isinstance(error, grpc.RpcError) and error.code() not in _AWAY:
                 raise TelemetryRefused(error.details() or "the daemon refused telemetry") from None
@@ -225,26 +246,26 @@ class DaemonLink:
         return response
 
     def _listen(self) -> None:
-        pause_s = _FIRST_RETRY_S
+        pause_s = FIRST_RETRY_S
         request = messages.ControlStreamRequest(run_id=self._run_id)
         while not self._closing:
             opened_at = time.monotonic()
             try:
-                self._control_call = self._stub.ControlStream(request, metadata=self._metadata, wait_for_ready=True)
+                self._control_call = self.stub.ControlStream(request, metadata=self.metadata, wait_for_ready=True)
                 for command in self._control_call:
                     if command.kind == messages.ControlCommand.CREDITS:
                         self.on_credits(command.credits)
                     else:
                         self._obey(command.kind)
             except (grpc.RpcError, ValueError):
-                pass  # the daemon went away; it sends what is still to be obeyed when it is back
-            lasted = time.monotonic() - opened_at > _LONGEST_RETRY_S
-            pause_s = _FIRST_RETRY_S if lasted else min(2 * pause_s, _LONGEST_RETRY_S)
+                pass  # after a reconnect the daemon sends pending commands again
+            lasted = time.monotonic() - opened_at > LONGEST_RETRY_S
+            pause_s = FIRST_RETRY_S if lasted else min(2 * pause_s, LONGEST_RETRY_S)
             if self._rest(pause_s):
                 return
 
     def _obey(self, kind: int) -> None:
-        """Queue a command that changes something: repeated ones, and all after RELEASE, say nothing new."""
+        """Queue a command, except repeated ones and any after RELEASE."""
         if kind in tuple(CommandKind) and self._commanded not in (kind, CommandKind.RELEASE):
             self._commanded = CommandKind(kind)
             self._commands.put(self._commanded)

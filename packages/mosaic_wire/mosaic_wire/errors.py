@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 
 class WireError(Exception):
-    """Root of every error this package raises on purpose."""
+    """Root of the expected errors of this package."""
 
 
 class InvalidRunId(WireError, ValueError):
-    """A run id is not a ULID; it must not come near a path."""
+    """A run id is not a ULID and must not be used in a path."""
 
     def __init__(self, text: object) -> None:
         super().__init__(
@@ -58,7 +58,7 @@ class SpecError(WireError):
 
 
 class DamagedCheckpoint(WireError, ValueError):
-    """A checkpoint is not what was written; it must not be trained from."""
+    """A checkpoint was changed after it was written and must not be used."""
 
 
 class SessionError(WireError):
@@ -66,18 +66,18 @@ class SessionError(WireError):
 
 
 class RegistrationRefused(SessionError):
-    """The daemon answered, and does not want this worker."""
+    """The daemon refused this worker."""
 
 
 class TelemetryRefused(WireError):
-    """The daemon does not take this run's steps or episodes, and says why."""
+    """The daemon refused this run's steps or episodes."""
 
 
 class ChildRunRefused(WireError):
-    """The daemon answered a worker that asks for runs of its own, and says why not."""
+    """The daemon refused a request of a worker that submits runs."""
 
-    def __init__(self, words: str, code: object = None) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, code: object = None) -> None:
+        super().__init__(message)
         self.code = code
         """gRPC's status code"""
 

@@ -18,13 +18,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mosaic_wire.crc32c import MASK_DELTA, TABLE, crc32c
-from mosaic_wire.event_batch import EventBatch, TextSummary
 from mosaic_wire.event_records import (
     FOOTER_BYTES,
     HEADER_BYTES,
+    MASK_DELTA,
     MAX_RECORD_BYTES,
+    TABLE,
+    EventBatch,
     ParsedEvent,
+    TextSummary,
+    crc32c,
     parse_event,
 )
 

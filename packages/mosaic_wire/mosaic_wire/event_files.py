@@ -1,11 +1,11 @@
-"""Reading TensorBoard event files while they grow, and cutting them where a resumed run goes on.
+"""Reading TensorBoard event files while they grow, and cutting them where a resumed run continues.
 
     reader = EventFolderReader(run_folder.tensorboard)
     for batch in reader.read():
         for tag, column in batch.columns.items():
             …
     saved = reader.position()                      # JSON
-    reader = EventFolderReader(folder, position=saved)    # goes on there: nothing lost, nothing twice
+    reader = EventFolderReader(folder, position=saved)    # continues there: nothing lost, nothing twice
 
 Checksums are always checked. A record that is still being written is waited for; a damaged one is reported once and
 left out. numpy is used when there is much to read and it is installed; a worker that follows its own training reads a
@@ -18,23 +18,32 @@ import errno
 import os
 import re
 import secrets
+import socket
+import struct
 import sys
+import time
 from collections.abc import Mapping
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
-from mosaic_wire.crc32c import crc32c, masked
-from mosaic_wire.event_batch import DamagedRecord, EventBatch, Scalar, ScalarColumn, TextSummary
-from mosaic_wire.event_forms import KnownForms
 from mosaic_wire.event_records import (
     FOOTER_BYTES,
     HEADER_BYTES,
+    DamagedRecord,
+    EventBatch,
+    KnownForms,
     RecordScanner,
+    Scalar,
+    ScalarColumn,
+    TextSummary,
+    crc32c,
     find_header,
+    frame,
     length_in,
+    masked,
     parse_event,
     parse_plain_scalar,
 )
@@ -104,7 +113,7 @@ class EventFileReader:
             self._restore(position)
 
     def position(self) -> dict[str, Any]:
-        """Where to go on, as JSON."""
+        """Return the position to continue from, as JSON."""
         return {"offset": self.offset, "tail": self._tail.hex(), "searching": self._scanner.searching}
 
     def _restore(self, position: Any) -> None:
@@ -224,7 +233,7 @@ class EventFolderReader:
             self._restore(position)
 
     def position(self) -> dict[str, Any]:
-        """Where to go on, as JSON."""
+        """Return the position to continue from, as JSON."""
         files = {
             f"{folder}/{name}": reader.position()
             for folder, readers in self._readers.items()
@@ -328,7 +337,7 @@ def _order_of(name: str) -> list[tuple[int, str]]:
 def cut_at_step(path: Path, step: int) -> int:
     """Remove the records after a step, so that a run resumed there writes them once; return how many.
 
-    The file is replaced whole or stays as it is. Nobody may be writing to it. A torn record at its end goes too;
+    The file is replaced whole or stays as it is. No process may be writing to it. A torn record at its end goes too;
     a damaged one stays, for readers to report.
     """
     data = path.read_bytes()
@@ -379,3 +388,64 @@ def _replace(path: Path, records: list[bytes]) -> None:
         temporary.unlink(missing_ok=True)
         raise
     fsync_directory(path.parent)
+
+
+# ---------------------------------------------------------------- writing
+
+
+class ScalarEventWriter:
+    """One file; each call is one event, on disk when it returns (as far as the kernel is concerned).
+
+    After an OSError (a full disk) it may be used on: what was torn costs only itself.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / f"{PREFIX}{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.0"
+        self._stream: BinaryIO | None = None
+
+    def _open(self) -> BinaryIO:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        stream = self._path.open("ab", buffering=0)
+        try:
+            _append(stream, _text_field(3, "brain.Event:2"), time.time(), 0)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def add_scalars(self, values: Mapping[str, float], step: int) -> None:
+        """Write values of one step."""
+        if self._stream is None:
+            self._stream = self._open()
+        summary = b"".join(
+            _bytes_field(1, _text_field(1, tag) + b"\x15" + struct.pack("<f", value)) for tag, value in values.items()
+        )
+        _append(self._stream, _bytes_field(5, summary), time.time(), step)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._stream is not None:
+            self._stream.close()
+
+
+def _append(stream: BinaryIO, content: bytes, wall_time: float, step: int) -> None:
+    record = frame(b"\x09" + struct.pack("<d", wall_time) + b"\x10" + _varint(step) + content)
+    if stream.write(record) != len(record):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _varint(number: int) -> bytes:
+    number &= (1 << 64) - 1
+    data = bytearray()
+    while number >= 0x80:
+        data.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*data, number])
+
+
+def _bytes_field(number: int, data: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _text_field(number: int, text: str) -> bytes:
+    return _bytes_field(number, text.encode())

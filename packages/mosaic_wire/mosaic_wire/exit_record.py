@@ -1,4 +1,4 @@
-"""`exit.json`: how a worker ended, in its own words, for a daemon that was not looking."""
+"""`exit.json`: how a worker ended, for a daemon that was not running."""
 
 from __future__ import annotations
 
@@ -7,19 +7,31 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from mosaic_wire.decoding import from_json
 from mosaic_wire.files import NotAPlainFile, read_json_object, write_json_atomically
 
 
 class ExitOutcome(StrEnum):
+    """How a worker ended."""
+
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
     RELEASED = "released"
 
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code of a worker with this outcome."""
+        return {ExitOutcome.FAILED: 1, ExitOutcome.CANCELLED: 130}.get(self, 0)
+
+
+BAD_INPUT = 2
+"""Exit code of a worker that cannot use its config, or whose daemon refuses it"""
+
 
 @dataclass(frozen=True)
 class ExitRecord:
-    """Written as the last thing a worker does; absent when it was killed."""
+    """The record that a worker writes last; missing when it was killed."""
 
     run_id: str
     attempt: int
@@ -30,33 +42,20 @@ class ExitRecord:
     finished_at: float
 
     def write(self, path: Path) -> None:
+        """Write the record in one piece."""
         write_json_atomically(path, asdict(self), sealed=True)
 
     @classmethod
     def read(cls, path: Path) -> ExitRecord | None:
-        """Return the record, or None when there is none that can be trusted; OSError when the reader is in trouble."""
+        """Return the record, or None without a valid one; raise OSError when the reader lacks resources."""
         try:
-            document = read_json_object(path, max_bytes=1 << 20)
-            record = cls(
-                run_id=document["run_id"],
-                attempt=document["attempt"],
-                outcome=ExitOutcome(document["outcome"]),
-                reason=document["reason"],
-                exit_code=document["exit_code"],
-                last_seq=document["last_seq"],
-                finished_at=document["finished_at"],
-            )
-        except (FileNotFoundError, PermissionError, NotAPlainFile, ValueError, KeyError, TypeError):
+            return from_json(cls, read_json_object(path, max_bytes=1 << 20))
+        except (FileNotFoundError, PermissionError, NotAPlainFile, ValueError, TypeError):
             return None
-        return record if record._has_the_right_types() else None
-
-    def _has_the_right_types(self) -> bool:
-        whole = all(type(number) is int for number in (self.attempt, self.exit_code, self.last_seq))
-        text = isinstance(self.run_id, str) and isinstance(self.reason, str)
-        return whole and text and type(self.finished_at) in (int, float)
 
     @classmethod
     def now(
         cls, run_id: str, attempt: int, outcome: ExitOutcome, *, reason: str, exit_code: int, last_seq: int
     ) -> ExitRecord:
+        """Return the record of a worker that ends now."""
         return cls(run_id, attempt, outcome, reason, exit_code, last_seq, time.time())

@@ -1,6 +1,6 @@
-"""Files that other processes read or write: written whole or not at all, read with the doubt they deserve.
+"""Files shared with other processes: written atomically, and read without trusting them.
 
-A worker can put anything in the place of a file: a pipe that nobody writes to, a link to somewhere else, a device
+A worker can put anything in the place of a file: a pipe without a writer, a link to somewhere else, a device
 without an end. Whatever it could have written is opened with `open_plain` and found by `walk`.
 """
 
@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 SEAL = "checksum"
-"""Key of a JSON object's own checksum: valid JSON with a flipped bit is still damaged."""
+"""Key of a JSON object's checksum, because valid JSON may still have a flipped bit"""
 
 
 MAX_JSON_BYTES = 64 << 20
 MAX_JSON_DEPTH = 32
-"""Deeper documents are refused: what is read here is copied, cleaned and written by functions that call themselves"""
+"""Deeper documents are refused, because recursive functions copy, redact and write them"""
 _MAX_JSON_CONTAINERS = 1_000_000
 
 
 class NotAPlainFile(OSError):
-    """A link, pipe, device, folder or another user's file stands where a file should be."""
+    """The path is a link, pipe, device, folder or another user's file."""
 
     def __init__(self, path: str | Path, what: str) -> None:
         super().__init__(errno.EINVAL, f"it {what}", str(path))
@@ -45,17 +45,17 @@ def plain_file(path: str, flags: int, *, dir_fd: int | None = None) -> int:
 
 
 def open_plain(path: str | Path, mode: str = "rb", *, dir_fd: int | None = None) -> BinaryIO:
-    """Open a file that a worker could have written; NotAPlainFile when anything else stands there."""
+    """Open a file that a worker could have written; raise NotAPlainFile for anything else."""
     return cast(BinaryIO, open(path, mode, opener=partial(plain_file, dir_fd=dir_fd)))
 
 
 def open_chosen(path: str | Path) -> BinaryIO:
-    """Open a file that a person may have chosen: links are followed, whoever owns it."""
+    """Open a file that the user may have chosen: links and other owners are allowed."""
     return cast(BinaryIO, open(path, "rb", opener=chosen_file))
 
 
 def chosen_file(path: str, flags: int) -> int:
-    """Opener for a path that a person chose; what is no file is refused here, too."""
+    """Opener for a path chosen by the user; anything but a plain file is refused."""
     return _open_plain(path, flags, is_chosen=True)
 
 
@@ -76,7 +76,7 @@ def _open_plain(path: str, flags: int, *, dir_fd: int | None = None, is_chosen: 
             raise NotAPlainFile(path, f"is a {kind}, not a plain file")
         if not is_chosen and status.st_uid != os.geteuid():
             folder = dir_fd if dir_fd is not None else os.path.dirname(path) or "."
-            if status.st_uid != os.stat(folder).st_uid:  # root may look at anybody's run
+            if status.st_uid != os.stat(folder).st_uid:  # root may read the runs of all users
                 raise NotAPlainFile(path, f"belongs to user {status.st_uid}")
         if flags & (os.O_WRONLY | os.O_RDWR) and status.st_nlink > 1:
             raise NotAPlainFile(path, "has a second name (a hard link)")
@@ -93,7 +93,7 @@ Opener = Callable[[str, int], int]
 
 
 def read_plain_file(path: Path, max_bytes: int = MAX_JSON_BYTES, *, opener: Opener | None = plain_file) -> bytes:
-    """The content of a file that a worker could have written; ValueError when it is larger than that."""
+    """Return the content of a file that a worker could have written; raise ValueError when it is too large."""
     with open(path, "rb", opener=opener) as stream:
         data = stream.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -109,7 +109,7 @@ def walk(
     enter: Callable[[os.DirEntry[str]], bool] = lambda entry: True,
     failed: Callable[[OSError], object] = lambda error: None,
 ) -> Iterator[os.DirEntry[str]]:
-    """Every entry below a folder, a folder before what is in it; links are entries, never followed.
+    """Yield every entry below a folder, a folder before its content; links are not followed.
 
     It ends after `most` entries and goes `depth` folders deep; `failed` hears of a folder that cannot be read.
     """
@@ -130,7 +130,7 @@ def walk(
 
 
 def size_below(top: str | Path, *, most: int = 1_000_000) -> int:
-    """Bytes of the files below a folder; what cannot be looked at counts nothing."""
+    """Return the bytes of the files below a folder; unreadable ones do not count."""
     total = 0
     for entry in walk(top, most=most):
         with suppress(OSError):
@@ -139,7 +139,7 @@ def size_below(top: str | Path, *, most: int = 1_000_000) -> int:
 
 
 def fsync_directory(folder: Path) -> None:
-    """Make a rename in this folder survive a power cut."""
+    """Make a rename in this folder survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -158,22 +158,24 @@ def write_bytes_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> Non
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        # A full disk must not leave a half-written neighbour behind.
+    except BaseException as error:
+        # On a full disk, no incomplete temporary file must be left.
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)
         raise
     fsync_directory(path.parent)
 
 
 def checksum_of(document: Mapping[str, Any]) -> str:
-    """Checksum of a JSON object's meaning, whatever its spacing; `SEAL` itself is left out."""
+    """Return the checksum of a JSON object without `SEAL`, independent of its spacing."""
     content = {key: value for key, value in document.items() if key != SEAL}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return f"crc32:{zlib.crc32(text.encode()):08x}"
 
 
 def unseal(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the object without its checksum; raise ValueError when that does not fit. Unsealed objects pass."""
+    """Return the object without its checksum; raise ValueError when that is wrong. Unsealed objects are accepted."""
     seal = document.get(SEAL)
     if not isinstance(seal, str) or not seal.startswith("crc32:"):
         return document
@@ -183,23 +185,23 @@ def unseal(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def json_bytes(document: Mapping[str, Any], *, sealed: bool = False) -> bytes:
-    """A JSON object as people can read it; `sealed` adds its checksum."""
+    """Return a JSON object as indented text; `sealed` adds its checksum."""
     if sealed:
-        # What a reader will see: non-string keys are strings by then.
+        # As a reader sees it, with non-string keys as strings.
         content = json.loads(json.dumps(document, allow_nan=False))
         document = {**content, SEAL: checksum_of(content)}
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    # A lone surrogate (an odd file name) becomes its \udcxx escape, which is what JSON calls it.
+    # A lone surrogate (in a file name) becomes its \udcxx escape.
     return text.encode("utf-8", "backslashreplace")
 
 
 def write_json_atomically(path: Path, document: Mapping[str, Any], *, mode: int = 0o644, sealed: bool = False) -> None:
-    """Write a JSON object so that nobody ever reads half of it; `sealed` lets readers notice flipped bits too."""
+    """Write a JSON object atomically; `sealed` lets readers detect flipped bits."""
     write_bytes_atomically(path, json_bytes(document, sealed=sealed), mode=mode)
 
 
 def parse_json(data: bytes | str) -> Any:
-    """A JSON value that may be walked without fear; ValueError when it is none, nested too deep or too large."""
+    """Return a JSON value; raise ValueError when it is invalid, nested too deep or too large."""
     brackets = ("[", "{") if isinstance(data, str) else (b"[", b"{")
     if sum(map(data.count, brackets)) > _MAX_JSON_CONTAINERS:  # type: ignore[arg-type]
         raise ValueError(f"it holds more than {_MAX_JSON_CONTAINERS} lists and objects")
@@ -220,7 +222,7 @@ def parse_json(data: bytes | str) -> Any:
 def read_json_object(
     path: Path, *, max_bytes: int = MAX_JSON_BYTES, opener: Opener | None = plain_file
 ) -> dict[str, Any]:
-    """Read a JSON object; ValueError when it is cut, damaged, too large or no object, OSError when unreadable.
+    """Return the JSON object in a file; raise ValueError when it is damaged, too large or not an object.
 
     `opener=None` for a file of the user's own, which may be a link or a pipe.
     """

@@ -1,16 +1,16 @@
-"""FastLane: the picture a training process draws, in a shared-memory file that viewers on the same machine read.
+"""FastLane: frames of a training process in a shared-memory file that viewers on the same machine read.
 
     writer = FrameWriter(fastlane_path(run_id))           the training process
-    if writer.is_due():                                   nobody watches, or it is too early: a few hundred nanoseconds
-        writer.publish(picture, width, height)
+    if writer.is_due():                                   a few hundred nanoseconds if there is no viewer
+        writer.publish(frame, width, height)
 
-    reader = FrameReader(fastlane_path(run_id))           a viewer, as often as it draws
-    frame = reader.read()                                 None: nothing new
+    reader = FrameReader(fastlane_path(run_id))           a viewer, as often as it paints
+    frame = reader.read()                                 None: no new frame
 
 One page of header, then three slots. The writer fills the slot after the newest one, with a counter around it that is
-odd while it writes; a reader believes what it copied only when that counter was even and the same before and after.
-While no reader has looked for a moment the writer draws nothing. Everything a reader finds in the file is checked
-before it is used: the file may be damaged, or somebody's trick.
+odd while it writes; a reader uses its copy only if that counter was even and unchanged before and after. While no
+reader has polled for a moment, the writer renders nothing. A reader checks everything in the file, which may be
+damaged or forged.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _ALIGNMENT = 64
 """Counters must not straddle a cache line"""
 
 VIEWER_GONE_S = 2.0
-"""A viewer that has not looked for so long is gone"""
+"""A viewer that has not polled for this long has left"""
 _BEING_MADE_S = 60.0
 LARGEST_SHARE = 0.05
-"""Of its time a training process spends at most this much drawing, whatever a viewer asks for"""
+"""The largest share of its time that a training process spends on rendering"""
 DEFAULT_INTERVAL_S = 1 / 30
 
 _IDENTITY = struct.Struct("<8sIIIIII")  # magic, version, format, slots, slot bytes, writer's pid, length of the notice
@@ -57,12 +57,12 @@ _SLOT = struct.Struct("<QIIQd")  # counter, width, height, number, when
 
 
 class NotAFrameFile(Exception):
-    """The file is not what a FrameWriter makes; says why."""
+    """The file was not made by a FrameWriter."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One picture and the figures beside it."""
+    """One frame and its statistics."""
 
     number: int
     width: int
@@ -76,20 +76,20 @@ class Frame:
 
 
 def fastlane_path(run_id: str) -> Path:
-    """Where the frames of a run are: in memory where there is a file system for it."""
+    """Return the path of a run's frames, in shared memory if there is a file system for it."""
     return _frames_folder() / f"mosaic-fastlane-{run_id}"
 
 
 def interactive_frame_path(run_id: str) -> Path:
-    """Where an interactive run puts the frame that goes with its latest answer."""
+    """Return the path of the frame that belongs to the latest message of an interactive run."""
     return _frames_folder() / f"mosaic-{run_id}-frame"
 
 
 def _frames_folder() -> Path:
-    """Return a folder of this user alone.
+    """Return a folder that only this user can write to.
 
-    Run ids show in the process list: in a folder that everybody may write to, another user could create a run's file
-    first. One who takes the usual name of the folder only makes us use another.
+    Run ids are visible in the process list, so in a shared folder another user could create a run's file first. If
+    another user has created the folder with the usual name, a different one is used.
     """
     shared = Path("/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir())
     usual = shared / f"mosaic-{os.getuid()}"
@@ -103,22 +103,22 @@ def _frames_folder() -> Path:
     try:
         return Path(tempfile.mkdtemp(prefix=f"{usual.name}-", dir=shared))
     except OSError:
-        return usual  # nothing can be written there: the writer says so, and readers find nothing
+        return usual  # it cannot be created: the writer logs that, and readers find nothing
 
 
 class _Mapped:
-    """The file in memory, as bytes, as eight-byte numbers and as doubles."""
+    """The mapped file as bytes, eight-byte integers and doubles."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         self.size = size
         self._map = mmap.mmap(descriptor, size)
         self.bytes = memoryview(self._map)
-        # One aligned store each: a reader sees the old value or the new one, never a half of each.
+        # Aligned stores are atomic: a reader sees the old value or the new one.
         self.numbers = self.bytes[:HEADER_BYTES].cast("Q")
         self.doubles = self.bytes[:HEADER_BYTES].cast("d")
 
     def counters(self, slot_bytes: int) -> list[memoryview]:
-        """Each slot's own counter; none while there is no room for a picture."""
+        """Return each slot's counter; none while slots have no size."""
         starts = [slot_start(slot, slot_bytes) for slot in range(SLOTS)] if slot_bytes else []
         return [self.bytes[start : start + 8].cast("Q") for start in starts]
 
@@ -130,15 +130,15 @@ class _Mapped:
 
 
 def slot_start(slot: int, slot_bytes: int) -> int:
-    """Where a slot begins in the file."""
+    """Return the offset of a slot in the file."""
     return HEADER_BYTES + slot * (SLOT_HEADER_BYTES + slot_bytes)
 
 
 class FrameWriter:
-    """The one writer of a run. Its file is removed by `close`.
+    """Publishes the frames of a run; `close` removes its file.
 
-    Frames are a luxury: when the file cannot be made (shared memory is full or read-only) the writer logs that once
-    and publishes nothing more; whoever trains never notices.
+    If the file cannot be created (shared memory is full or read-only), the writer logs that once and publishes nothing;
+    training is not affected.
     """
 
     def __init__(self, path: Path, *, interval_s: float = DEFAULT_INTERVAL_S) -> None:
@@ -156,40 +156,40 @@ class FrameWriter:
 
     @property
     def is_watched(self) -> bool:
-        """Whether a viewer has looked in the last moment."""
+        """Return whether a viewer has polled lately."""
         return self._mapped is not None and time.monotonic() - self._mapped.doubles[_SEEN_AT] < VIEWER_GONE_S
 
     def is_due(self) -> bool:
-        """Whether somebody watches and the next picture's time has come; ask before drawing it."""
+        """Return whether there is a viewer and the next frame is due; call it before rendering."""
         if self._mapped is None:
             return False
         seen, now = self._mapped.doubles[_SEEN_AT], time.monotonic()
         return now - seen < VIEWER_GONE_S and now >= self._not_before
 
-    def drawn(self, seconds: float) -> None:
-        """Say how long drawing took; the next picture waits so that this stays a small share of the time."""
+    def record_render_time(self, seconds: float) -> None:
+        """Record how long rendering took, and delay the next frame to keep its share of the time small."""
         if self._mapped is None:
             return
         self._mapped.doubles[_DRAWING] += seconds
-        wanted = self._mapped.doubles[_INTERVAL]
-        interval = max(self._interval_s, wanted if 0 < wanted < 60 else 0.0)
+        requested = self._mapped.doubles[_INTERVAL]
+        interval = max(self._interval_s, requested if 0 < requested < 60 else 0.0)
         self._not_before = time.monotonic() + max(interval - seconds, seconds * (1 / LARGEST_SHARE - 1))
 
     def wait(self, seconds: float) -> None:
-        """Let no picture be due for so long."""
+        """Make no frame due for this many seconds."""
         self._not_before = time.monotonic() + seconds
 
     # ------------------------------------------------------------------ what
 
-    def tell(self, *, last_reward: float, rolling_return: float, step_rate_hz: float) -> None:
-        """The figures beside the picture."""
+    def set_statistics(self, *, last_reward: float, rolling_return: float, step_rate_hz: float) -> None:
+        """Set the statistics shown beside the frame."""
         if self._mapped is None:
             return
         doubles = self._mapped.doubles
         doubles[_LAST_REWARD], doubles[_ROLLING_RETURN], doubles[_STEP_RATE] = last_reward, rolling_return, step_rate_hz
 
     def notice(self, text: str) -> None:
-        """Words instead of a picture: why there is none."""
+        """Show a message instead of a frame, for example why there is none."""
         if self._mapped is None:
             return
         data = text.encode("utf-8", "replace")[:NOTICE_BYTES]
@@ -197,10 +197,10 @@ class FrameWriter:
         self._identify(len(data))
 
     def publish(self, pixels: bytes | bytearray | memoryview, width: int, height: int) -> None:
-        """Show a picture: rows of three bytes a pixel, in one piece of memory."""
+        """Publish a contiguous RGB frame of three bytes per pixel."""
         view = memoryview(pixels).cast("B")
         if not (0 < width <= LARGEST_SIDE and 0 < height <= LARGEST_SIDE) or len(view) != 3 * width * height:
-            raise ValueError(f"{len(view)} bytes are no picture of {width} × {height}")
+            raise ValueError(f"{len(view)} bytes are not a frame of {width} × {height}")
         if len(view) > self._slot_bytes and self._mapped is not None:
             self._make(len(view))
         if self._mapped is None:
@@ -208,7 +208,7 @@ class FrameWriter:
         self._number += 1
         slot = self._number % SLOTS
         counter = self._counters[slot]
-        counter[0] += 1  # odd: nobody believes it now
+        counter[0] += 1  # odd: readers do not use the slot now
         start = slot_start(slot, self._slot_bytes)
         _SLOT.pack_into(self._mapped.bytes, start, counter[0], width, height, self._number, time.monotonic())
         self._mapped.bytes[start + SLOT_HEADER_BYTES : start + SLOT_HEADER_BYTES + len(view)] = view
@@ -218,7 +218,7 @@ class FrameWriter:
     # ------------------------------------------------------------------ the file
 
     def _make(self, slot_bytes: int) -> None:
-        """Make the file, or a larger one in its place; readers notice and open the new one."""
+        """Create the file, or replace it by a larger one, which readers then open."""
         try:
             self._make_file(slot_bytes)
         except OSError as error:
@@ -232,7 +232,7 @@ class FrameWriter:
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)  # the mapping keeps it for as long as the writer lives
-            # Claimed now: a full memory file system would otherwise end the process at the first write.
+            # Allocate now; on a full memory file system the first write would kill the process.
             os.posix_fallocate(descriptor, 0, size)
             mapped = _Mapped(descriptor, size)
             self._generation += 1
@@ -261,7 +261,7 @@ class FrameWriter:
         )
 
     def close(self) -> None:
-        """Tell readers that it is over and remove the file."""
+        """Mark the stream as closed and remove the file."""
         if self._mapped is None:
             return
         self._mapped.numbers[_CLOSED] = 1
@@ -274,11 +274,15 @@ class FrameWriter:
         self._mapped = None
 
 
+FastLaneWriter = FrameWriter
+"""The name that older documents use"""
+
+
 class FrameReader:
-    """A viewer. Looking is what keeps the writer drawing; the file may come, grow and go at any time."""
+    """Reads the frames of a run; polling keeps the writer rendering. The file may appear, grow and vanish."""
 
     def __init__(self, path: Path, *, interval_s: float = 0.0) -> None:
-        """`interval_s`: more often than this no picture is wanted."""
+        """`interval_s`: the shortest useful interval between frames."""
         self.path = path
         self._interval_s = interval_s
         self._mapped: _Mapped | None = None
@@ -286,10 +290,10 @@ class FrameReader:
         self._slot_bytes = 0
         self._last = 0
         self.skipped = 0
-        """Pictures that were drawn and never seen here"""
+        """Rendered frames that this reader missed"""
 
     def read(self) -> Frame | None:
-        """The newest picture if it was not given before; None when there is none, or no writer.
+        """Return the newest frame, or None when there is no new one or no writer.
 
         Raises NotAFrameFile for a file that no FrameWriter made.
         """
@@ -307,10 +311,10 @@ class FrameReader:
                 self.skipped += max(0, number - self._last - 1) if self._last else 0
                 self._last = number
                 return frame
-        return None  # a writer that laps us again and again: there will be another moment
+        return None  # overwritten too often; the next call may succeed
 
     def notice(self) -> str:
-        """What the writer says instead of showing a picture; empty: nothing."""
+        """Return the writer's message, or an empty text."""
         if not self._open():
             return ""
         assert self._mapped is not None
@@ -320,16 +324,16 @@ class FrameReader:
 
     @property
     def is_open(self) -> bool:
-        """Whether a writer was there at the last look."""
+        """Return whether there was a writer at the last poll."""
         return self._mapped is not None
 
     @property
     def drawing_s(self) -> float:
-        """How long the writer has been drawing, all pictures together; 0 without a writer."""
+        """Return the total rendering time of the writer; 0 without a writer."""
         return self._mapped.doubles[_DRAWING] if self._mapped is not None else 0.0
 
     def _copy(self, mapped: _Mapped, number: int) -> Frame | None:
-        """A slot's picture; None when it was written meanwhile."""
+        """Return a copy of a slot's frame, or None when it was overwritten meanwhile."""
         start, counter = slot_start(number % SLOTS, self._slot_bytes), self._counters[number % SLOTS]
         before = counter[0]  # one aligned load, and again below; struct would read it byte by byte
         _, width, height, found, drawn_at = _SLOT.unpack_from(mapped.bytes, start)
@@ -338,16 +342,22 @@ class FrameReader:
         length = 3 * width * height
         if not (0 < width <= LARGEST_SIDE and 0 < height <= LARGEST_SIDE and length <= self._slot_bytes):
             if counter[0] != before:
-                return None  # the size of one picture and the rest of another
-            raise NotAFrameFile(f"{self.path} says it holds a picture of {width} × {height}")
+                return None  # mixed from two frames
+            raise NotAFrameFile(f"{self.path} claims to hold a frame of {width} × {height}")
         pixels = bytes(mapped.bytes[start + SLOT_HEADER_BYTES : start + SLOT_HEADER_BYTES + length])
         if counter[0] != before:
             return None
         doubles = mapped.doubles
         return Frame(
-            number, width, height, pixels, drawn_at, doubles[_LAST_REWARD], doubles[_ROLLING_RETURN],
+            number,
+            width,
+            height,
+            pixels,
+            drawn_at,
+            doubles[_LAST_REWARD],
+            doubles[_ROLLING_RETURN],
             doubles[_STEP_RATE],
-        )  # fmt: skip
+        )
 
     def _open(self) -> bool:
         if self._mapped is not None and not self._mapped.numbers[_CLOSED]:
@@ -368,16 +378,16 @@ class FrameReader:
     def _checked(self, descriptor: int) -> tuple[_Mapped, int]:
         status = os.fstat(descriptor)
         if status.st_uid != os.getuid():
-            raise NotAFrameFile(f"{self.path} belongs to somebody else")
+            raise NotAFrameFile(f"{self.path} belongs to another user")
         if not HEADER_BYTES <= status.st_size <= slot_start(SLOTS, 3 * LARGEST_SIDE**2):
-            raise NotAFrameFile(f"{self.path} has {status.st_size} bytes, which is no size of a FastLane")
+            raise NotAFrameFile(f"{self.path} has {status.st_size} bytes, which is not the size of a FastLane")
         mapped = _Mapped(descriptor, status.st_size)
         magic, version, kind, slots, slot_bytes, _, _ = _IDENTITY.unpack_from(mapped.bytes, 0)
         problem = ""
         if magic != MAGIC:
             problem = "is not a FastLane"
         elif (version, kind, slots) != (VERSION, RGB, SLOTS):
-            problem = f"is version {version}, format {kind}, with {slots} slots; this reader knows version {VERSION}"
+            problem = f"is version {version}, format {kind}, with {slots} slots; this reader supports version {VERSION}"
         elif slot_start(SLOTS, slot_bytes) != status.st_size:
             problem = f"says its slots have {slot_bytes} bytes, which its size does not fit"
         if problem:
@@ -386,6 +396,7 @@ class FrameReader:
         return mapped, slot_bytes
 
     def close(self) -> None:
+        """Unmap the file."""
         if self._mapped is not None:
             for counter in self._counters:
                 counter.release()
@@ -395,17 +406,17 @@ class FrameReader:
 
 
 def remove_frames(run_id: str) -> None:
-    """Remove what a killed writer left, also what it had not finished."""
+    """Remove the files of a killed writer, also temporary ones."""
     path = fastlane_path(run_id)
-    for left in (path, interactive_frame_path(run_id), *path.parent.glob(f".{path.name}.*")):
+    for leftover in (path, interactive_frame_path(run_id), *path.parent.glob(f".{path.name}.*")):
         with suppress(OSError):
-            left.unlink(missing_ok=True)
+            leftover.unlink(missing_ok=True)
 
 
-def sweep_frames() -> int:
-    """Remove this user's pictures whose writer is gone, of whatever run; return how many files that were.
+def remove_dead_frames() -> int:
+    """Remove this user's frame files without a live writer; return how many.
 
-    What nobody else removes: of a worker without a daemon that was killed, or of a home that is no more.
+    They were left by a worker that was killed without a daemon, or by a home that was removed.
     """
     removed = 0
     lane = fastlane_path("")
@@ -418,7 +429,7 @@ def sweep_frames() -> int:
 
 
 def _has_writer(path: Path) -> bool:
-    """Whether the process that made the file lives, in whatever PID namespace: then it holds a lock on it."""
+    """Return whether the process that created the file is alive in any PID namespace, by its lock."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,34 +1,39 @@
-"""The interactive protocol: somebody at the other end steps an environment. One JSON object a line, in and out.
+"""The interactive protocol: a client steps an environment with one JSON object per line, in and out.
 
 In    {"cmd": "reset", "seed"?, "frames"?: "png" | "shm" | "none"}, {"cmd": "step", "action"?}, {"cmd": "end"},
       {"cmd": "ping" | "stop"}
-Out   init, ready, step, episode_done, pong, stopped, error; the key `type` says which
+Out   init, ready, step, episode_done, pong, stopped, error: the key `type`
 
-A step without an action is the worker's to choose: its policy's, or a random one. `episode_done` follows the last step
-of an episode, and `end`, which leaves it; a step after it, without a reset, is an error and steps nothing.
+For a step without an action, the worker chooses one (of its policy, or at random). `episode_done` follows the last step
+of an episode, or `end`, which ends it early; a step after it without a reset is an error.
 
-A run that the daemon started listens on the unix socket that its `run_started` names (`interactive_lines.socket_of`).
-Spaces are told apart by their names: this package knows gymnasium's words, and does not import it.
+A run that the daemon started listens on the unix socket that its `run_started` names (`socket_of`).
+Spaces are recognized by their class names, because this package does not import gymnasium.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import math
 import os
+import selectors
+import socket
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from mosaic_wire.frames import interactive_frame_path
+from mosaic_wire.paths import RunFolder, make_private_folder
 from mosaic_wire.worker_spec import nearest
 
 COMMANDS = ("reset", "step", "end", "ping", "stop")
 KINDS = ("png", "shm", "none")
-"""How pictures come: in the line itself, in a shared-memory file the line names, or not at all"""
+"""How frames are sent: in the line, in a shared-memory file named in the line, or not at all"""
 LONGEST_LINE = 1 << 20
 _LARGEST_SEED = 2**31 - 1
 
@@ -36,14 +41,14 @@ Send = Callable[[Mapping[str, Any]], None]
 
 
 class BadCommand(Exception):
-    """A line that cannot be obeyed, and why; nothing has happened."""
+    """A line that is not a valid command."""
 
 
 class InteractiveSession:
-    """Answers lines; the environment moves only by `reset` and `step`.
+    """Answers command lines; only `reset` and `step` advance the environment.
 
-    A worker derives from it to say which action is taken when none is given (`choose`), what else is worth telling in
-    the greeting (`facts`), and to hear of what happens (`began`, `stepped`, `over`, `drawn`).
+    Workers override `choose` (the action of a step without one), `facts` (further keys of the greeting) and the
+    callbacks (`on_reset`, `on_step`, `on_episode_end`, `on_render`).
     """
 
     def __init__(self, env: Any, env_id: str, frames: FrameSink, send: Send, *, run_id: str = "") -> None:
@@ -52,57 +57,64 @@ class InteractiveSession:
         self._playing = False
         self._frame_kind = "png"
         self.steps = 0
-        """over all episodes"""
+        """Steps in all episodes"""
         self.last_return: float | None = None
         self.episode, self._step_index, self._episode_reward = -1, 0, 0.0
 
-    # -- what a worker may say differently
+    # -- overridden by workers
 
     has_policy = False
 
     def facts(self) -> dict[str, Any]:
-        """What the greeting says besides spaces and commands."""
+        """Return keys of the greeting besides spaces and commands."""
         return {}
 
     def choose(self) -> tuple[Any, str, Mapping[str, Any]]:
-        """The action of a step that names none, whose it is, and what is told beside it."""
+        """Return an action, its source, and further keys of the answer, for a step without an action."""
         return self.env.action_space.sample(), "random", {}
 
-    def began(self, seed: int | None) -> None:
-        """An episode has begun; `obs` is what is seen."""
+    def on_reset(self, seed: int | None) -> None:
+        """Called after a reset; `obs` is the first observation."""
 
-    def stepped(self, seen: Any, action: Any, reward: float, terminated: bool, truncated: bool, info: Any) -> None:
-        """A step was taken on what was `seen`; `obs` is what is seen now."""
+    def on_step(self, seen: Any, action: Any, reward: float, terminated: bool, truncated: bool, info: Any) -> None:
+        """Called after a step; `seen` is the observation before it and `obs` the one after it."""
 
-    def over(self, by: str, terminated: bool, truncated: bool, episode_return: float, length: int) -> None:
-        """The episode has ended, `by` the environment or by the player, who left it."""
+    def on_episode_end(self, by: str, terminated: bool, truncated: bool, episode_return: float, length: int) -> None:
+        """Called after an episode that the environment or the player ended (`by`)."""
 
-    def drawn(self, image: Any) -> None:
-        """A picture was drawn for the other end."""
+    def on_render(self, image: Any) -> None:
+        """Called after a frame was rendered for the client."""
 
     # -- the protocol
 
     @property
     def episodes(self) -> int:
-        """begun so far"""
+        """Return the number of episodes begun."""
         return self.episode + 1
 
     @property
     def is_playing(self) -> bool:
+        """Return whether an episode is active."""
         return self._playing
 
     def greet(self) -> None:
-        """Say what can be played here."""
-        self._send({
-            "type": "init", "run_id": self._run_id, "env_id": self._env_id, "policy": self.has_policy,
-            "action_space": describe_space(self.env.action_space),
-            "observation_space": describe_space(self.env.observation_space),
-            "commands": list(COMMANDS), "frames": list(KINDS) if self.env.render_mode == "rgb_array" else ["none"],
-            **self.facts(),
-        })  # fmt: skip
+        """Send the greeting, which describes the environment."""
+        self._send(
+            {
+                "type": "init",
+                "run_id": self._run_id,
+                "env_id": self._env_id,
+                "policy": self.has_policy,
+                "action_space": describe_space(self.env.action_space),
+                "observation_space": describe_space(self.env.observation_space),
+                "commands": list(COMMANDS),
+                "frames": list(KINDS) if self.env.render_mode == "rgb_array" else ["none"],
+                **self.facts(),
+            }
+        )
 
     def answer(self, line: bytes) -> bool:
-        """Obey one line; False when it was the last."""
+        """Execute one command line; return False after the last one."""
         if not line.strip():
             return True
         try:
@@ -125,16 +137,17 @@ class InteractiveSession:
         return True
 
     def say_goodbye(self) -> None:
+        """Send `stopped`: the run ends."""
         self._send({"type": "stopped", "steps": self.steps, "episodes": self.episodes})
 
     def leave_episode(self) -> bool:
-        """End the episode before the environment does; False when none is played."""
+        """End the active episode early; return False when there is none."""
         if not self._playing:
             return False
         self._playing = False
         if self._step_index:
             self.last_return = self._episode_reward
-            self.over("player", False, True, self._episode_reward, self._step_index)
+            self.on_episode_end("player", False, True, self._episode_reward, self._step_index)
         return True
 
     def _reset(self, command: Mapping[str, Any]) -> None:
@@ -148,74 +161,97 @@ class InteractiveSession:
         try:
             self.obs, _ = self.env.reset(seed=seed)
         except Exception as error:
-            self._tell_failure(error)
+            self._send_failure(error)
             raise
         if seed is not None:
             self.env.action_space.seed(seed)
         self._playing = True
         self.episode, self._step_index, self._episode_reward = self.episode + 1, 0, 0.0
-        self.began(seed)
-        self._send({
-            "type": "ready", "seed": seed, "episode_index": self.episode, "observation": plain(self.obs),
-            "render_payload": self._picture(),
-        })  # fmt: skip
+        self.on_reset(seed)
+        self._send(
+            {
+                "type": "ready",
+                "seed": seed,
+                "episode_index": self.episode,
+                "observation": plain(self.obs),
+                "render_payload": self._frame(),
+            }
+        )
 
     def _step(self, command: Mapping[str, Any]) -> None:
         if not self._playing:
-            over = "the episode is over" if self.episode >= 0 else "no episode has begun"
-            raise BadCommand(f'{over}; send {{"cmd": "reset"}} first')
-        told: Mapping[str, Any] = {}
+            state = "the episode is over" if self.episode >= 0 else "no episode has begun"
+            raise BadCommand(f'{state}; send {{"cmd": "reset"}} first')
+        facts: Mapping[str, Any] = {}
         if command.get("action") is not None:
             action, source = to_action(self.env.action_space, command["action"]), "client"
         else:
-            action, source, told = self.choose()
+            action, source, facts = self.choose()
         seen = self.obs
         try:
             self.obs, reward, terminated, truncated, info = self.env.step(action)
-        except Exception as error:  # whatever it raises, the other end hears of it before the run fails
-            self._tell_failure(error)
+        except Exception as error:  # report any error to the client before the run fails
+            self._send_failure(error)
             raise
         reward, terminated, truncated = float(reward), bool(terminated), bool(truncated)
         self._episode_reward += reward
-        picture = self._picture()
-        self.stepped(seen, action, reward, terminated, truncated, info)
-        self._send({
-            "type": "step", "step_index": self._step_index, "episode_index": self.episode, "action": plain(action),
-            "action_source": source, "reward": reward, "terminated": terminated, "truncated": truncated,
-            "episode_reward": self._episode_reward, "observation": plain(self.obs), "render_payload": picture, **told,
-        })  # fmt: skip
+        frame = self._frame()
+        self.on_step(seen, action, reward, terminated, truncated, info)
+        self._send(
+            {
+                "type": "step",
+                "step_index": self._step_index,
+                "episode_index": self.episode,
+                "action": plain(action),
+                "action_source": source,
+                "reward": reward,
+                "terminated": terminated,
+                "truncated": truncated,
+                "episode_reward": self._episode_reward,
+                "observation": plain(self.obs),
+                "render_payload": frame,
+                **facts,
+            }
+        )
         self._step_index += 1
         self.steps += 1
         if terminated or truncated:
             self._playing, self.last_return = False, self._episode_reward
-            self.over("environment", terminated, truncated, self._episode_reward, self._step_index)
-            self._say_done(terminated, truncated, "environment")
+            self.on_episode_end("environment", terminated, truncated, self._episode_reward, self._step_index)
+            self._send_episode_done(terminated, truncated, "environment")
 
     def _end(self) -> None:
         if not self.leave_episode():
             raise BadCommand("there is no episode to end")
-        self._say_done(False, True, "player")
+        self._send_episode_done(False, True, "player")
 
-    def _say_done(self, terminated: bool, truncated: bool, by: str) -> None:
-        self._send({
-            "type": "episode_done", "episode_index": self.episode, "episode_reward": self._episode_reward,
-            "episode_length": self._step_index, "terminated": terminated, "truncated": truncated, "ended_by": by,
-        })  # fmt: skip
+    def _send_episode_done(self, terminated: bool, truncated: bool, by: str) -> None:
+        self._send(
+            {
+                "type": "episode_done",
+                "episode_index": self.episode,
+                "episode_reward": self._episode_reward,
+                "episode_length": self._step_index,
+                "terminated": terminated,
+                "truncated": truncated,
+                "ended_by": by,
+            }
+        )
 
-    def _tell_failure(self, error: Exception) -> None:
-        words = f"the environment failed: {type(error).__name__}: {error}"
-        self._send({"type": "error", "message": words[:2000], "fatal": True})
+    def _send_failure(self, error: Exception) -> None:
+        message = f"the environment failed: {type(error).__name__}: {error}"
+        self._send({"type": "error", "message": message[:2000], "fatal": True})
 
-    def _picture(self) -> dict[str, Any] | None:
+    def _frame(self) -> dict[str, Any] | None:
         if self._frame_kind == "none" or self.env.render_mode != "rgb_array":
             return None
         image = self.env.render()
-        self.drawn(image)
+        self.on_render(image)
         return self._frames.payload(image, self._frame_kind)
 
 
 def parse(line: bytes) -> dict[str, Any]:
-    """A command; BadCommand says what is wrong with the line."""
+    """Return the command in a line; raise BadCommand with the problem."""
     if len(line) > LONGEST_LINE:
         raise BadCommand(f"a line must not be longer than {LONGEST_LINE} bytes")
     try:
@@ -235,13 +271,13 @@ def parse(line: bytes) -> dict[str, Any]:
 
 
 def kind_of(space: Any) -> str:
-    """Discrete, Box, MultiDiscrete …; of somebody's own kind of space, the one it derives from."""
+    """Return the type of a space (Discrete, Box …); for a custom space, that of its base class."""
     known = ("Discrete", "MultiDiscrete", "MultiBinary", "Box", "Dict", "Tuple", "Text")
     return next((base.__name__ for base in type(space).__mro__ if base.__name__ in known), type(space).__name__)
 
 
 def to_action(space: Any, value: Any) -> Any:
-    """A JSON value as an action of this space; BadCommand says what the space would take."""
+    """Return a JSON value as an action of this space; raise BadCommand if it is not one."""
     import numpy as np
 
     kind = kind_of(space)
@@ -266,35 +302,35 @@ def _is_number(value: Any) -> bool:
 
 
 def describe_space(space: Any) -> dict[str, Any]:
-    """What a client needs to draw buttons or sliders."""
-    told: dict[str, Any] = {
+    """Return what a client needs to draw buttons or sliders."""
+    facts: dict[str, Any] = {
         "type": type(space).__name__,
         "shape": list(space.shape) if space.shape is not None else None,
     }
     kind = kind_of(space)
     if kind == "Discrete":
-        told |= {"n": int(space.n), "start": int(space.start)}
+        facts |= {"n": int(space.n), "start": int(space.start)}
     elif kind == "MultiDiscrete":
-        told["nvec"] = space.nvec.tolist()
+        facts["nvec"] = space.nvec.tolist()
     elif kind == "Box" and math.prod(space.shape) <= 64:
-        told |= {"low": plain(space.low), "high": plain(space.high)}
-    return told
+        facts |= {"low": plain(space.low), "high": plain(space.high)}
+    return facts
 
 
 def facts_about(env: Any) -> dict[str, Any]:
-    """What an environment says of itself: names of its actions, pictures a second, where episodes are cut."""
-    base, told = env.unwrapped, dict[str, Any]()
+    """Return an environment's action names, frame rate and episode limit."""
+    base, facts = env.unwrapped, dict[str, Any]()
     if callable(getattr(base, "get_action_meanings", None)):  # the Atari games
-        told["action_meanings"] = [str(name) for name in base.get_action_meanings()]
+        facts["action_meanings"] = [str(name) for name in base.get_action_meanings()]
     elif isinstance(getattr(base, "actions", None), type) and hasattr(base.actions, "__members__"):  # MiniGrid
-        told["action_meanings"] = list(base.actions.__members__)
-    told["render_fps"] = plain((getattr(env, "metadata", None) or {}).get("render_fps"))
-    told["max_episode_steps"] = plain(getattr(getattr(env, "spec", None), "max_episode_steps", None))
-    return told
+        facts["action_meanings"] = list(base.actions.__members__)
+    facts["render_fps"] = plain((getattr(env, "metadata", None) or {}).get("render_fps"))
+    facts["max_episode_steps"] = plain(getattr(getattr(env, "spec", None), "max_episode_steps", None))
+    return facts
 
 
 def plain(value: Any) -> Any:
-    """A JSON value; numbers JSON does not have become null, and a picture is not repeated as a list."""
+    """Return a value as JSON: NaN and infinities become null, and so do frames."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -308,11 +344,11 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str) or value is None else str(value)
 
 
-# -- pictures
+# -- frames
 
 
 def png(image: Any) -> bytes:
-    """An RGB picture (an array of height, width and 3) as a PNG file."""
+    """Return an RGB frame (an array of height, width and 3) as a PNG file."""
     import numpy as np
 
     height, width, _ = image.shape
@@ -325,8 +361,8 @@ def png(image: Any) -> bytes:
     )
 
 
-def as_picture(image: Any) -> Any:
-    """What an environment drew, as an array of bytes; None when it is no RGB picture."""
+def as_frame(image: Any) -> Any:
+    """Return a rendered image as a uint8 array, or None if it is not an RGB frame."""
     import numpy as np
 
     if not isinstance(image, np.ndarray) or image.ndim != 3 or image.shape[2] != 3 or not image.size:
@@ -335,32 +371,218 @@ def as_picture(image: Any) -> Any:
 
 
 class FrameSink:
-    """Turns pictures into `render_payload`s; the shared-memory file is made when it is first wanted."""
+    """Turns frames into `render_payload`s; the shared-memory file is created on first use."""
 
     def __init__(self, name: str) -> None:
         self._path = interactive_frame_path(name)
         self._file: int | None = None
 
     def payload(self, image: Any, kind: str) -> dict[str, Any] | None:
-        """What a message says about this picture; None without one."""
-        if kind == "none" or (picture := as_picture(image)) is None:
+        """Return the payload of a message for this frame, or None without a frame."""
+        if kind == "none" or (frame := as_frame(image)) is None:
             return None
-        height, width, _ = picture.shape
+        height, width, _ = frame.shape
         size = {"mode": "rgb_array", "width": width, "height": height}
         if kind == "shm":
             with suppress(OSError):  # full or read-only shared memory: the frame travels in the message
-                return {**size, "encoding": "raw", "path": self._write(picture)}
-        return {**size, "encoding": "png", "data": base64.b64encode(png(picture)).decode()}
+                return {**size, "encoding": "raw", "path": self._write(frame)}
+        return {**size, "encoding": "png", "data": base64.b64encode(png(frame)).decode()}
 
-    def _write(self, picture: Any) -> str:
+    def _write(self, frame: Any) -> str:
         if self._file is None:
             self._path.unlink(missing_ok=True)  # of a process that was killed
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        os.pwrite(self._file, picture.tobytes(), 0)
+        os.pwrite(self._file, frame.tobytes(), 0)
         return str(self._path)
 
     def close(self) -> None:
+        """Remove the file of frames."""
         if self._file is not None:
             os.close(self._file)
             self._path.unlink(missing_ok=True)
             self._file = None
+
+
+# ---------------------------------------------------------------- lines between a player and the worker
+
+
+_READ_BYTES = 65536
+_LONGEST_SOCKET_PATH = 100
+"""The kernel takes 107 bytes"""
+
+
+def socket_of(folder: RunFolder) -> Path:
+    """Return the path of the run's socket, short enough for the kernel even if the run folder is not."""
+    inside = folder.root / "interactive.sock"
+    if len(os.fsencode(inside)) <= _LONGEST_SOCKET_PATH:
+        return inside
+    import tempfile  # rarely needed, and not cheap
+
+    private = Path(tempfile.gettempdir()) / f"mosaic-{os.getuid()}"
+    make_private_folder(private)
+    return private / f"{hashlib.sha256(os.fsencode(folder.root)).hexdigest()[:16]}.sock"
+
+
+class LineEnd(Protocol):
+    """The other end."""
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message as one line."""
+
+    def lines(self, timeout_s: float, longest: int) -> Iterator[bytes | None]:
+        """Whole lines that came within this time; None: a new player has connected and waits for the greeting.
+
+        A line that is too long comes cut, one byte longer than allowed; the rest of it is dropped.
+        """
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no line can arrive any more."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class _Lines:
+    """Splits bytes into lines with bounded memory."""
+
+    def __init__(self) -> None:
+        self._unread = b""
+        self._skipping = False
+
+    def feed(self, data: bytes, longest: int) -> Iterator[bytes]:
+        *whole, rest = (self._unread + data).split(b"\n")
+        self._unread = rest
+        for line in whole:
+            if self._skipping:
+                self._skipping = False  # the end of a line that was yielded already
+                continue
+            yield line[: longest + 1]
+        if len(self._unread) > longest:
+            if not self._skipping:
+                yield self._unread[: longest + 1]
+            self._skipping, self._unread = True, b""
+
+
+class Descriptors:
+    """A client at standard input and output."""
+
+    def __init__(self, input_fd: int, output_fd: int) -> None:
+        self._input, self._output = input_fd, output_fd
+        self._lines = _Lines()
+        self._greeted = self._ended = False
+        self._selector = selectors.DefaultSelector()
+        try:
+            self._selector.register(input_fd, selectors.EVENT_READ)
+        except PermissionError:  # a plain file is always ready
+            self._selector.close()
+            self._selector = None  # type: ignore[assignment]
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message as one line."""
+        data = _encode(message)
+        try:
+            while data:
+                data = data[os.write(self._output, data) :]
+        except BrokenPipeError:
+            self._ended = True
+
+    def lines(self, timeout_s: float, longest: int) -> Iterator[bytes | None]:
+        """Yield the lines that have arrived."""
+        if not self._greeted:
+            self._greeted = True
+            yield None
+        if self._selector is not None and not self._selector.select(timeout_s):
+            return
+        data = os.read(self._input, _READ_BYTES)
+        if not data:
+            self._ended = True
+            yield from self._lines.feed(b"\n", longest)  # a last line without its end
+            return
+        yield from self._lines.feed(data, longest)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the client has closed its end."""
+        return self._ended
+
+    def close(self) -> None:
+        """Close both descriptors."""
+        if self._selector is not None:
+            self._selector.close()
+
+
+class SocketServer:
+    """A unix socket for one client at a time; the next client continues with the environment as it is."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.unlink(missing_ok=True)
+        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        earlier = os.umask(0o177)  # the file is private from its creation
+        try:
+            self._server.bind(str(path))
+        finally:
+            os.umask(earlier)
+        self._server.listen(1)
+        self._client: socket.socket | None = None
+        self._lines = _Lines()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message to the player, if one is connected."""
+        if self._client is not None:
+            try:
+                self._client.sendall(_encode(message))
+            except OSError:
+                self._disconnect()
+
+    def lines(self, timeout_s: float, longest: int) -> Iterator[bytes | None]:
+        """Yield the lines that have arrived; None for a player who has just connected."""
+        if self._client is None:
+            self._server.settimeout(timeout_s)
+            try:
+                self._client, _ = self._server.accept()
+            except TimeoutError:
+                return
+            self._lines = _Lines()
+            yield None
+            return
+        self._client.settimeout(timeout_s)
+        try:
+            data = self._client.recv(_READ_BYTES)
+        except TimeoutError:
+            return
+        except OSError:
+            data = b""
+        finally:
+            if self._client is not None:
+                self._client.settimeout(None)
+        if not data:
+            self._disconnect()
+            return
+        yield from self._lines.feed(data, longest)
+
+    def _disconnect(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    @property
+    def has_client(self) -> bool:
+        """Return whether a player is connected."""
+        return self._client is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Return False: another player can always connect."""
+        return False
+
+    def close(self) -> None:
+        """Close the socket and remove its file."""
+        self._disconnect()
+        self._server.close()
+        self._path.unlink(missing_ok=True)
+
+
+def _encode(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"

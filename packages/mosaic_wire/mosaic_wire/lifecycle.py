@@ -21,25 +21,25 @@ from typing import Any, TypeGuard
 from mosaic_wire.files import MAX_JSON_DEPTH, SEAL, checksum_of, open_plain, parse_json, unseal
 
 MAX_LINE_BYTES = 1 << 20
-"""A longer line is not an event; it is skipped, never held in memory whole."""
+"""A longer line is not an event and is skipped in pieces"""
 
 MAX_EVENT_BYTES = 1 << 18
-"""What this package writes stays well below that: longer payloads are shortened, so that no ending gets lost."""
+"""Limit of written events, well below the one of reading; longer payloads are shortened so that no ending is lost"""
 
 _ENVELOPE_BYTES = 512
-"""What a line holds beside its payload, at most"""
+"""Maximum size of a line without its payload"""
 
 MAX_FILE_BYTES = 1 << 30
-"""No worker has so much to say about a run; a file with holes can claim any size"""
+"""Limit of a file's size, because a sparse file can have any size"""
 READ_BYTES = 8 << 20
-"""How much one read takes at most; the rest is left for the next"""
+"""Bytes per read; the rest is read by the next one"""
 
-LAST_FIGURES = "last_figures"
-"""Key in the payload of an ending: step and return at the end, for a daemon that heard no heartbeat of them"""
+LAST_STATISTICS = "last_figures"
+"""Key in the payload of an ending: last step and return, for a daemon that missed heartbeats"""
 
 
 class LifecycleKind(StrEnum):
-    """What a worker may tell about its run."""
+    """Events that a worker reports about its run."""
 
     RUN_STARTED = "run_started"
     HEARTBEAT = "heartbeat"
@@ -54,6 +54,7 @@ class LifecycleKind(StrEnum):
 
     @property
     def ends_the_run(self) -> bool:
+        """Return whether no event follows it."""
         return self in (LifecycleKind.RUN_COMPLETED, LifecycleKind.RUN_FAILED, LifecycleKind.RUN_CANCELLED)
 
 
@@ -69,17 +70,21 @@ class RunLifecycleEvent:
     attempt: int = 1
 
     def to_line(self) -> str:
-        """One JSON line, newline included. NaN and infinities become null: they are not JSON."""
+        """Return one JSON line with newline; NaN and infinities become null, as JSON has none."""
         document = {
-            "event": str(self.event), "run_id": self.run_id, "timestamp": self.timestamp,
-            "seq": self.seq, "attempt": self.attempt, "payload": bounded_payload(self.payload),
-        }  # fmt: skip
+            "event": str(self.event),
+            "run_id": self.run_id,
+            "timestamp": self.timestamp,
+            "seq": self.seq,
+            "attempt": self.attempt,
+            "payload": bounded_payload(self.payload),
+        }
         document[SEAL] = checksum_of(document)
         return json.dumps(document, separators=(",", ":"), ensure_ascii=True, allow_nan=False) + "\n"
 
     @classmethod
     def from_line(cls, line: bytes | str) -> RunLifecycleEvent:
-        """Parse one line; raise ValueError with the reason when it is not an event."""
+        """Return the event in a line; raise ValueError with the reason if it is none."""
         try:
             document = parse_json(line)
             if not isinstance(document, dict):
@@ -109,17 +114,17 @@ def bounded_payload(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_count(value: object) -> TypeGuard[int]:
-    """A whole number from 1 that a database column can hold."""
+    """Return whether it is an integer from 1 that fits a database column."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 63
 
 
 def _is_moment(value: object) -> TypeGuard[float]:
-    """Unix seconds that a calendar knows."""
+    """Return whether it is a valid Unix time."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12
 
 
 def _plain(value: Any, depth: int = MAX_JSON_DEPTH - 2) -> Any:
-    """A JSON value, whatever it was: an event must not be lost because its payload holds a path or an array scalar."""
+    """Return any value as JSON, so that no event is lost because its payload has a path or an array scalar."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -142,7 +147,7 @@ def _plain(value: Any, depth: int = MAX_JSON_DEPTH - 2) -> Any:
 def shortened(value: Any, longest: int) -> Any:
     """Return a JSON value whose texts keep their beginning and end, `longest` characters together."""
     if isinstance(value, str) and len(value) > longest:
-        half = longest // 2  # an error says what happened at its start and where at its end
+        half = longest // 2  # both ends of an error message are informative
         return f"{value[:half]} … {len(value) - longest} characters left out … {value[-half:]}"
     if isinstance(value, dict):
         return {shortened(key, longest): shortened(item, longest) for key, item in value.items()}
@@ -152,14 +157,14 @@ def shortened(value: Any, longest: int) -> Any:
 
 
 class LifecycleSpool:
-    """The writing end. One process writes; numbering goes on where an earlier attempt stopped."""
+    """Writes the lifecycle file; numbering continues where an earlier attempt stopped."""
 
     def __init__(self, path: Path, run_id: str, *, attempt: int = 1) -> None:
         self._path, self._run_id, self._attempt = path, run_id, attempt
         reader = LifecycleReader(path)
         self._seq = max((event.seq for event in reader.read_to_the_end()), default=0)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        self._torn = _ends_inside_a_line(path)  # the last writer died in mid-line
+        self._torn = _ends_inside_a_line(path)  # the last writer died within a line
 
     @property
     def seq(self) -> int:
@@ -167,12 +172,12 @@ class LifecycleSpool:
         return self._seq
 
     def append(self, kind: LifecycleKind, payload: Mapping[str, Any] | None = None) -> RunLifecycleEvent:
-        """Write one event; endings reach the disk before this returns."""
+        """Write one event; endings are on disk when this returns."""
         event = RunLifecycleEvent(kind, self._run_id, time.time(), self._seq + 1, payload or {}, self._attempt)
         data = b"\n" * self._torn + event.to_line().encode()  # close a torn line, so that this one is whole
         written = os.write(self._descriptor, data)
         self._torn = 0 < written < len(data)
-        if written != len(data):  # a full disk can take a part of a line
+        if written != len(data):  # a full disk may have stored a part of the line
             raise OSError(f"only {written} of {len(data)} bytes of a lifecycle event could be written to {self._path}")
         self._seq = event.seq
         if kind.ends_the_run or kind is LifecycleKind.PAUSED:
@@ -180,6 +185,7 @@ class LifecycleSpool:
         return event
 
     def close(self) -> None:
+        """Close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -194,7 +200,7 @@ def _ends_inside_a_line(path: Path) -> bool:
 
 
 class LifecycleReader:
-    """The reading end: incremental, bounded, and indifferent to damage.
+    """Reads the lifecycle file: incremental, bounded, and tolerant of damage.
 
     A line that is not an event, an event already seen, or one of a number below the last is skipped and counted.
     """
@@ -221,7 +227,7 @@ class LifecycleReader:
             if size > MAX_FILE_BYTES:
                 raise OSError(errno.EFBIG, f"it is larger than {MAX_FILE_BYTES >> 20} MB", str(self._path))
             if size < self._offset:
-                # The file was replaced by a shorter one; the numbers tell what is new in it.
+                # The file was replaced by a shorter one; sequence numbers identify new events.
                 self._offset, self._inside_a_long_line = 0, False
             stream.seek(self._offset)
             end = self._offset + READ_BYTES
@@ -244,7 +250,7 @@ class LifecycleReader:
         return events
 
     def read_to_the_end(self) -> Iterator[RunLifecycleEvent]:
-        """All that is left, read in parts."""
+        """Return all remaining events."""
         yield from self.read()
         while self.has_more:
             yield from self.read()

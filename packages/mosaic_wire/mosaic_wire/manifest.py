@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from mosaic_wire.decoding import from_json
 from mosaic_wire.files import Opener, plain_file, read_json_object, write_json_atomically
 
 _MAX_HASHED_BYTES = 1 << 40
@@ -30,19 +31,20 @@ class CheckpointEntry:
     """periodic | last | best"""
 
     def to_json(self) -> dict[str, Any]:
-        return {"path": self.path, "step": self.step, "sha256": self.sha256, "kind": self.kind}
+        """Return the object that a manifest lists."""
+        return asdict(self)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> CheckpointEntry:
-        entry = cls(document["path"], document["step"], document["sha256"], document.get("kind", "periodic"))
-        if not all(isinstance(text, str) for text in (entry.path, entry.sha256, entry.kind)):
-            raise TypeError("path, sha256 and kind of a checkpoint must be strings")
-        if type(entry.step) is not int or entry.step < 0:
-            raise TypeError(f"step of a checkpoint must be a whole number from 0, not {entry.step!r}")
-        relative = Path(entry.path)
+        """Read an entry; raise TypeError or ValueError when it is none."""
+        return from_json(cls, document)
+
+    def __post_init__(self) -> None:
+        if self.step < 0:
+            raise ValueError(f"step of a checkpoint must be a whole number from 0, not {self.step!r}")
+        relative = Path(self.path)
         if relative.is_absolute() or ".." in relative.parts:
-            raise ValueError(f"checkpoint path {entry.path!r} leaves the run folder")
-        return entry
+            raise ValueError(f"checkpoint path {self.path!r} leaves the run folder")
 
 
 @dataclass(frozen=True)
@@ -80,43 +82,22 @@ class AnalyticsManifest:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            **self.extra,
-            "run_id": self.run_id,
-            "worker_type": self.worker_type,
-            "algo": self.algo,
-            "env_id": self.env_id,
-            "seed": self.seed,
-            "outcome": self.outcome,
-            "reason": self.reason,
-            "artifacts": {
-                "tensorboard": {"enabled": self.tensorboard_dir is not None, "relative_path": self.tensorboard_dir},
-                "wandb": {
-                    "enabled": self.wandb_run_id is not None,
-                    "run_path": self.wandb_run_path,
-                    "entity": self.wandb_entity,
-                    "project": self.wandb_project,
-                },
-            },
-            "tensorboard_dir": self.tensorboard_dir,
-            "wandb_run_id": self.wandb_run_id,
-            "wandb_run_path": self.wandb_run_path,
-            "optuna_db_path": self.optuna_db_path,
-            "checkpoints": [entry.to_json() for entry in self.checkpoints],
-            "videos": list(self.videos),
-            "policy": self.policy,
-            "notes": self.notes,
-            "requirements": list(self.requirements),
-            "versions": dict(self.versions),
-            "hyperparameters": dict(self.hyperparameters),
-            "evaluation": self.evaluation,
-            "parent": self.parent,
-            "argv": list(self.argv),
-            "host": dict(self.host),
-            "finalised_by": self.finalised_by,
+        """Return the object that is stored; `artifacts` has some of it once more, as older readers expect it."""
+        wandb = {"entity": self.wandb_entity, "project": self.wandb_project}
+        artifacts = {
+            "tensorboard": {"enabled": self.tensorboard_dir is not None, "relative_path": self.tensorboard_dir},
+            "wandb": {"enabled": self.wandb_run_id is not None, "run_path": self.wandb_run_path, **wandb},
         }
+        document = dict(self.extra)
+        for name in (each.name for each in fields(self) if each.name not in ("wandb_entity", "wandb_project", "extra")):
+            value = getattr(self, name)
+            document[name] = dict(value) if isinstance(value, Mapping) else value
+            document |= {"artifacts": artifacts} if name == "reason" else {}
+        lists = {name: list(value) for name, value in document.items() if isinstance(value, tuple)}
+        return {**document, **lists, "checkpoints": [entry.to_json() for entry in self.checkpoints]}
 
     def write(self, path: Path) -> None:
+        """Write the manifest in one piece."""
         write_json_atomically(path, self.to_json(), sealed=True)
 
     @classmethod
@@ -129,41 +110,20 @@ class AnalyticsManifest:
             raise ValueError(f"{path} is not a run manifest: {error!r}") from error
 
     @classmethod
+    def find(cls, path: Path) -> AnalyticsManifest | None:
+        """Read a manifest; None when it is missing or damaged."""
+        try:
+            return cls.read(path)
+        except (OSError, ValueError):
+            return None
+
+    @classmethod
     def _from_json(cls, document: dict[str, Any]) -> AnalyticsManifest:
         wandb = (document.get("artifacts") or {}).get("wandb") or {}
-        plain = {name: document[name] for name in _PLAIN_KEYS if document.get(name) is not None}
-        for name, value in plain.items():
-            if not isinstance(value, _PLAIN_KEYS[name]) or isinstance(value, bool):
-                raise TypeError(f"{name} has the wrong type: {value!r}")
-        manifest = cls(
-            **plain,
-            wandb_entity=wandb.get("entity"),
-            wandb_project=wandb.get("project"),
-            checkpoints=tuple(CheckpointEntry.from_json(entry) for entry in document.get("checkpoints") or ()),
-            videos=_texts(document, "videos"),
-            requirements=_texts(document, "requirements"),
-            argv=_texts(document, "argv"),
-        )
+        named = {f"wandb_{name}": wandb.get(name) for name in ("entity", "project")}
+        manifest = from_json(cls, {**document, **named, "extra": None})
         known = set(manifest.to_json())
         return replace(manifest, extra={key: value for key, value in document.items() if key not in known})
-
-
-_PLAIN_KEYS: Mapping[str, type] = {
-    **dict.fromkeys(
-        ("run_id", "worker_type", "algo", "env_id", "outcome", "reason", "tensorboard_dir", "wandb_run_id",
-         "wandb_run_path", "optuna_db_path", "policy", "notes", "finalised_by"),
-        str,
-    ),
-    **dict.fromkeys(("versions", "hyperparameters", "evaluation", "parent", "host"), dict),
-    "seed": int,
-}  # fmt: skip
-
-
-def _texts(document: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    values = document.get(key) or []
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise TypeError(f"{key} must be a list of strings")
-    return tuple(values)
 
 
 def sha256_of_file(path: Path, *, opener: Opener = plain_file) -> str:
@@ -175,9 +135,6 @@ def sha256_of_file(path: Path, *, opener: Opener = plain_file) -> str:
 
 
 def earlier_checkpoints(manifest: Path, *, up_to_step: int) -> tuple[CheckpointEntry, ...]:
-    """What an earlier attempt of this run listed, as far as this one goes on from it."""
-    try:
-        known = AnalyticsManifest.read(manifest).checkpoints
-    except (OSError, ValueError):
-        return ()
-    return tuple(entry for entry in known if entry.step <= up_to_step)
+    """What an earlier attempt of this run listed, as far as this one resumes from it."""
+    known = AnalyticsManifest.find(manifest)
+    return tuple(entry for entry in known.checkpoints if entry.step <= up_to_step) if known is not None else ()

@@ -1,4 +1,4 @@
-"""The `var/` layout: one place that knows where things lie."""
+"""The layout of a MOSAIC home (`var/`)."""
 
 from __future__ import annotations
 
@@ -13,83 +13,82 @@ from mosaic_wire.errors import WireError
 from mosaic_wire.ids import check_run_id
 
 _SOCKET_PATH_LIMIT = 100
-"""sun_path holds 108 bytes; leave room for the temporary names some libraries append."""
+"""sun_path has 108 bytes; some libraries append temporary names"""
+
+
+class _Below:
+    """A path below the `root` of its owner."""
+
+    def __init__(self, *parts: str) -> None:
+        self._below = Path(*parts)
+
+    def __get__(self, owner: RunFolder | Home, kind: type | None = None) -> Path:
+        return owner.root / self._below
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What a run leaves: `trainer/runs/<ULID>/`. The worker owns it while it runs."""
+    """The folder of a run, `trainer/runs/<ULID>/`, written by its worker."""
 
     root: Path
 
-    @property
-    def manifest(self) -> Path:
-        return self.root / "analytics.json"
-
-    @property
-    def lifecycle(self) -> Path:
-        return self.root / "lifecycle.jsonl"
-
-    @property
-    def exit_record(self) -> Path:
-        return self.root / "exit.json"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.root / "tensorboard"
-
-    @property
-    def metrics(self) -> Path:
-        """What the daemon makes of the event files; it can be made again."""
-        return self.root / "metrics"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
-    def videos(self) -> Path:
-        return self.root / "videos"
-
-    @property
-    def wandb(self) -> Path:
-        return self.root / "wandb"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
+    manifest = _Below("analytics.json")
+    lifecycle = _Below("lifecycle.jsonl")
+    exit_record = _Below("exit.json")
+    tensorboard = _Below("tensorboard")
+    metrics = _Below("metrics")
+    """Curves that the daemon derived from the event files"""
+    checkpoints = _Below("checkpoints")
+    videos = _Below("videos")
+    wandb = _Below("wandb")
+    logs = _Below("logs")
 
 
 @dataclass(frozen=True)
 class Home:
-    """`$MOSAIC_HOME`: everything the daemon keeps. Folders are made by `create`, not by looking."""
+    """`$MOSAIC_HOME`, all data of a daemon; only `create` creates folders."""
 
     root: Path
 
-    @property
-    def trainer(self) -> Path:
-        return self.root / "trainer"
+    trainer = _Below("trainer")
+    database = _Below("trainer", "trainer.sqlite")
+    lock = _Below("trainer", "trainer.lock")
+    token = _Below("trainer", "token")
+    daemon_record = _Below("trainer", "daemon.json")
+    """The daemon that serves this home: pid, process start time, addresses"""
+    daemon_log = _Below("logs", "daemon.log")
+    configs = _Below("trainer", "configs")
+    runs = _Below("trainer", "runs")
+    evaluations = _Below("trainer", "evals")
+    custom_scripts = _Below("trainer", "custom_scripts")
+    workers = _Below("workers")
+    telemetry_database = _Below("telemetry", "telemetry.sqlite")
+    cache = _Below("cache")
+    archive = _Below("archive")
 
-    @property
-    def database(self) -> Path:
-        return self.trainer / "trainer.sqlite"
+    def config_file(self, run_id: str) -> Path:
+        """Return the path of the canonical run config."""
+        return self.configs / f"config-{check_run_id(run_id)}.json"
 
-    @property
-    def lock(self) -> Path:
-        return self.trainer / "trainer.lock"
+    def worker_config_file(self, run_id: str) -> Path:
+        """Return the path of the worker config."""
+        return self.configs / f"worker-{check_run_id(run_id)}.json"
 
-    @property
-    def token(self) -> Path:
-        return self.trainer / "token"
+    def run_folder(self, run_id: str) -> RunFolder:
+        """Return the folder of a run; raise InvalidRunId for an id that is not a ULID."""
+        return RunFolder(self.runs / check_run_id(run_id))
 
-    @property
-    def daemon_record(self) -> Path:
-        """Who serves this home now: pid, process start time, addresses."""
-        return self.trainer / "daemon.json"
+    def run_logs(self, run_id: str) -> Path:
+        """Return the folder of a worker's output."""
+        return self.root / "logs" / "trainer" / check_run_id(run_id)
+
+    def evaluation_folder(self, run_id: str) -> Path:
+        """Return the folder of an evaluation's summary."""
+        return self.evaluations / check_run_id(run_id)
 
     @property
     def identity(self) -> tuple[int, ...]:
-        """What tells a home from its copies, by whatever path it is reached; nothing when it cannot be looked at."""
+        """Return an identity that differs for copies but not for other paths; empty when the home is unreadable."""
         try:
             status = self.trainer.stat()
         except OSError:
@@ -97,76 +96,23 @@ class Home:
         return status.st_dev, status.st_ino
 
     @property
-    def daemon_log(self) -> Path:
-        return self.root / "logs" / "daemon.log"
-
-    @property
-    def configs(self) -> Path:
-        return self.trainer / "configs"
-
-    @property
-    def runs(self) -> Path:
-        return self.trainer / "runs"
-
-    @property
-    def evaluations(self) -> Path:
-        return self.trainer / "evals"
-
-    @property
-    def custom_scripts(self) -> Path:
-        return self.trainer / "custom_scripts"
-
-    @property
-    def workers(self) -> Path:
-        return self.root / "workers"
-
-    @property
-    def telemetry_database(self) -> Path:
-        return self.root / "telemetry" / "telemetry.sqlite"
-
-    @property
-    def cache(self) -> Path:
-        return self.root / "cache"
-
-    @property
-    def archive(self) -> Path:
-        return self.root / "archive"
-
-    def config_file(self, run_id: str) -> Path:
-        return self.configs / f"config-{check_run_id(run_id)}.json"
-
-    def worker_config_file(self, run_id: str) -> Path:
-        return self.configs / f"worker-{check_run_id(run_id)}.json"
-
-    def run_folder(self, run_id: str) -> RunFolder:
-        return RunFolder(self.runs / check_run_id(run_id))
-
-    def run_logs(self, run_id: str) -> Path:
-        return self.root / "logs" / "trainer" / check_run_id(run_id)
-
-    def evaluation_folder(self, run_id: str) -> Path:
-        return self.evaluations / check_run_id(run_id)
-
-    @property
     def socket(self) -> Path:
-        """The daemon's unix socket; short enough for the kernel even when the home is not."""
+        """Return the path of the daemon's unix socket, short enough for the kernel even if the home is not."""
         inside = self.trainer / "socket" / "daemon.sock"
         if len(os.fsencode(inside)) <= _SOCKET_PATH_LIMIT:
             return inside
-        import tempfile  # rarely needed, and not cheap
-
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
-        return Path(tempfile.gettempdir()) / f"mosaic-{os.getuid()}" / digest / "daemon.sock"
+        return _short_folder() / digest / "daemon.sock"
 
     @property
     def target(self) -> str:
-        """What a gRPC channel to the daemon is opened on: an address, in which `%`, `#` and `?` have a meaning."""
+        """Return the target of a gRPC channel to the daemon, with `%`, `#` and `?` escaped."""
         from urllib.parse import quote
 
         return f"unix:{quote(os.fsencode(self.socket))}"
 
     def create(self) -> None:
-        """Make the folders, for this user alone: who can write into one of them decides what the daemon starts."""
+        """Create the folders, private to this user, because write access would allow running code as this user."""
         shown = os.fsencode(self.root).decode(errors="backslashreplace")
         if shown != str(self.root):
             raise WireError(f"the path {shown} is not UTF-8; rename the folder, or set {env.MOSAIC_HOME} to another")
@@ -174,7 +120,7 @@ class Home:
         keep_others_out(self.root)
         make_private_folder(self.trainer)
         for folder in (self.workers, self.cache, self.root / "logs"):
-            if not folder.is_symlink():  # a place on another disk is the user's own arrangement
+            if not folder.is_symlink():  # a link to another disk was made by the user
                 make_private_folder(folder)
         for folder in (self.configs, self.runs, self.evaluations, self.root / "logs" / "trainer"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -183,8 +129,20 @@ class Home:
         make_private_folder(self.socket.parent)
 
 
+def _short_folder() -> Path:
+    """Return a private folder with a short path for sockets; another one if a different user owns the usual one."""
+    import tempfile  # rarely needed, and not cheap
+
+    usual = Path(tempfile.gettempdir()) / f"mosaic-{os.getuid()}"
+    if not os.path.lexists(usual) or usual.lstat().st_uid == os.getuid():
+        return usual
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    is_ours = os.path.isdir(runtime) and os.stat(runtime).st_uid == os.getuid()
+    return (Path(runtime) if is_ours else Path.home() / ".cache") / "mosaic"
+
+
 def keep_others_out(folder: Path) -> None:
-    """Refuse a folder that somebody else could put things into, or swap things of; take that right away in our own."""
+    """Refuse a folder that another user owns and can write to; remove write access of others from own folders."""
     status = folder.stat()
     if not is_ours(status):
         raise WireError(
@@ -198,12 +156,12 @@ def keep_others_out(folder: Path) -> None:
 
 
 def is_ours(status: os.stat_result) -> bool:
-    """Whether this user, or root, owns it."""
+    """Return whether this user or root owns it."""
     return status.st_uid in (os.getuid(), 0)
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder 0700 and refuse one that belongs to somebody else (a stranger may have made it in /tmp first)."""
+    """Create a folder with mode 0700; refuse an existing one of another user."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
@@ -215,25 +173,25 @@ def make_private_folder(folder: Path) -> None:
 
 
 def person_path(text: str | Path) -> Path:
-    """A path as people write it, absolute; `~nobody/x` of somebody this machine does not know stays a name."""
+    """Return a path typed by a user as an absolute one; `~x/y` stays a name if there is no user x."""
     return Path(os.path.expanduser(text)).absolute()
 
 
 def find_home() -> Home:
-    """`$MOSAIC_HOME`, else `var/` of the checkout this package is installed from, else the user's data folder."""
+    """Return `$MOSAIC_HOME`, else `var/` of the checkout of an editable install, else the user's data folder."""
     if chosen := os.environ.get(env.MOSAIC_HOME):
         return Home(person_path(chosen))
     # packages/mosaic_wire/mosaic_wire/paths.py of an editable install
     checkout = Path(__file__).resolve().parents[3]
     if (checkout / "packages" / "mosaic_wire" / "pyproject.toml").is_file():
         return Home(checkout / "var")
-    import platformdirs  # only a home that nobody named needs it
+    import platformdirs  # only needed when no home is given
 
     return Home(Path(platformdirs.user_data_dir("mosaic", appauthor=False)))
 
 
 def config_home() -> Path:
-    """The user's settings and, where there is no keyring, the 0600 secret file: never inside `var/`."""
+    """Return the folder of the user's settings and, without a keyring, the secret file; never inside the home."""
     if chosen := os.environ.get(env.MOSAIC_CONFIG_HOME):
         return person_path(chosen)
     import platformdirs

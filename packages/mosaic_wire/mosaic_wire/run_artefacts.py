@@ -1,4 +1,4 @@
-"""What lies in a run's folder: the same walk whoever writes the manifest, a worker, a script's worker or the daemon."""
+"""The artefacts in a run's folder, found the same way by workers and by the daemon."""
 
 from __future__ import annotations
 
@@ -53,9 +53,12 @@ def artefacts_of(folder: RunFolder, tensorboard: Path | None = None) -> Artefact
         elif _is_study(path):
             studies.append(path)
     return Artefacts(
-        _newest(policies, folder.root), tuple(sorted(videos)), _place_of(events, folder.root, tensorboard),
-        _newest(studies, folder.root), tuple(_checkpoints(folder)),
-    )  # fmt: skip
+        _newest(policies, folder.root),
+        tuple(sorted(videos)),
+        _place_of(events, folder.root, tensorboard),
+        _newest(studies, folder.root),
+        tuple(_checkpoints(folder)),
+    )
 
 
 def _newest(paths: list[Path], root: Path) -> str | None:

@@ -1,10 +1,14 @@
-"""`TrainRunConfig`: what a client submits. Accepted as people write it, stored in one canonical form."""
+"""`TrainRunConfig`: the run config as the daemon validates and stores it. `run_request` builds and reads documents."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from mosaic_wire.run_request import WorkerPart
 
 MAX_TAGS = 100
 
@@ -27,6 +31,8 @@ class CpuRequest(_Strict):
 
 
 class GpuRequest(_Strict):
+    """`gpus: 1` is an older way to write `gpus: {requested: 1, mandatory: 1}`."""
+
     requested: Count = 0
     """GPUs it would like"""
     mandatory: Count = 0
@@ -47,6 +53,8 @@ class GpuRequest(_Strict):
 
 
 class Resources(_Strict):
+    """What the run reserves of its machine, and its limits."""
+
     cpus: CpuRequest = CpuRequest()
     gpus: GpuRequest = GpuRequest()
     memory_mb: Annotated[int, Field(ge=16, le=2**30, strict=True)] | None = None
@@ -54,6 +62,8 @@ class Resources(_Strict):
 
 
 class Scheduling(_Strict):
+    """When the run starts, and what happens when it faults or falls silent."""
+
     priority: Annotated[int, Field(ge=-1000, le=1000, strict=True)] = 0
     """Higher goes first; equal ones in order of submission"""
     retries: Annotated[int, Field(ge=0, le=100, strict=True)] = 0
@@ -63,15 +73,21 @@ class Scheduling(_Strict):
 
 
 class Toggle(_Strict):
+    """A switch of `artifacts`."""
+
     enabled: bool
 
 
 class Artifacts(_Strict):
+    """Which artifacts the run writes."""
+
     tensorboard: Toggle = Toggle(enabled=True)
     wandb: Toggle = Toggle(enabled=False)
 
 
 class WorkerRequest(_Strict):
+    """Which worker runs it, and what the worker is asked to do."""
+
     type: Annotated[str, Field(min_length=1, max_length=64)]
     module: Annotated[str, Field(max_length=256)] | None = None
     worker_id: Annotated[str, Field(max_length=128)] | None = None
@@ -80,6 +96,8 @@ class WorkerRequest(_Strict):
 
 
 class Metadata(_Strict):
+    """Holds the worker's request."""
+
     worker: WorkerRequest
 
 
@@ -93,5 +111,17 @@ class TrainRunConfig(_Strict):
     artifacts: Artifacts | None = None
     metadata: Metadata
 
+    @property
+    def part(self) -> WorkerPart:
+        """The worker's own part."""
+        return cast(WorkerPart, self.metadata.worker.config)
+
     def to_json(self) -> dict[str, Any]:
+        """Return the document that is stored: every default written out, what is not given left out."""
         return self.model_dump(mode="json", exclude_none=True)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any], *, strict: bool = False) -> TrainRunConfig:
+        """Validate a document; raise pydantic's ValidationError. `strict` refuses numbers in quotes."""
+        # As text: only from JSON does `strict` accept a list for a tuple.
+        return cls.model_validate_json(json.dumps(document), strict=strict)

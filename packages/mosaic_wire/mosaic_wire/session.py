@@ -1,4 +1,4 @@
-"""The worker's side of a run: register, tell how it goes, obey, and leave an honest ending.
+"""The worker's side of a run: register, report progress, obey commands, and record the ending.
 
     with WorkerSession.from_environment(run_id, folder, capabilities=…, target=target) as session:
         session.install_signal_handlers()
@@ -7,8 +7,8 @@
         …  session.progress(step, total)  …  session.next_command()  …
         session.finish(ExitOutcome.COMPLETED, exit_code=0)
 
-Files come first: an event is in `lifecycle.jsonl` before anybody is told. The daemon may vanish and return at any time;
-the worker goes on and notices it only as a heartbeat that is sent again. Without a target there is no daemon at all.
+An event is written to `lifecycle.jsonl` before it is sent. The daemon may stop and restart at any time; the worker
+keeps running and resumes its heartbeats. Without a target there is no daemon.
 """
 
 from __future__ import annotations
@@ -22,35 +22,38 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from mosaic_wire import env
 from mosaic_wire.capabilities import Lane, WorkerCapabilities
-from mosaic_wire.exit_record import ExitOutcome, ExitRecord
+from mosaic_wire.errors import SessionError, SessionStopped
+from mosaic_wire.exit_record import BAD_INPUT, ExitOutcome, ExitRecord
 from mosaic_wire.ids import check_run_id
-from mosaic_wire.lifecycle import LAST_FIGURES, LifecycleKind, LifecycleSpool, RunLifecycleEvent, shortened
+from mosaic_wire.lifecycle import LAST_STATISTICS, LifecycleKind, LifecycleSpool, RunLifecycleEvent, shortened
 from mosaic_wire.limits import MAX_REASON
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
 from mosaic_wire.redaction import is_secret_key, redact_document, redact_text, secret_values, spellings_of
+from mosaic_wire.worker_config import WorkerConfig, run_folder_of
 
-if TYPE_CHECKING:  # a worker without a daemon does not pay for grpc
+if TYPE_CHECKING:  # a worker without a daemon does not import grpc
     from mosaic_wire.bridge import MetricBridge
     from mosaic_wire.child_runs import ChildRuns
-    from mosaic_wire.daemon_link import DaemonLink
-    from mosaic_wire.event_batch import EventBatch
+    from mosaic_wire.daemon_link import WorkerLink
+    from mosaic_wire.event_records import EventBatch
     from mosaic_wire.system_metrics import SystemSampler
     from mosaic_wire.telemetry import TelemetryPublisher
 
 
 class CommandKind(IntEnum):
-    """What the daemon may ask of a running worker; numbers as in `ControlCommand.Kind` of trainer.proto."""
+    """Commands of the daemon to a running worker; numbers as in `ControlCommand.Kind` of trainer.proto."""
 
     PAUSE = 1
     RESUME = 2
@@ -58,7 +61,7 @@ class CommandKind(IntEnum):
 
 
 _LAST_HEARTBEAT_S = 2.0
-"""How long an ending waits until the daemon has heard of it; the file tells it anyway."""
+"""How long an ending waits for the daemon's acknowledgement; the file states it anyway"""
 
 _ENDING_EVENTS = {
     ExitOutcome.COMPLETED: LifecycleKind.RUN_COMPLETED,
@@ -69,7 +72,7 @@ _ENDING_EVENTS = {
 
 
 class Progress:
-    """The headline of a run; written by the training loop, read by the heartbeat thread."""
+    """The progress of a run, written by the training loop and read by the heartbeat thread."""
 
     def __init__(self) -> None:
         self.step, self.total = 0, 0
@@ -78,7 +81,7 @@ class Progress:
         self.moved_at = time.monotonic()
 
     def update(self, step: int, total: int, episodic_return: float | None, sps: float | None) -> None:
-        """Cheap enough for every step. None keeps what was told before."""
+        """Update the progress (cheap enough for every step); None keeps an earlier value."""
         if step != self.step:
             self.step, self.moved_at = step, time.monotonic()
         self.total = total
@@ -89,6 +92,7 @@ class Progress:
 
     @property
     def seconds_since_step(self) -> float:
+        """Return the seconds since the step changed."""
         return time.monotonic() - self.moved_at
 
 
@@ -119,47 +123,44 @@ class WorkerSession:
         self._progress = Progress()
         self._spool: LifecycleSpool | None = None
         self._lock = threading.Lock()
-        self._link: DaemonLink | None = None
+        self._link: WorkerLink | None = None
         self._bridge: MetricBridge | None = None
         self._sampler: SystemSampler | None = None
         self._telemetry: TelemetryPublisher | None = None
         # SimpleQueue, because a signal handler may put into it at any moment.
         self._commands: queue.SimpleQueue[CommandKind | None] = queue.SimpleQueue()
         self._earlier_handlers: dict[int, Any] = {}
-        known_secrets = secret_values(self._extras) | _secrets_of_the_environment()
+        known_secrets = secret_values(self._extras) | _environment_secrets()
         self._secrets = spellings_of(known_secrets | ({run_token} if run_token else set()))
 
     @classmethod
-    def from_environment(
-        cls,
-        run_id: str,
-        run_dir: Path,
-        *,
-        capabilities: WorkerCapabilities,
-        algo: str = "",
-        env_id: str = "",
-        extras: Mapping[str, Any] | None = None,
-        target: str | None,
-        heartbeat_s: float = 5.0,
-    ) -> Self:
-        """A session with the token and the attempt the daemon put into the environment.
+    def from_environment(cls, run_id: str, run_dir: Path, **options: Any) -> Self:
+        """Return a session with token and attempt from the environment; `options` are the constructor's.
 
-        The token is taken out of it, so that no child of this process inherits it.
+        The token is removed from the environment, so that no child process inherits it.
         """
         token = os.environ.pop(env.MOSAIC_RUN_TOKEN, "")
         attempt = os.environ.get(env.MOSAIC_RUN_ATTEMPT, "")
-        return cls(
-            run_id, run_dir, capabilities=capabilities, algo=algo, env_id=env_id, extras=extras, target=target,
-            run_token=token, attempt=int(attempt) if attempt.isascii() and attempt.isdigit() else 1,
-            heartbeat_s=heartbeat_s,
-        )  # fmt: skip
+        number = int(attempt) if attempt.isascii() and attempt.isdigit() else 1
+        return cls(run_id, run_dir, run_token=token, attempt=number, **options)
+
+    @classmethod
+    def of(cls, config: WorkerConfig, capabilities: WorkerCapabilities, target: str | None) -> Self:
+        """Return a session for the run of a worker config."""
+        return cls.from_environment(
+            config.run_id,
+            run_folder_of(config.run_id).root,
+            capabilities=capabilities,
+            algo=config.algo,
+            env_id=config.env_id,
+            extras=config.extras,
+            target=target,
+        )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- beginning
@@ -178,38 +179,55 @@ class WorkerSession:
     def open(self, timeout_s: float = 60) -> None:
         """Register with the daemon, then open the lifecycle file.
 
-        Tries until `timeout_s` while the daemon is away. Raises RegistrationRefused with the daemon's words,
-        SessionError when nobody answered, SessionStopped after SIGTERM. Nothing is written unless it succeeds.
+        Retry until `timeout_s` while the daemon is unreachable. Raise RegistrationRefused with the daemon's message,
+        SessionError when no daemon answered, SessionStopped after SIGTERM. Nothing is written unless it succeeds.
         """
         if self._target is not None:
-            from mosaic_wire.daemon_link import DaemonLink
+            from mosaic_wire.daemon_link import WorkerLink
 
-            self._link = DaemonLink(self._target, self.run_id, self._progress, self._commands, self._heartbeat_s)
+            self._link = WorkerLink(self._target, self.run_id, self._progress, self._commands, self._heartbeat_s)
             self._link.register(
-                run_token=self._run_token, attempt=self.attempt, instance=self._instance,
-                capabilities=self._capabilities.to_json(), algo=self._algo, env_id=self._env_id,
-                extras=redact_document(self._extras, self._secrets), timeout_s=timeout_s, stop=self.stop_requested,
-            )  # fmt: skip
+                run_token=self._run_token,
+                attempt=self.attempt,
+                instance=self._instance,
+                capabilities=self._capabilities.to_json(),
+                algo=self._algo,
+                env_id=self._env_id,
+                extras=redact_document(self._extras, self._secrets),
+                timeout_s=timeout_s,
+                stop=self.stop_requested,
+            )
         self.run_folder.root.mkdir(parents=True, exist_ok=True)
-        self.run_folder.exit_record.unlink(missing_ok=True)  # an earlier attempt's ending is not this one's
+        self.run_folder.exit_record.unlink(missing_ok=True)  # it may be an earlier attempt's
         self._spool = LifecycleSpool(self.run_folder.lifecycle, self.run_id, attempt=self.attempt)
         if self._link is not None:
             self._link.start(lifecycle_seq=self._spool.seq)
 
+    def open_or_explain(self) -> int | None:
+        """Install the signal handlers and open the session; return the exit code when that is not possible."""
+        self.install_signal_handlers()
+        try:
+            self.open()
+        except SessionStopped:
+            return ExitOutcome.CANCELLED.exit_code
+        except SessionError as error:
+            self.print_error(str(error))
+            return BAD_INPUT
+        return None
+
     def started(self, payload: Mapping[str, Any] | None = None) -> RunLifecycleEvent:
-        """Tell that the run has started; `payload` adds to what the session knows anyway."""
+        """Report that the run has started; `payload` extends the session's own values."""
         known = {"worker_type": self._capabilities.worker_type, "algo": self._algo, "env_id": self._env_id}
         return self.emit(LifecycleKind.RUN_STARTED, {**known, **(payload or {})})
 
     # -- while it runs
 
     def follow_metrics(self, events: Path) -> None:
-        """Tell the daemon every scalar that appears in the event files of this folder, until the session ends.
+        """Publish every scalar in the event files of this folder until the session ends.
 
-        With the run's own folder `tensorboard`, those that lie elsewhere in the run folder are read, too.
-
-        What the run takes of its machine is written there, too (`system/`). With `extras.minimal_telemetry` the
-        episodes among them are sent as rows of the telemetry lane as well.
+        With the run's own folder `tensorboard`, event files elsewhere in the run folder are read, too. The resource
+        usage of the run is written there as well (`system/`). With `extras.minimal_telemetry`, episodes among the
+        scalars are also sent to the telemetry lane.
         """
         if self._link is not None and self._bridge is None:
             from mosaic_wire.bridge import MetricBridge
@@ -218,11 +236,13 @@ class WorkerSession:
             self._sampler = SystemSampler(self.run_folder.root, events, lambda: self._progress.step)
             self._sampler.start()
             beside = events == self.run_folder.tensorboard
-            self._bridge = MetricBridge(self.run_id, events, self._link, beside=beside, on_taken=self._episode_rows())
+            self._bridge = MetricBridge(
+                self.run_id, events, self._link, beside=beside, on_accepted=self._episode_rows()
+            )
             self._bridge.start()
 
     def _episode_rows(self) -> Callable[[Sequence[EventBatch]], None] | None:
-        """What sends the episodes that appear in event files as rows of the telemetry lane, where the run asked so."""
+        """Return a callback that sends episodes in event files to the telemetry lane, if the run requests that."""
         if self._extras.get("minimal_telemetry") is not True or self._capabilities.lane != Lane.ANALYTICS:
             return None
         from mosaic_wire.telemetry import send_episodes
@@ -231,9 +251,9 @@ class WorkerSession:
         return None if telemetry is None else lambda batches: send_episodes(telemetry, batches)
 
     def telemetry(self, *, steps: bool = True, thin: bool = False) -> TelemetryPublisher | None:
-        """The telemetry lane; None without a daemon, TelemetryRefused for a worker of the analytics lane.
+        """Return the telemetry lane, or None without a daemon; raise TelemetryRefused for an analytics worker.
 
-        With `extras.minimal_telemetry` such a worker may send episodes: `steps=False`.
+        With `extras.minimal_telemetry` such a worker may send episodes (`steps=False`).
         """
         if self._link is None or self._telemetry is not None:
             return self._telemetry
@@ -246,7 +266,7 @@ class WorkerSession:
         return telemetry
 
     def child_runs(self) -> ChildRuns | None:
-        """The runs that this worker asks for, if its capabilities say `submits_runs`; None without a daemon."""
+        """Return an interface to submit runs, for workers with `submits_runs`; None without a daemon."""
         if self._link is None:
             return None
         from mosaic_wire.child_runs import ChildRuns
@@ -254,7 +274,7 @@ class WorkerSession:
         return ChildRuns(self._link, self.run_id, self.stop_requested)
 
     def emit(self, kind: LifecycleKind, payload: Mapping[str, Any] | None = None) -> RunLifecycleEvent:
-        """Append an event to the lifecycle file, print it, and poke the daemon. Secrets are removed first."""
+        """Append an event without secrets to the lifecycle file, print it, and send a heartbeat."""
         if self._spool is None:
             raise RuntimeError("the session is not open")
         clean = redact_document(payload or {}, self._secrets)
@@ -262,27 +282,27 @@ class WorkerSession:
             event = self._spool.append(LifecycleKind(kind), clean)
             _print(event.to_line())
             if self._link is not None:
-                self._link.poke(event.seq)
+                self._link.request_heartbeat(event.seq)
         return event
 
     def progress(self, step: int, total: int, episodic_return: float | None = None, sps: float | None = None) -> None:
-        """Say how far the run is; the next heartbeat carries it."""
+        """Report progress with the next heartbeat."""
         self._progress.update(step, total, episodic_return, sps)
 
     def next_command(self, timeout_s: float = 0) -> CommandKind | None:
-        """The next PAUSE, RESUME or RELEASE, waiting up to `timeout_s`; None when there is none or on SIGTERM.
+        """Return the next PAUSE, RESUME or RELEASE within `timeout_s`; None when there is none or on SIGTERM.
 
-        A command that repeats the one before is never returned.
+        A repeated command is not returned again.
         """
         try:
             return self._commands.get_nowait() if timeout_s <= 0 else self._commands.get(timeout=timeout_s)
         except queue.Empty:
             return None
 
-    def hold(self, payload: Mapping[str, Any] | None = None) -> CommandKind | None:
-        """Obey PAUSE: emit `paused`, wait for RESUME (emits `resumed`) or RELEASE; None when SIGTERM came instead.
+    def pause(self, payload: Mapping[str, Any] | None = None) -> CommandKind | None:
+        """Emit `paused` and return the next RESUME (after emitting `resumed`) or RELEASE; None on SIGTERM.
 
-        Write the checkpoint before you call it; after RELEASE, finish with ExitOutcome.RELEASED.
+        Write a checkpoint before calling this; after RELEASE, finish with ExitOutcome.RELEASED.
         """
         self.emit(LifecycleKind.PAUSED, payload)
         command = None
@@ -296,13 +316,13 @@ class WorkerSession:
 
     # -- ending
 
-    def _last_figures(self) -> dict[str, Any]:
-        """How far the run came: heartbeats may not have told it, if no daemon listened."""
+    def _last_statistics(self) -> dict[str, Any]:
+        """Return step and return at the end, which heartbeats may not have reported."""
         progress = self._progress
-        figures: dict[str, Any] = {"step": progress.step} if progress.step else {}
+        statistics: dict[str, Any] = {"step": progress.step} if progress.step else {}
         if progress.episodic_return is not None and math.isfinite(progress.episodic_return):
-            figures["episodic_return"] = float(progress.episodic_return)
-        return {LAST_FIGURES: figures} if figures else {}
+            statistics["episodic_return"] = float(progress.episodic_return)
+        return {LAST_STATISTICS: statistics} if statistics else {}
 
     def finish(
         self,
@@ -310,22 +330,23 @@ class WorkerSession:
         *,
         reason: str = "",
         payload: Mapping[str, Any] | None = None,
-        exit_code: int,
+        exit_code: int | None = None,
         manifest: AnalyticsManifest | None = None,
-    ) -> None:
-        """Leave the ending: its event, the final manifest (if given), exit.json, one last heartbeat.
+    ) -> int:
+        """Record the ending (event, final manifest if given, exit.json, a last heartbeat); return its exit code.
 
-        A COMPLETED or RELEASED run whose event cannot be written raises OSError: the caller then finishes as FAILED.
-        The other endings do as much as they can and say on stderr what they could not.
+        Raise OSError if the event of a COMPLETED or RELEASED run cannot be written; the caller then finishes as FAILED.
+        Other endings report failed writes on stderr.
         """
+        exit_code = outcome.exit_code if exit_code is None else exit_code
         if self._sampler is not None:
             self._sampler.stop()
         if self._bridge is not None:
             self._bridge.stop()
         if self._telemetry is not None and (lost := self._telemetry.close()):
-            self.complain(f"{lost} steps or episodes could not be handed to the daemon")
+            self.print_error(f"{lost} steps or episodes could not be sent to the daemon")
         reason = shortened(redact_text(reason, self._secrets), MAX_REASON)
-        facts = {**self._last_figures(), **(payload or {})}
+        facts = {**self._last_statistics(), **(payload or {})}
         if outcome is ExitOutcome.RELEASED:
             facts["release"] = True
         elif reason:
@@ -347,25 +368,33 @@ class WorkerSession:
         except OSError as error:
             problems.append(error)
         for problem in problems:
-            self.complain(f"the run's ending could not be written: {problem}")
+            self.print_error(f"the run's ending could not be written: {problem}")
         if self._link is not None:
             self._link.wait_until_heard(self._last_seq, timeout_s=_LAST_HEARTBEAT_S)
+        return exit_code
+
+    def fail(self, error: Exception, facts: Mapping[str, Any], manifest: AnalyticsManifest | None = None) -> int:
+        """End the run as failed because of an unexpected exception; return the exit code."""
+        self.print_error("".join(traceback.format_exception(error)))
+        kind = type(error).__name__
+        payload = {"error_type": kind, **facts}
+        return self.finish(ExitOutcome.FAILED, reason=f"{kind}: {error}", payload=payload, manifest=manifest)
 
     @property
     def _last_seq(self) -> int:
         return self._spool.seq if self._spool is not None else 0
 
-    def complain(self, text: str) -> None:
-        """Write to stderr, without this run's secrets; where there is no room for words the run's end matters more."""
+    def print_error(self, text: str) -> None:
+        """Print to stderr without this run's secrets; ignore failures."""
         with suppress(OSError, ValueError):
-            print(self.redact(text), file=sys.stderr, flush=True)  # noqa: T201 - all that is left
+            print(self.redact(text), file=sys.stderr, flush=True)  # noqa: T201 - the worker's only output channel
 
     def redact(self, text: str) -> str:
-        """The text without this run's secrets, for whatever the worker prints or stores itself."""
+        """Return the text without this run's secrets."""
         return redact_text(text, self._secrets)
 
     def close(self) -> None:
-        """Stop the threads, close channel and file, give the signals back. Harmless when called twice."""
+        """Stop the threads, close channel and file, and restore signal handlers; may be called twice."""
         if self._sampler is not None:
             self._sampler.stop()
         if self._bridge is not None:
@@ -383,8 +412,8 @@ class WorkerSession:
             signal.signal(number, handler)
 
 
-def _secrets_of_the_environment() -> set[str]:
-    """Keys the daemon or the user handed over by environment variable (SSH_AUTH_SOCK and the like are paths)."""
+def _environment_secrets() -> set[str]:
+    """Return secrets in environment variables, except paths such as SSH_AUTH_SOCK."""
     return {
         value
         for name, value in os.environ.items()
@@ -393,9 +422,9 @@ def _secrets_of_the_environment() -> set[str]:
 
 
 def _print(line: str) -> None:
-    """Write to standard output; a full disk or a reader that left must not hurt the run.
+    """Write to standard output, ignoring a full disk or a closed pipe.
 
-    Past Python's buffer: what stays in there after a failed write makes the interpreter exit with 120.
+    This bypasses Python's buffer, whose content after a failed write makes the interpreter exit with 120.
     """
     try:
         sys.stdout.flush()

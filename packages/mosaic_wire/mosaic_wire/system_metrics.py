@@ -1,4 +1,4 @@
-"""What a run takes of its machine, sampled every few seconds by its worker: curves `system/*` beside the others.
+"""Resource usage of a run, sampled every few seconds by its worker as curves `system/*`.
 
 CPU, memory, threads and disk traffic of the worker's whole process tree, the size of the run folder, and of the GPUs
 the run was given their use and memory. Read from /proc; where there is none, nothing is written.
@@ -15,20 +15,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mosaic_wire.event_writer import ScalarEventWriter
+from mosaic_wire.event_files import ScalarEventWriter
 from mosaic_wire.files import size_below
 
 INTERVAL_S = 5.0
 FOLDER = "system"
 """Below the run's event files: TensorBoard shows it as a run of its own"""
 _DISK_EVERY = 6
-"""Samples between two looks at the size of the folder: a large one takes a while"""
+"""Samples between two measurements of the folder's size, which may take a while"""
 _MIB = 2**20
 
 
 @dataclass
 class TreeUse:
-    """What a process tree has used so far, and holds now."""
+    """The resources a process tree has used so far and uses now."""
 
     cpu_s: float = 0.0
     memory_bytes: int = 0
@@ -41,7 +41,7 @@ class TreeUse:
 
 
 def measure_tree(root: int, proc: Path = Path("/proc")) -> TreeUse:
-    """Look at a process and everything below it."""
+    """Measure a process and its descendants."""
     ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
     use = TreeUse()
     for pid in _tree(root, proc):
@@ -78,7 +78,7 @@ def _tree(root: int, proc: Path) -> Iterator[int]:
 
 
 class SystemSampler:
-    """A thread that writes what a run takes until it is stopped."""
+    """A thread that records the resource usage of a run until it is stopped."""
 
     def __init__(
         self, run_folder: Path, events: Path, step: Callable[[], int], *, interval_s: float = INTERVAL_S
@@ -92,10 +92,12 @@ class SystemSampler:
         self._thread = threading.Thread(target=self._work, name="mosaic-system", daemon=True)
 
     def start(self) -> None:
+        """Start the thread that samples."""
         if os.path.isdir("/proc/self"):
             self._thread.start()
 
     def stop(self) -> None:
+        """Stop the thread."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(2)
@@ -104,7 +106,7 @@ class SystemSampler:
         writer = ScalarEventWriter(self._events / FOLDER)
         while True:
             values = self.sample()
-            with suppress(OSError):  # a full disk: this sample is lost, later there may be room
+            with suppress(OSError):  # a full disk: this sample is lost
                 if values:
                     writer.add_scalars(values, self._step())
             if self._stopping.wait(self._interval_s):
@@ -112,7 +114,7 @@ class SystemSampler:
                 return
 
     def sample(self) -> dict[str, float]:
-        """The figures since the last sample; nothing the first time."""
+        """Return the values since the last sample; empty the first time."""
         now, use = time.monotonic(), measure_tree(os.getpid())
         earlier, self._earlier = self._earlier, (now, use)
         if self._count % _DISK_EVERY == 0:
@@ -123,7 +125,7 @@ class SystemSampler:
         seconds, before = max(1e-9, now - earlier[0]), earlier[1].by_process
         grown = [0.0, 0.0, 0.0]
         for key, figures in use.by_process.items():
-            # A process that is new has used everything since; one that ended takes its last moments with it.
+            # All usage of a new process is recent; the last usage of an ended one is lost.
             known = before.get(key, (0.0, 0, 0))
             for index in range(3):
                 grown[index] += figures[index] - known[index]
@@ -140,15 +142,15 @@ class SystemSampler:
 
 
 def _gpus() -> Mapping[str, Any]:
-    """Handles of the GPUs this run was given; none without a reservation or without NVIDIA's library."""
-    wanted = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.startswith("GPU-")]
-    if not wanted:
+    """Return handles of the run's GPUs; none without a reservation or NVIDIA's library."""
+    ids = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.startswith("GPU-")]
+    if not ids:
         return {}
     try:
         import pynvml
 
         pynvml.nvmlInit()
-        return {str(index): pynvml.nvmlDeviceGetHandleByUUID(name) for index, name in enumerate(wanted)}
+        return {str(index): pynvml.nvmlDeviceGetHandleByUUID(name) for index, name in enumerate(ids)}
     except Exception:  # noqa: BLE001 - a driver that is not there raises whatever it likes; then there are no figures
         return {}
 

@@ -1,4 +1,4 @@
-"""The worker's end of the telemetry lane: every step and episode is numbered, sent in batches, kept until it is stored.
+"""The worker's end of the telemetry lane: steps and episodes are numbered, sent in batches and kept until stored.
 
     telemetry = session.telemetry()
     telemetry.step(observation, action, reward, terminated=False, truncated=False)
@@ -23,29 +23,29 @@ from mosaic_wire.errors import TelemetryRefused
 from mosaic_wire.proto import trainer_pb2 as messages
 
 if TYPE_CHECKING:
-    from mosaic_wire.event_batch import EventBatch
+    from mosaic_wire.event_records import EventBatch
 
 BACKLOG = 20_000
 """Messages that may wait for the daemon"""
 _BATCH = 2_000
 _LARGE_BYTES = 1024
-"""From here on a value is compressed"""
+"""Values from this size are compressed"""
 _PAUSE_S = 0.05
 _RETRY_S = 0.5
 
 
 class Publisher(Protocol):
-    """How batches reach the daemon; None: they did not."""
+    """Sends batches to the daemon; None means that a batch was not delivered."""
 
-    def publish_steps(self, request: messages.PublishRunStepsRequest) -> messages.PublishTelemetryResponse | None: ...
+    def publish_steps(self, request: messages.PublishRunStepsRequest) -> messages.PublishTelemetryResponse | None:
+        """Send a batch of steps."""
 
-    def publish_episodes(
-        self, request: messages.PublishRunEpisodesRequest
-    ) -> messages.PublishTelemetryResponse | None: ...
+    def publish_episodes(self, request: messages.PublishRunEpisodesRequest) -> messages.PublishTelemetryResponse | None:
+        """Send a batch of episodes."""
 
 
 def encode(value: Any) -> messages.Payload:
-    """A value of any space: an array as numpy writes it, anything else as JSON."""
+    """Return a value of any space as bytes: an array in numpy's format, anything else as JSON."""
     if hasattr(value, "__array_interface__") or type(value).__module__ == "numpy":
         import numpy as np
 
@@ -60,7 +60,7 @@ def encode(value: Any) -> messages.Payload:
 
 
 def decode(payload: messages.Payload) -> Any:
-    """What `encode` was given; arrays come back as arrays, tuples as lists."""
+    """Return the value that was encoded; tuples become lists."""
     encoding, _, packed = payload.encoding.partition("+")
     data = gzip.decompress(payload.data) if packed == "gzip" else payload.data
     if encoding == "json":
@@ -73,7 +73,7 @@ def decode(payload: messages.Payload) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays and numbers of numpy inside tuples and dicts."""
+    """Return numpy arrays and scalars as JSON values."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
@@ -81,19 +81,19 @@ _RETURN_TAG, _LENGTH_TAG = "charts/episodic_return", "charts/episodic_length"
 
 
 def send_episodes(telemetry: TelemetryPublisher, batches: Sequence[EventBatch]) -> None:
-    """Send the episodes that event files tell of (as CleanRL's scripts and ours write them) as rows."""
+    """Send the episodes in event files (as CleanRL's scripts and MOSAIC's write them) as rows."""
     for batch in batches:
         returns, lengths = batch.columns.get(_RETURN_TAG), batch.columns.get(_LENGTH_TAG)
         if returns is None:
             continue
-        # Several may end at one step: then their order tells which length belongs to which return.
+        # Several may end at one step; their order assigns lengths to returns.
         pairs = lengths.values if lengths is not None and lengths.steps == returns.steps else [0.0] * len(returns)
         for step, episodic_return, length in zip(returns.steps, returns.values, pairs, strict=True):
             telemetry.episode(episodic_return, int(length), info={"step": step})
 
 
 class _Lane:
-    """One kind of message: what waits, how it is sent, up to where it is stored."""
+    """The queue of one kind of message, with the last stored number."""
 
     def __init__(self) -> None:
         self.waiting: deque[Any] = deque()
@@ -102,25 +102,25 @@ class _Lane:
 
 
 class TelemetryPublisher:
-    """Sends from a thread of its own; `step` and `episode` may be called from any."""
+    """Sends steps and episodes in its own thread; `step` and `episode` may be called from any thread."""
 
     def __init__(
         self, run_id: str, publisher: Publisher, *, steps: bool = True, thin: bool = False, backlog: int = BACKLOG
     ) -> None:
         self._with_steps = steps
         self.refused = ""
-        """Why the daemon takes nothing more; empty: it does"""
+        """Why the daemon refuses messages, or empty"""
         self._run_id, self._publisher, self._thin, self._backlog = run_id, publisher, thin, backlog
         self._steps, self._episodes = _Lane(), _Lane()
         self._changed = threading.Condition()
         self._closing = False
         self._episode, self._index = 0, 0
         self.left_out = 0
-        """Steps that were thinned out"""
+        """Number of steps that were dropped by thinning"""
         self._thread = threading.Thread(target=self._send, name="mosaic-telemetry", daemon=True)
 
     def start(self) -> None:
-        """Ask up to where an earlier attempt came, then begin to send."""
+        """Fetch the last numbers of an earlier attempt, then start sending."""
         lanes = [(self._steps, self._publish_steps), (self._episodes, self._publish_episodes)]
         if not self._with_steps:
             del lanes[0]
@@ -128,11 +128,11 @@ class TelemetryPublisher:
             while (answer := publish([])) is None:
                 time.sleep(_RETRY_S)
             lane.seq, lane.credits = answer.stored_seq, answer.credits
-            # What an earlier attempt left in the middle of an episode is not the beginning of the next one.
+            # An episode that an earlier attempt did not finish is not continued.
             self._episode = max(self._episode, answer.next_episode)
         self._thread.start()
 
-    # ------------------------------------------------------------------ what happened
+    # ------------------------------------------------------------------ recording
 
     def step(
         self,
@@ -145,21 +145,28 @@ class TelemetryPublisher:
         info: Mapping[str, Any] | None = None,
         agent_id: str = "",
     ) -> None:
-        """One step; an end of the episode is counted here."""
+        """Queue one step, and count the end of an episode."""
         if not self._with_steps:
             raise TelemetryRefused("this run sends episodes only")
         message = messages.RunStep(
-            episode=self._episode, index=self._index, agent_id=agent_id, observation=encode(observation),
-            action=encode(action), reward=reward, terminated=terminated, truncated=truncated,
-            info_json=json.dumps(info, default=_plain) if info else "", timestamp=time.time(),
-        )  # fmt: skip
+            episode=self._episode,
+            index=self._index,
+            agent_id=agent_id,
+            observation=encode(observation),
+            action=encode(action),
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            info_json=json.dumps(info, default=_plain) if info else "",
+            timestamp=time.time(),
+        )
         self._index += 1
         if terminated or truncated:
             self._episode, self._index = self._episode + 1, 0
         self._add(self._steps, message)
 
     def leave_episode(self) -> None:
-        """The episode was left before it ended by itself: the next step begins another one."""
+        """End the episode early: the next step begins another one."""
         if self._index:
             self._episode, self._index = self._episode + 1, 0
 
@@ -173,15 +180,20 @@ class TelemetryPublisher:
         info: Mapping[str, Any] | None = None,
         agent_id: str = "",
     ) -> None:
-        """An episode that is over; never left out. Its number is that of the steps it was made of."""
+        """Queue an ended episode, which is never thinned; its number is that of its steps."""
         if not self._with_steps:
             self._episode += 1
         is_over = not self._with_steps or self._index == 0  # its last step has begun the next one
         message = messages.RunEpisode(
-            episode=max(0, self._episode - is_over), agent_id=agent_id, episodic_return=episodic_return, length=length,
-            terminated=terminated, truncated=truncated, timestamp=time.time(),
+            episode=max(0, self._episode - is_over),
+            agent_id=agent_id,
+            episodic_return=episodic_return,
+            length=length,
+            terminated=terminated,
+            truncated=truncated,
+            timestamp=time.time(),
             info_json=json.dumps(info, default=_plain) if info else "",
-        )  # fmt: skip
+        )
         self._add(self._episodes, message)
 
     def _add(self, lane: _Lane, message: Any) -> None:
@@ -199,7 +211,7 @@ class TelemetryPublisher:
     # ------------------------------------------------------------------ sending
 
     def grant(self, credits: int) -> None:
-        """The daemon has room again."""
+        """Set the credits granted by the daemon."""
         with self._changed:
             self._steps.credits = self._episodes.credits = credits
             self._changed.notify_all()
@@ -220,14 +232,14 @@ class TelemetryPublisher:
                     self.refused, self._closing = str(error), True
                     self._changed.notify_all()
                 return
-            # A short rest lets a batch gather; a longer one when the daemon is away.
+            # Wait shortly to fill a batch, longer while the daemon is unreachable.
             time.sleep(_PAUSE_S if all(arrived) else _RETRY_S)
 
     def _can_send(self) -> bool:
         return any(lane.waiting and lane.credits > 0 for lane in (self._steps, self._episodes))
 
     def _send_lane(self, lane: _Lane, publish: Any) -> bool:
-        """Send until nothing waits or no credit is left; False: the daemon did not answer."""
+        """Send until the queue is empty or credits are used up; return False when the daemon did not answer."""
         while True:
             with self._changed:
                 count = min(len(lane.waiting), lane.credits, _BATCH)
@@ -250,7 +262,7 @@ class TelemetryPublisher:
         return self._publisher.publish_episodes(messages.PublishRunEpisodesRequest(run_id=self._run_id, episodes=batch))
 
     def close(self, timeout_s: float = 10.0) -> int:
-        """Send what waits, but no longer than this; return how many messages the daemon did not get."""
+        """Send the rest within `timeout_s`; return how many messages were not delivered."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             self._changed.wait_for(

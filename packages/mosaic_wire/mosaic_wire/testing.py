@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -101,9 +100,7 @@ class PlayDaemon:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def send(self, kind: CommandKind) -> None:
@@ -241,24 +238,35 @@ class WorkerProcess:
             command += ["--grpc", "--grpc-target", daemon.target]
         token = run_token if run_token is not None else (daemon.run_token if daemon else "")
         variables = {
-            **os.environ, "PYTHONUNBUFFERED": "1",
-            env.MOSAIC_HOME: str(home.root), env.MOSAIC_RUN_ID: self.run_id, env.MOSAIC_RUN_DIR: str(self.folder.root),
-            env.MOSAIC_RUN_ATTEMPT: str(attempt), env.MOSAIC_RUN_TOKEN: token, env.MOSAIC_RUN_MARK: self.mark,
-            env.MOSAIC_CONFIG_FILE: str(self.config_file), env.MOSAIC_CHECKPOINT_DIR: str(self.folder.checkpoints),
-            env.MOSAIC_GRACE_S: "30", env.CUDA_VISIBLE_DEVICES: "", **(environment or {}),
-        }  # fmt: skip
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            env.MOSAIC_HOME: str(home.root),
+            env.MOSAIC_RUN_ID: self.run_id,
+            env.MOSAIC_RUN_DIR: str(self.folder.root),
+            env.MOSAIC_RUN_ATTEMPT: str(attempt),
+            env.MOSAIC_RUN_TOKEN: token,
+            env.MOSAIC_RUN_MARK: self.mark,
+            env.MOSAIC_CONFIG_FILE: str(self.config_file),
+            env.MOSAIC_CHECKPOINT_DIR: str(self.folder.checkpoints),
+            env.MOSAIC_GRACE_S: "30",
+            env.CUDA_VISIBLE_DEVICES: "",
+            **(environment or {}),
+        }
         with self.stdout_file.open("ab") as out, self.stderr_file.open("ab") as err:
             self.process = subprocess.Popen(
-                command, env=variables, cwd=self.folder.root, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                command,
+                env=variables,
+                cwd=self.folder.root,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
                 start_new_session=True,
-            )  # fmt: skip
+            )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def wait(self, timeout_s: float = GENEROUS_S) -> int:
@@ -275,15 +283,19 @@ class WorkerProcess:
         return LifecycleReader(self.folder.lifecycle).read()
 
     def event_names(self) -> list[str]:
+        """Return the kinds of its lifecycle events."""
         return [str(event.event) for event in self.events()]
 
     def exit_record(self) -> ExitRecord | None:
+        """Return its exit.json, if it is there."""
         return ExitRecord.read(self.folder.exit_record)
 
     def stdout(self) -> str:
+        """Return what it has printed."""
         return self.stdout_file.read_text(errors="replace")
 
     def stderr(self) -> str:
+        """Return what it has written to stderr."""
         return self.stderr_file.read_text(errors="replace")
 
     def survivors(self) -> list[int]:

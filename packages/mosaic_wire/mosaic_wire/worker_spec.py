@@ -1,6 +1,6 @@
-"""`WorkerSpec`: what `python -m <worker>.cli --describe` prints and `worker.json` holds.
+"""`WorkerSpec`: the description that `python -m <worker>.cli --describe` prints or `worker.json` contains.
 
-Data, not code: the daemon never imports a worker, so a worker may live in an environment of its own.
+The daemon never imports a worker, so that a worker may use another Python environment.
 """
 
 from __future__ import annotations
@@ -8,22 +8,25 @@ from __future__ import annotations
 import fnmatch
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from mosaic_wire.capabilities import WorkerCapabilities
+from mosaic_wire.decoding import from_json
 from mosaic_wire.errors import Problem, SpecError
 
 SPEC_VERSION = 1
+T = TypeVar("T")
 
 KINDS = ("bool", "int", "float", "str", "json")
-"""What a field's value may be; `json` takes any JSON value."""
+"""Types of a field's value; `json` accepts any JSON value"""
 
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """One parameter of an algorithm, enough to draw a form field, print `--help` and check a value."""
+    """One parameter of an algorithm, for form fields, `--help` and checks."""
 
     name: str
     kind: str
@@ -35,12 +38,17 @@ class FieldSpec:
     maximum: float | None = None
     group: str = ""
 
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise SpecError(f"field {self.name!r} has kind {self.kind!r}, expected one of {', '.join(KINDS)}")
+
     @property
     def flag(self) -> str:
+        """Return the field's command-line flag."""
         return "--" + self.name.replace("_", "-")
 
     def problem_with(self, value: Any) -> str | None:
-        """Say what is wrong with this value, or None."""
+        """Return what is wrong with this value, or None."""
         if value is None:
             return None if self.nullable else f"expected {self.kind}, got null"
         if self.kind == "json":
@@ -59,7 +67,7 @@ class FieldSpec:
         return None
 
     def parse(self, text: str) -> Any:
-        """Turn command-line text into a value; raise ValueError with a sentence for the user."""
+        """Return the value of a command-line text; raise ValueError with a message for the user."""
         if self.nullable and text.lower() in ("none", "null"):
             return None
         value: Any = text
@@ -101,17 +109,18 @@ class AlgorithmSpec:
     requirement_sets: tuple[str, ...] = ()
     modes: tuple[str, ...] = ("train",)
     unavailable: str = ""
-    """Why it cannot run now, with the cure; empty: it can"""
+    """Why it cannot run now, with a remedy; empty if it can"""
     open_flags: bool = False
-    """Takes flags this spec does not list (a script that could not be read)"""
+    """Whether it accepts flags that this spec does not list (an unreadable script)"""
 
     def field(self, name: str) -> FieldSpec | None:
+        """Return the field of this name."""
         return next((field for field in self.fields if field.name == name), None)
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """A worker as the catalog knows it."""
+    """The description of a worker."""
 
     name: str
     display_name: str
@@ -120,43 +129,45 @@ class WorkerSpec:
     module: str
     """`metadata.worker.module` of a config must equal this; it is matched, never executed as given"""
     argv: tuple[str, ...] = ()
-    """How to start it. The catalog fills it in for a worker found by entry point"""
+    """The command that starts it; set by the catalog for a worker found by entry point"""
     algorithms: tuple[AlgorithmSpec, ...] = ()
     environments: tuple[str, ...] | None = None
-    """Ids it knows; None: it takes any and checks itself"""
+    """Environment ids it supports; None if it accepts any and checks them itself"""
     environment_patterns: tuple[str, ...] = ()
-    """Shell patterns of ids it also takes, of packages that need not be installed yet (`ALE/*`)"""
+    """Shell patterns of further ids, of packages that need not be installed yet (`ALE/*`)"""
     hidden: bool = False
-    """Not offered to people (the reference worker)"""
+    """Whether it is hidden from users (the reference worker)"""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Extra environment variables for its process"""
+    """Additional environment variables for its process"""
     runs_scripts: bool = False
-    """Runs a file by its path (`extras.script_path`), and tells about one with `--describe-script PATH`"""
+    """Whether it runs scripts (`extras.script_path`) and describes them with `--describe-script PATH`"""
     prepares: bool = False
-    """Takes `--prepare`: installs what the config's run lacks and tells how far it is, a JSON object a line"""
+    """Whether it has `--prepare`, which installs what a run lacks and reports progress as JSON lines"""
     non_learning: tuple[str, ...] = ()
-    """Parameters that leave training as it is to the bit (logging, evaluation, checkpoints): runs that differ only in
-    them are seeds of one group. A parameter that is not named here may change what is learned"""
+    """Parameters that do not affect training at all (logging, evaluation, checkpoints): runs that differ only in them
+    are seeds of one group. All other parameters may change what is learned"""
     checks: bool = False
-    """Takes `--check`: says what is wrong with configs before they are queued, see `config_checks`"""
+    """Whether it has `--check`, which reports problems of configs before they are queued (see `config_checks`)"""
 
     def algorithm(self, name: str) -> AlgorithmSpec | None:
+        """Return the algorithm of this name."""
         return next((algorithm for algorithm in self.algorithms if algorithm.name == name), None)
 
     def variants(self, name: str) -> list[AlgorithmSpec]:
-        """What a name may mean: its own algorithm, then those made of it (`ppo`: `ppo_continuous_action`, …)."""
-        own = self.algorithm(name)
+        """Return the algorithm of this name, then its variants (`ppo`: `ppo_continuous_action`, …)."""
+        exact = self.algorithm(name)
         others = (each for each in self.algorithms if each.name.startswith(f"{name}_") and not each.unavailable)
-        return [*([own] if own is not None else []), *others]
+        return [*([exact] if exact is not None else []), *others]
 
     def knows_environment(self, env_id: str) -> bool:
-        """Tell whether this may be an environment; a worker without a list is asked when it runs."""
-        # `module:Env-v0` imports the module first, so its id is not in any list yet.
+        """Return whether the worker may support this environment; one without a list checks it when it runs."""
+        # `module:Env-v0` is registered by importing the module, so it is in no list yet.
         if self.environments is None or ":" in env_id or env_id in self.environments:
             return True
         return any(fnmatch.fnmatchcase(env_id, pattern) for pattern in self.environment_patterns)
 
     def to_json(self) -> dict[str, Any]:
+        """Return what `--describe` prints."""
         return {"spec_version": SPEC_VERSION, **asdict(self)}
 
     @classmethod
@@ -165,39 +176,24 @@ class WorkerSpec:
         version = document.get("spec_version")
         if version != SPEC_VERSION:
             raise SpecError(f"spec_version is {version!r}, this MOSAIC reads {SPEC_VERSION}")
-        try:
-            return cls(
-                name=_text(document, "name"),
-                display_name=_text(document, "display_name"),
-                version=_text(document, "version"),
-                capabilities=WorkerCapabilities.from_json(document["capabilities"]),
-                module=_text(document, "module"),
-                argv=_texts(document.get("argv", ())),
-                algorithms=tuple(_algorithm(entry) for entry in document.get("algorithms", ())),
-                environments=None if document.get("environments") is None else _texts(document["environments"]),
-                hidden=bool(document.get("hidden", False)),
-                env={str(key): str(value) for key, value in dict(document.get("env", {})).items()},
-                runs_scripts=document.get("runs_scripts", False) is True,
-                environment_patterns=_texts(document.get("environment_patterns", ())),
-                prepares=document.get("prepares", False) is True,
-                non_learning=_texts(document.get("non_learning", ())),
-                checks=document.get("checks", False) is True,
-            )
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise SpecError(f"the worker description is malformed: {error!r}") from error
+        spec = _decoded(cls, document, "worker description")
+        if not all((spec.name, spec.display_name, spec.version, spec.module)):
+            raise SpecError("name, display_name, version and module of a worker description must not be empty")
+        return replace(spec, env={key: str(value) for key, value in spec.env.items()})
 
 
 @dataclass(frozen=True)
 class ScriptSpec:
-    """A single-file script as its text tells, read without running it: what `--describe-script PATH` prints."""
+    """The description of a script, read without running it, that `--describe-script PATH` prints."""
 
     path: str
     sha256: str
-    """Of the content that was read"""
+    """The hash of the content that was read"""
     algorithm: AlgorithmSpec
-    """The script as an algorithm: its name is that of the file"""
+    """The script as an algorithm with the name of its file"""
 
     def to_json(self) -> dict[str, Any]:
+        """Return what `--describe-script` prints."""
         return {"spec_version": SPEC_VERSION, **asdict(self)}
 
     @classmethod
@@ -205,86 +201,38 @@ class ScriptSpec:
         """Read a description; raise SpecError naming what is wrong."""
         if (version := document.get("spec_version")) != SPEC_VERSION:
             raise SpecError(f"spec_version is {version!r}, this MOSAIC reads {SPEC_VERSION}")
-        try:
-            return cls(_text(document, "path"), _text(document, "sha256"), _algorithm(document["algorithm"]))
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise SpecError(f"the description of the script is malformed: {error!r}") from error
+        return _decoded(cls, document, "description of the script")
 
     def added_to(self, spec: WorkerSpec) -> WorkerSpec:
-        """The worker's description with this script among its algorithms, in place of one of the same name.
+        """Return the worker's description with this script as an algorithm, replacing one of the same name.
 
-        A script finds its environments itself, in an installation that the worker need not know.
+        Environments are not checked, because a script may use another installation.
         """
         others = (known for known in spec.algorithms if known.name != self.algorithm.name)
         return replace(spec, algorithms=(*others, self.algorithm), environments=None)
 
 
-def _text(document: Mapping[str, Any], key: str) -> str:
-    value = document[key]
-    if not isinstance(value, str) or not value:
-        raise SpecError(f"{key} must be a non-empty string, not {value!r}")
-    return value
+def _decoded(kind: type[T], document: Mapping[str, Any], what: str) -> T:
+    try:
+        return from_json(kind, document)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"the {what} is malformed: {error}") from error
 
 
-def _texts(values: Iterable[Any]) -> tuple[str, ...]:
-    texts = tuple(values)
-    if isinstance(values, str) or not all(isinstance(text, str) for text in texts):
-        raise SpecError(f"expected a list of strings, not {values!r}")
-    return texts
-
-
-def _algorithm(document: Mapping[str, Any]) -> AlgorithmSpec:
-    return AlgorithmSpec(
-        name=_text(document, "name"),
-        help=str(document.get("help", "")),
-        fields=tuple(_field(entry) for entry in document.get("fields", ())),
-        action_spaces=_texts(document.get("action_spaces", ())),
-        observation_spaces=_texts(document.get("observation_spaces", ())),
-        requirement_sets=_texts(document.get("requirement_sets", ())),
-        modes=_texts(document.get("modes", ("train",))),
-        unavailable=str(document.get("unavailable", "")),
-        open_flags=bool(document.get("open_flags", False)),
-    )
-
-
-def _field(document: Mapping[str, Any]) -> FieldSpec:
-    kind = _text(document, "kind")
-    if kind not in KINDS:
-        raise SpecError(f"field {document.get('name')!r} has kind {kind!r}, expected one of {', '.join(KINDS)}")
-    return FieldSpec(
-        name=_text(document, "name"),
-        kind=kind,
-        default=document.get("default"),
-        help=str(document.get("help", "")),
-        choices=tuple(document.get("choices") or ()),
-        nullable=bool(document.get("nullable", False)),
-        minimum=_number(document, "minimum"),
-        maximum=_number(document, "maximum"),
-        group=str(document.get("group", "")),
-    )
-
-
-def _number(document: Mapping[str, Any], key: str) -> float | None:
-    value = document.get(key)
-    if value is not None and not _fits("float", value):
-        raise SpecError(f"{key} of field {document.get('name')!r} must be a number, not {value!r}")
-    return value
-
-
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known name that looks most like this one, for «did you mean»."""
-    import difflib  # only somebody who mistyped waits for it
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the most similar known name for "did you mean", or None."""
+    import difflib  # only needed for a mistyped name
 
     candidates = list(known)
-    lowered = {name.lower(): name for name in candidates}
-    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.5)
+    lowered = {candidate.lower(): candidate for candidate in candidates}
+    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
     return lowered[close[0]] if close else None
 
 
 def check_algorithm_choice(
     spec: WorkerSpec, algo: str, env_id: str, parameters: Mapping[str, Any], *, path: str = ""
 ) -> list[Problem]:
-    """Everything wrong with an algorithm, its environment and its parameters, before anything is queued."""
+    """Return the problems of an algorithm, its environment and its parameters."""
     prefix = f"{path}." if path else ""
     problems: list[Problem] = []
     algorithm = spec.algorithm(algo)
@@ -308,3 +256,31 @@ def check_algorithm_choice(
                 names = [field.name for field in algorithm.fields]
                 problems.append(Problem(f"{prefix}{name}", f"{algo!r} has no parameter {name!r}", nearest(name, names)))
     return problems
+
+
+# ---------------------------------------------------------------- scripts that describe themselves
+
+
+SCRIPT_SUFFIXES = (".sh", ".py")
+HEADER_LINES = 30
+HEADER_KEYS = ("description", "env_family", "phases", "total_timesteps")
+
+_FACT = re.compile(r"^\s*#\s*@(\w+)\s*:\s*(.*?)\s*$")
+_MAX_DIGITS = 15
+
+
+def read_script_header(text: str) -> dict[str, Any]:
+    """Return the header of a custom script: comments in its first lines such as `# @description: warm up`.
+
+    `total_timesteps` is a number; an invalid one is omitted.
+    """
+    facts: dict[str, Any] = {}
+    for line in text.splitlines()[:HEADER_LINES]:
+        match = _FACT.match(line)
+        if match is not None and match[1] in HEADER_KEYS and match[2]:
+            facts.setdefault(match[1], match[2])
+    if "total_timesteps" in facts:
+        digits = re.sub(r"[_,\s]", "", facts.pop("total_timesteps"))
+        if digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS and int(digits) > 0:
+            facts["total_timesteps"] = int(digits)
+    return facts

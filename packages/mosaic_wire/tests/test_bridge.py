@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from mosaic_wire.bridge import BYTES_A_POINT, MetricBridge
-from mosaic_wire.event_writer import ScalarEventWriter
+from mosaic_wire.event_files import ScalarEventWriter
 from mosaic_wire.proto import trainer_pb2 as messages
 from mosaic_wire.telemetry import TelemetryPublisher, send_episodes
 from mosaic_wire.testing import wait_until
@@ -63,12 +63,12 @@ Write = Callable[[int], None]
 
 def test_what_is_new_is_sent_and_silence_is_not(tmp_path: Path, daemon: Daemon, write: Write) -> None:
     bridge = MetricBridge("run", tmp_path, daemon)
-    assert bridge.look() is None
+    assert bridge.poll() is None
     write(5)
-    assert bridge.look() is None
-    assert bridge.look() is None
+    assert bridge.poll() is None
+    assert bridge.poll() is None
     write(2)
-    bridge.look()
+    bridge.poll()
     assert daemon.values == list(range(7))
     assert daemon.batches == [5, 2]
 
@@ -78,9 +78,9 @@ def test_what_did_not_arrive_is_sent_again(tmp_path: Path, daemon: Daemon, write
     write(3)
     daemon.answers = [None, None]
     for _ in range(3):
-        assert bridge.look() is None
+        assert bridge.poll() is None
     write(1)
-    bridge.look()
+    bridge.poll()
     assert daemon.values == [0, 1, 2, 3]
 
 
@@ -89,12 +89,12 @@ def test_a_bridge_that_is_sent_away_comes_again_later_with_one_longer_batch(
 ) -> None:
     bridge = MetricBridge("run", tmp_path, daemon)
     write(3)
-    bridge.look()
+    bridge.poll()
     write(3)
     daemon.answers = [Answer(accepted=False, credits=0, retry_after_s=1.5)]
-    assert bridge.look() == 1.5
+    assert bridge.poll() == 1.5
     write(3)
-    assert bridge.look() is None
+    assert bridge.poll() is None
     assert daemon.values == list(range(9))
     assert daemon.batches == [3, 6]
 
@@ -104,9 +104,9 @@ def test_no_batch_is_larger_than_the_credits(tmp_path: Path, daemon: Daemon, wri
     bridge = MetricBridge("run", tmp_path, daemon)
     daemon.answers = [Answer(accepted=False, credits=10)]  # it learns of them with its first answer
     write(1)
-    bridge.look()
+    bridge.poll()
     write(200)
-    while bridge.look() == 0.0:
+    while bridge.poll() == 0.0:
         pass
     assert daemon.values == list(range(201))
     assert max(daemon.batches) <= 10 * BYTES_A_POINT / 30
@@ -118,19 +118,19 @@ def test_it_goes_on_where_the_daemon_stands(tmp_path: Path, daemon: Daemon, writ
     """A daemon that restarted may have less than it had acknowledged, or have lost everything."""
     bridge = MetricBridge("run", tmp_path, daemon)
     write(4)
-    bridge.look()
+    bridge.poll()
     first = daemon.position
     write(4)
-    bridge.look()
+    bridge.poll()
     daemon.position, daemon.values = {
         "nothing": ("", []), "the first": (first, [0, 1, 2, 3]), "nonsense": ('{"version": 9}', [])
     }[knows]  # fmt: skip
     write(1)
-    looks = [bridge.look() for _ in range(3)]
+    looks = [bridge.poll() for _ in range(3)]
     if knows == "nonsense":
         assert daemon.values == []  # it never takes what we have, and we do not hammer at it
         daemon.position = ""
-        while bridge.look() == 0.0:
+        while bridge.poll() == 0.0:
             pass
     else:
         assert looks[0] == 0.0
@@ -167,14 +167,14 @@ def test_episodes_in_event_files_become_rows_once_each(tmp_path: Path, daemon: D
     lane, writer = Telemetry(), ScalarEventWriter(tmp_path)
     telemetry = TelemetryPublisher("run", lane, steps=False)
     telemetry.start()
-    bridge = MetricBridge("run", tmp_path, daemon, on_taken=lambda batches: send_episodes(telemetry, batches))
+    bridge = MetricBridge("run", tmp_path, daemon, on_accepted=lambda batches: send_episodes(telemetry, batches))
     for step, (episodic_return, length) in enumerate([(9.0, 9), (12.0, 12), (12.0, 11)]):
         writer.add_scalars({"charts/episodic_return": episodic_return, "charts/episodic_length": length}, step)
     daemon.answers = [None, Answer(accepted=False, credits=100)]
-    while bridge.look() == 0.0 or not daemon.values:
+    while bridge.poll() == 0.0 or not daemon.values:
         pass
     writer.add_scalars({"charts/episodic_return": 3.0}, 7)  # a script that tells no length
-    bridge.look()
+    bridge.poll()
     assert telemetry.close() == 0
     writer.close()
     told = [(row.episode, row.episodic_return, row.length, json.loads(row.info_json)["step"]) for row in lane.rows]

@@ -101,7 +101,7 @@ def stop() -> threading.Event:
 
 @pytest.fixture
 def children(daemon: PlayedDaemon, stop: threading.Event) -> Iterator[ChildRuns]:
-    link: Any = SimpleNamespace(stub=daemon, session_metadata=(("x-mosaic-session-token", "s"),))
+    link: Any = SimpleNamespace(stub=daemon, metadata=(("x-mosaic-session-token", "s"),))
     with ChildRuns(link, SWEEP, stop) as children:
         yield children
 

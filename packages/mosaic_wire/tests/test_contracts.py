@@ -206,7 +206,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match=f"No space left on device: .{path}"):
         write_bytes_atomically(path, b"new")
     assert read_json_object(path) == {"a": 1}
     assert os.listdir(tmp_path) == ["file.json"]

@@ -17,10 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mosaic_wire import event_bulk, event_files
-from mosaic_wire.crc32c import crc32c, masked
-from mosaic_wire.event_batch import EventBatch, Scalar
 from mosaic_wire.event_files import EventFileReader, EventFolderReader, cut_at_step
-from mosaic_wire.event_records import frame, parse_event, parse_plain_scalar
+from mosaic_wire.event_records import EventBatch, Scalar, crc32c, frame, masked, parse_event, parse_plain_scalar
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary, SummaryMetadata

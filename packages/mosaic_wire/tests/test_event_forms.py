@@ -7,10 +7,9 @@ import struct
 from pathlib import Path
 
 import pytest
-from mosaic_wire import event_forms
-from mosaic_wire.event_batch import EventBatch
+from mosaic_wire import event_records
 from mosaic_wire.event_files import EventFileReader
-from mosaic_wire.event_records import frame, parse_event
+from mosaic_wire.event_records import EventBatch, frame, parse_event
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -91,12 +90,12 @@ def test_no_flipped_bit_in_a_known_form_goes_unnoticed(tmp_path: Path) -> None:
 
 def test_a_tag_for_every_record_costs_no_memory(tmp_path: Path, monkeypatch) -> None:
     made = []
-    form = event_forms._Form
-    monkeypatch.setattr(event_forms, "_Form", lambda *arguments: made.append(1) or form(*arguments))
+    form = event_records._Form
+    monkeypatch.setattr(event_records, "_Form", lambda *arguments: made.append(1) or form(*arguments))
     events = [event(step, {f"tag_{step:05d}": 1.0}) for step in range(1, 2_000)]
     (tmp_path / "f").write_bytes(b"".join(map(frame, events)))
     assert len(read(tmp_path / "f")) == 1_999
-    assert len(made) == event_forms.FIRST_FORMS
+    assert len(made) == event_records.FIRST_FORMS
 
 
 def test_other_numbers_than_floats_and_odd_values_are_read(tmp_path: Path) -> None:

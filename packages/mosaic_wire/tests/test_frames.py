@@ -19,9 +19,9 @@ from mosaic_wire.frames import (
     FrameReader,
     FrameWriter,
     NotAFrameFile,
+    remove_dead_frames,
     remove_frames,
     slot_start,
-    sweep_frames,
 )
 from mosaic_wire.testing import wait_until
 
@@ -36,7 +36,7 @@ print("ready", flush=True)
 while True:
     width, height = sizes[number // 500 % len(sizes)]
     writer.publish(bytes([number % 251]) * (3 * width * height), width, height)
-    writer.tell(last_reward=1.0, rolling_return=float(number), step_rate_hz=50.0)
+    writer.set_statistics(last_reward=1.0, rolling_return=float(number), step_rate_hz=50.0)
     number += 1
 """
 
@@ -69,7 +69,7 @@ def test_a_viewer_sees_each_picture_once_and_the_figures_beside_it(lane: FrameWr
     reader = FrameReader(path)
     assert reader.read() is None
     lane.publish(picture(7), 4, 3)
-    lane.tell(last_reward=0.5, rolling_return=12.0, step_rate_hz=60.0)
+    lane.set_statistics(last_reward=0.5, rolling_return=12.0, step_rate_hz=60.0)
     frame = reader.read()
     assert frame is not None
     assert (frame.width, frame.height, frame.pixels) == (4, 3, picture(7))
@@ -100,16 +100,16 @@ def test_drawing_takes_a_small_share_of_the_time_whatever_a_viewer_wants(path: P
     writer = FrameWriter(path, interval_s=0.001)
     FrameReader(path).read()
     assert writer.is_due()
-    writer.drawn(10.0)  # a picture that took ten seconds: the next may come in some three minutes
+    writer.record_render_time(10.0)  # a picture that took ten seconds: the next may come in some three minutes
     assert not writer.is_due()
     reader = FrameReader(path)
     reader.read()
     assert reader.drawing_s == 10.0
-    writer.drawn(0.0)
+    writer.record_render_time(0.0)
     assert wait_until(writer.is_due)
     slow = FrameReader(path, interval_s=30)
     slow.read()
-    writer.drawn(0.0)
+    writer.record_render_time(0.0)
     assert not writer.is_due()
     writer.close()
 
@@ -248,7 +248,7 @@ def check_that_killed_writers_leave_nothing(memory: Path, runs: int) -> None:
         for path in memory.iterdir():
             if "living" not in path.name:
                 os.utime(path, (0, 0))  # killed before it had said who it is: then its age tells
-        sweep_frames()
+        remove_dead_frames()
         assert {path.name for path in memory.iterdir() if "living" not in path.name} == set()
         assert FrameReader(memory / "mosaic-fastlane-living").read() is not None
     finally:
@@ -309,7 +309,7 @@ def test_a_slot_that_lies_about_its_size_is_refused(lane: FrameWriter, path: Pat
     struct.pack_into("<II", forged, slot_start(1, slot_bytes) + 8, *size)
     other = path.with_name("forged")
     other.write_bytes(forged)
-    with pytest.raises(NotAFrameFile, match="says it holds a picture"):
+    with pytest.raises(NotAFrameFile, match="claims to hold a frame"):
         FrameReader(other).read()
 
 
@@ -326,7 +326,7 @@ def test_a_file_of_an_odd_size_a_link_and_a_folder_are_no_lanes(tmp_path: Path, 
 
 def test_what_is_no_picture_is_not_published(lane: FrameWriter) -> None:
     for width, height in ((4, 4), (0, 0), (-4, -3)):
-        with pytest.raises(ValueError, match="are no picture of"):
+        with pytest.raises(ValueError, match="are not a frame of"):
             lane.publish(picture(1), width, height)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from mosaic_wire.interactive_lines import Descriptors, SocketServer, socket_of
+from mosaic_wire.interactive import Descriptors, SocketServer, socket_of
 from mosaic_wire.paths import RunFolder
 
 

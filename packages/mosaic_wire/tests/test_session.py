@@ -149,6 +149,7 @@ def test_a_daemon_that_arrives_late_is_waited_for(make: MakeSession, daemon: Pla
     assert daemon.registrations
 
 
+@pytest.mark.slow  # videos are recorded beside sessions in every CI
 def test_processes_that_a_worker_starts_are_not_hurt_by_its_session(make: MakeSession, daemon: PlayDaemon) -> None:
     make(daemon.target).open()
     for _ in range(150):  # one in fifty was aborted between fork and exec
@@ -230,7 +231,7 @@ def test_hold_waits_for_resume(make: MakeSession, daemon: PlayDaemon) -> None:
     session.open()
     assert wait_until(daemon.is_listened_to)
     threading.Timer(0.1, lambda: daemon.send(CommandKind.RELEASE)).start()
-    assert session.hold({"step": 5}) is CommandKind.RELEASE
+    assert session.pause({"step": 5}) is CommandKind.RELEASE
     assert _names(session) == ["paused"]
     session.finish(ExitOutcome.RELEASED, exit_code=0)
     last = LifecycleReader(session.run_folder.lifecycle).read()[-1]
@@ -243,7 +244,7 @@ def test_sigterm_ends_a_hold_and_handlers_are_given_back(make: MakeSession) -> N
     session.open()
     session.install_signal_handlers()
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    assert session.hold() is None
+    assert session.pause() is None
     assert session.stop_requested.is_set()
     session.close()
     assert signal.getsignal(signal.SIGTERM) is before

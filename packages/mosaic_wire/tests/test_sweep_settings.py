@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mosaic_wire.errors import Problem
-from mosaic_wire.sweep_ranges import ParameterRange, check_ranges, range_from_text, read_ranges
-from mosaic_wire.sweep_settings import read_settings, sweep_fields, with_parameters
+from mosaic_wire.sweep_settings import (
+    ParameterRange,
+    check_ranges,
+    range_from_text,
+    read_ranges,
+    read_settings,
+    sweep_fields,
+    with_parameters,
+)
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec
 
 TRIAL = {
@@ -55,7 +62,7 @@ def test_a_range_is_read_as_people_type_it(text: str, document: dict[str, Any]) 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("1e-5:1e-2", "no range"),
+        ("1e-5:1e-2", "is not a range"),
         ("log:1e-5", "needs log:LOW:HIGH"),
         ("log:0:1", "above 0"),
         ("log:1:2:3", "needs log:LOW:HIGH"),
@@ -109,17 +116,17 @@ def test_settings_have_the_defaults_of_their_fields() -> None:
         ({"parameters": {"x": {**X, "hgih": 2}}}, "parameters.x", "has no hgih"),
         ({"parameters": {"x": {"kind": "int", "low": 0, "high": 1.5}}}, "parameters.x", "whole number"),
         ({"parameters": {"x": {"kind": "categorical", "choices": []}}}, "parameters.x", "1 to 1000 choices"),
-        ({"parameters": {"x": {"kind": "categorical", "choices": [1, 1]}}}, "parameters.x", "named twice"),
+        ({"parameters": {"x": {"kind": "categorical", "choices": [1, 1]}}}, "parameters.x", "is repeated"),
         ({"parameters": {"x": {"kind": "categorical", "choices": [[1]]}}}, "parameters.x", "a choice is text"),
         ({"parameters": {"x": X}, "trial": {}}, "trial.metadata", "is missing"),
-        ({"parameters": {"x": X}, "seeds": [1, 1]}, "seeds", "named twice"),
+        ({"parameters": {"x": X}, "seeds": [1, 1]}, "seeds", "is repeated"),
         ({"parameters": {"x": X}, "seeds": "1-3"}, "seeds", "list of whole numbers"),
         ({"parameters": {"num_envs": X}}, "parameters.num_envs", "also fixed"),
         ({"parameters": {"x": X}, "sampler": "grid"}, "parameters.x", "a grid needs"),
         (
             {"parameters": {"x": {"kind": "categorical", "choices": [1, 2]}}, "sampler": "cmaes"},
             "sampler",
-            "cmaes needs a number",
+            "cmaes needs a numeric parameter",
         ),
     ],
 )
@@ -153,7 +160,7 @@ def test_ranges_are_checked_against_what_the_algorithm_takes() -> None:
     assert "whole numbers" in found["num_steps"].message
     assert "choice:true,false" in found["anneal_lr"].message
     assert "'adamw'" in found["optimiser"].message
-    assert "not searched for" in found["seed"].message
+    assert "cannot be searched" in found["seed"].message
     fine = read_ranges({"learning_rate": {**X, "low": 0.1}, "num_steps": {"kind": "int", "low": 1, "high": 2}}, [])
     assert check_ranges(fine, PPO) == []
 

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from mosaic_wire.event_files import EventFolderReader
-from mosaic_wire.event_writer import ScalarEventWriter
+from mosaic_wire.event_files import EventFolderReader, ScalarEventWriter
 from mosaic_wire.system_metrics import SystemSampler, measure_tree
 from mosaic_wire.testing import wait_until
 

@@ -9,7 +9,8 @@ import gymnasium as gym
 import pytest
 import torch
 from cleanrl_worker.algorithms import ppo
-from cleanrl_worker.needed_files import file_problems
+from cleanrl_worker.declarations import Declaration
+from cleanrl_worker.modes.checkpoints import file_problems
 from gym_gui.cli import main
 from gym_gui.services.trainer.errors import InvalidConfig
 from gym_gui.testing import RunningDaemon
@@ -58,7 +59,7 @@ def test_a_damaged_policy_is_refused_at_submission(shared_daemon: RunningDaemon,
     for mode in ("policy_eval", "interactive", "resume_training"):
         with pytest.raises(InvalidConfig, match=DAMAGE[kind]):
             shared_daemon.client.submit(config(mode, policy))
-    declared = {"NEEDS_FILES": ((("teacher_checkpoint",), "needs a teacher"),)}
+    declared = Declaration(needs_files=((("teacher_checkpoint",), "needs a teacher"),))
     ((_, sentence),) = file_problems(declared, {"teacher_checkpoint": str(policy)})
     assert DAMAGE[kind] in sentence
 

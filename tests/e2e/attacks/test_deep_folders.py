@@ -10,7 +10,7 @@ DIGGER = """
 wanted = config.extras["algo_params"]
 session = open_session()
 session.started({})
-for top in (".", "metrics", "tensorboard", "logs", "videos"):
+for top in wanted["tops"]:
     place = run_folder_of(config.run_id).root / top
     place.mkdir(exist_ok=True)
     os.chdir(place)
@@ -24,17 +24,32 @@ os._exit(3)
 
 
 @pytest.mark.parametrize(
-    ("name", "depth"),
-    [("d", 1500), pytest.param("a-longer-name-than-a-path-has-room-for", 20_000, marks=pytest.mark.fault)],
+    ("name", "depth", "tops"),
+    [
+        ("d", 1500, (".", "logs")),
+        pytest.param(
+            "a-longer-name-than-a-path-has-room-for",
+            20_000,
+            (".", "metrics", "tensorboard", "logs", "videos"),
+            marks=pytest.mark.fault,
+        ),
+    ],
 )
 def test_folders_without_end_neither_keep_a_run_from_its_end_nor_from_deletion(
-    emptied_daemon: RunningDaemon, request: pytest.FixtureRequest, tmp_path, name: str, depth: int
+    emptied_daemon: RunningDaemon,
+    request: pytest.FixtureRequest,
+    tmp_path,
+    name: str,
+    depth: int,
+    tops: tuple[str, ...],
 ) -> None:
     daemon = emptied_daemon
     # What a failed test leaves would end every later pytest with a RecursionError: it removes old folders.
     request.addfinalizer(lambda: [remove(path) for path in daemon.home.runs.iterdir()])
     install_scripted_worker(daemon.home, "digger", DIGGER)
-    run = daemon.wait_for(daemon.client.submit(scripted_config("digger", folder=name, depth=depth)).run.run_id)
+    run = daemon.wait_for(
+        daemon.client.submit(scripted_config("digger", folder=name, depth=depth, tops=list(tops))).run.run_id
+    )
     assert (run.outcome, run.reason) == ("failed", "its process exited with code 3")
     assert daemon.manifest(run.run_id).finalised_by == "daemon"
     daemon.client.export_to(run.run_id, tmp_path / "run.tar.gz")

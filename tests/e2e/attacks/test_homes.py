@@ -7,13 +7,14 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gym_gui.services.trainer.worker_sources import find_sources
+from gym_gui.services.trainer.catalog import find_sources
 from gym_gui.testing import RunningDaemon, processes_of
 from mosaic_wire.errors import WireError
 from mosaic_wire.paths import Home
@@ -46,6 +47,27 @@ def test_a_home_whose_root_is_another_users_is_refused(make_daemon, home: Home) 
     refused = daemon.attempt()
     assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1)
     assert f"{home.root} belongs to another user (uid {NOBODY})" in refused.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("runtime", ["ours", "another user's", "none"])
+def test_a_folder_that_another_user_made_for_our_socket_keeps_no_daemon_from_starting(
+    monkeypatch: pytest.MonkeyPatch, serve: Serve, runtime: str
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="m", dir="/tmp") as short:  # the path of a socket has a limit
+        temporary, own = Path(short) / "t", Path(short) / "x"
+        (temporary / f"mosaic-{os.getuid()}").mkdir(parents=True)
+        own.mkdir(mode=0o700)
+        os.chown(temporary / f"mosaic-{os.getuid()}", NOBODY, NOBODY)
+        os.chown(own, *((NOBODY, NOBODY) if runtime == "another user's" else (0, 0)))
+        monkeypatch.setenv("TMPDIR", str(temporary))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        monkeypatch.setenv("HOME", short)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", "" if runtime == "none" else str(own))
+        daemon = serve("long" * 30)
+        assert daemon.wait_for(daemon.submit(timesteps=3).run_id).outcome == "completed"
+        assert daemon.home.socket.is_relative_to(own if runtime == "ours" else Path(short) / ".cache")
+        daemon.close()
 
 
 def test_a_home_that_others_may_write_to_is_closed_to_them(tmp_path: Path) -> None:

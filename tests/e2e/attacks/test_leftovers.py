@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from collections.abc import Iterator
@@ -84,5 +85,5 @@ def uploads(daemon: RunningDaemon) -> list[Path]:
 
 
 def half_an_archive() -> Iterator[pb.ArchiveChunk]:
-    yield pb.ArchiveChunk(data=b"x" * 4096)
+    yield pb.ArchiveChunk(data=gzip.compress(b"x" * 4096)[:-8])  # what cannot be an archive is refused at once
     wait_until(lambda: False, timeout_s=3)

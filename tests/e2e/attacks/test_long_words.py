@@ -95,6 +95,6 @@ def test_the_session_of_a_worker_does_not_send_what_is_too_long(daemon: RunningD
     assert "this worker cannot register: extras (as JSON) has" in told
     assert told.count(f"{MAX_METRIC_TAG} are the most that MOSAIC takes") == 1
     assert (run.outcome, len(run.reason) <= 2000) == ("failed", True)
-    assert max(len(event.payload_json) for event in daemon.client.story(run.run_id)) < 1 << 18
+    assert max(len(event.payload_json) for event in daemon.client.history(run.run_id)) < 1 << 18
     assert {tag.tag for tag in daemon.client.metric_tags(run.run_id)} == {"charts/far", "charts/near"}
     assert run.step < MAX_STEP

@@ -67,7 +67,7 @@ def test_queued_runs_are_cancelled_in_one_transaction_and_every_watcher_hears_of
                     assert (update.run.outcome, update.run.reason) == ("cancelled", "too many")
                     heard.append(update.run.run_id)
             assert heard == queued
-    first = [list(daemon.client.story(run_id))[-1] for run_id in (queued[0], queued[-1])]
+    first = [list(daemon.client.history(run_id))[-1] for run_id in (queued[0], queued[-1])]
     assert first[1].seq - first[0].seq == count - 1  # nothing came in between
     assert daemon.story_kinds(queued[0]) == ["submitted", "cancelled"]
     assert wait_until(lambda: not daemon.unfinished(), timeout_s=60)

@@ -64,7 +64,7 @@ def test_a_run_is_heard_across_namespaces_and_trained_once(outside: RunningDaemo
     before = container.client.get(run_id).step
     run = container.wait_for_run(run_id, lambda run: run.step > before)
     assert (run.status, run.attempt, run.pid) == ("EXEC", 1, pid)
-    assert "goes on in another PID namespace" in container.log()
+    assert "keeps running in another PID namespace" in container.log()
     ended = container.wait_for(run_id)
     assert (ended.outcome, ended.attempt, ended.step) == ("completed", 1, 120)
     assert len([event for event in outside.lifecycle(run_id) if event.event == "run_started"]) == 1

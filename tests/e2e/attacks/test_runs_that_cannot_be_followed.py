@@ -7,7 +7,7 @@ import pytest
 DAEMON = """
 import sys
 from gym_gui.services.trainer import dispatcher, finalise, run_supervisor
-dispatcher._TRY_AGAIN_S = finalise._TRY_AGAIN_S = 0.05
+dispatcher._RETRY_S = finalise._RETRY_S = 0.05
 
 def fail(*args, **kwargs):
     raise RecursionError("nested too deep for anything")
@@ -20,9 +20,9 @@ from gym_gui.services.trainer.daemon import main
 sys.exit(main(["run"]))
 """
 BROKEN = {
-    "watch": "run_supervisor.RunSupervisor._look_at_files = fail",
-    "end": "run_supervisor.RunSupervisor._read_last_words = fail",
-    "recover": "run_supervisor.RunSupervisor.recall = fail_later",
+    "watch": "run_supervisor.RunSupervisor._poll_files = fail",
+    "end": "run_supervisor.RunSupervisor._read_last_events = fail",
+    "recover": "run_supervisor.RunSupervisor.restore_history = fail_later",
     "finalise": "finalise.artefacts_of = fail",
 }
 

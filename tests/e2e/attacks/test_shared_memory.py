@@ -24,7 +24,7 @@ reader.read()
 for number in range(3):
     writer.is_due()
     writer.publish(bytes(12), 2, 2)
-    writer.tell(last_reward=0, rolling_return=0, step_rate_hz=0)
+    writer.set_statistics(last_reward=0, rolling_return=0, step_rate_hz=0)
     writer.notice("notice")
 print("frames" if reader.read() else "no frames", fastlane_path("run").parent.name)
 writer.close()

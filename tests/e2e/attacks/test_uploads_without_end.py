@@ -27,7 +27,7 @@ def test_what_is_no_archive_is_refused_at_its_first_bytes(shared_daemon: Running
             sent.append(number)
             yield pb.ArchiveChunk(data=bytes(256 << 10))
 
-    with pytest.raises(grpc.RpcError, match=r"the archive is not a sound \.tar\.gz"):
+    with pytest.raises(grpc.RpcError, match=r"the archive is not a valid \.tar\.gz"):
         client._stub.ImportRun(chunks(), metadata=client._metadata)
     assert len(sent) < pieces
     assert not uploads(shared_daemon)
@@ -36,6 +36,8 @@ def test_what_is_no_archive_is_refused_at_its_first_bytes(shared_daemon: Running
 def test_an_upload_leaves_the_reserve_of_the_disk_alone(make_daemon: MakeDaemon, tmp_path: Path) -> None:
     daemon = make_daemon(min_free_disk_mb=2**30)
     (tmp_path / "run.tar.gz").write_bytes(b"\x1f\x8b" + bytes(1 << 20))
-    with pytest.raises(ArchiveRefused, match="there is no room for the archive: 1073741824 MB are to stay free under"):
+    with pytest.raises(
+        ArchiveRefused, match="the disk has no space for the archive: 1073741824 MB must stay free under"
+    ):
         daemon.client.import_archive(tmp_path / "run.tar.gz")
     assert not uploads(daemon)

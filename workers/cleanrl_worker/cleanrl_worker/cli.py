@@ -9,8 +9,9 @@ import argparse
 import json
 import logging
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from mosaic_wire.errors import ConfigProblems, Problem, WireError
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import RunFolder, find_home
 from mosaic_wire.redaction import redact_document, secret_values
+from mosaic_wire.run_request import Extras, Mode, algo_params, runs_script, without
 from mosaic_wire.worker_config import (
     add_worker_arguments,
     canonical_flags,
@@ -30,20 +32,23 @@ from mosaic_wire.worker_config import (
 )
 from mosaic_wire.worker_spec import AlgorithmSpec
 
-from cleanrl_worker.config import CleanRLWorkerConfig, read_flags
-from cleanrl_worker.errors import BadInput
-from cleanrl_worker.modes.table import CUSTOM_SCRIPT, INTERACTIVE
-from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, resolve
-from cleanrl_worker.switches import HELP, from_artifacts, take_switches
+from cleanrl_worker.config import (
+    SWITCHES,
+    CleanRLWorkerConfig,
+    apply_switches,
+    from_artifacts,
+    no_progress_problems,
+    read_flags,
+)
+from cleanrl_worker.errors import BadInput, WorkerError
+from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, resolve, worker_spec
 
 if TYPE_CHECKING:
-    from cleanrl_worker.modes.custom_script_run import CustomScriptRun
     from cleanrl_worker.preflight import Preflight
-    from cleanrl_worker.runtime import CleanRLWorkerRuntime
-    from cleanrl_worker.scripts.choice import ScriptChoice
-    from cleanrl_worker.scripts.runtime import ScriptRuntime
+    from cleanrl_worker.runtime import WorkerRun
+    from cleanrl_worker.scripts.checking import ScriptChoice
 
-EXIT_BAD_INPUT = 2
+EXIT_FAILED, EXIT_BAD_INPUT, EXIT_CANCELLED = 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,39 +66,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="cleanrl-worker", description="Run one CleanRL algorithm as a MOSAIC worker.", allow_abbrev=False,
-        epilog=f"switches, which win over the file:\n{HELP}\n\n"
+        prog="cleanrl-worker",
+        description="Run one CleanRL algorithm as a MOSAIC worker.",
+        epilog=f"switches, which win over the file:\n{SWITCHES}\n\n"
         "Any flag of the algorithm may follow, e.g. --learning-rate 1e-3 --no-anneal-lr.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+        allow_abbrev=False,
+    )
     add_worker_arguments(parser)
+    upstream = "upstream: CleanRL's own script of that name, from $CLEANRL_HOME; or the folder of a checkout"
     parser.add_argument("--extras", metavar="JSON", help="an object that is merged over the file's extras")
-    parser.add_argument(
-        "--source", metavar="WHERE",
-        help="upstream: CleanRL's own script of that name, from $CLEANRL_HOME; or the folder of a checkout",
-    )  # fmt: skip
-    parser.add_argument(
-        "--describe-script", metavar="FILE", help="print what a script's text tells about it, as JSON, and exit"
-    )
-    parser.add_argument(
-        "--interactive",
-        action="store_true",
-        help="step the environment through JSON lines on standard input and output",
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="answer a config a line on standard input with what a dry run would find"
-    )
-    parser.add_argument(
-        "--prepare", action="store_true", help="install the requirement sets the config needs, and exit"
-    )
-    parser.add_argument("--emit-summary", action="store_true", help="with --dry-run: print the result as JSON")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
+    parser.add_argument("--source", metavar="WHERE", help=upstream)
+    parser.add_argument("--describe-script", metavar="FILE", help="print a script's parameters as JSON, and exit")
+    for flag, text in {
+        "--interactive": "step the environment through JSON lines on standard input and output",
+        "--check": "answer a config a line on standard input with what a dry run would find",
+        "--prepare": "install the requirement sets the config needs, and exit",
+        "--emit-summary": "with --dry-run: print the result as JSON",
+    }.items():
+        parser.add_argument(flag, action="store_true", help=text)
+    parser.add_argument("-v", "--verbose", action="store_true", help="log more on stderr")
     return parser
 
 
 def _run(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
-    from cleanrl_worker.description import worker_spec  # `--help` need not wait for it
-
     if arguments.describe:
         print(json.dumps(worker_spec().to_json()))
         return 0
@@ -105,88 +101,91 @@ def _run(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
     config, script, problems = _load(arguments, rest)
     if arguments.prepare:
         return _install_missing(config, script)
-    folder = _folder_of(config.run_id)
-    found, runtime = _prepare(config, script, problems, folder, arguments)
+    found, make_run = _prepare(config, script, arguments)
+    problems += found.problems
+    run = make_run() if make_run is not None and not problems else None
     if arguments.dry_run:
-        return _show(runtime, found, problems, secret_values(config.extras), as_json=arguments.emit_summary)
-    if runtime is None:
+        _print_summary(run, found, problems, secret_values(config.extras), as_json=arguments.emit_summary)
+    if run is None:
         raise ConfigProblems("the worker config", problems)
-    return runtime.run()
+    return 0 if arguments.dry_run else run.run()
 
 
 def check_document(document: Mapping[str, Any]) -> CheckAnswer:
-    """What a dry run would find, for a run that is to be queued: memory that is taken now may be free by then."""
-    from cleanrl_worker.description import spec_without_environments
+    """Return what a dry run would find, for a run that is to be queued: memory in use now may be free by then."""
     from cleanrl_worker.preflight import ALL_THERE_IS, check_run
 
     config = CleanRLWorkerConfig.from_json(document, make_run_id=new_run_id)
-    if config.mode == CUSTOM_SCRIPT:
+    if config.mode == Mode.CUSTOM_SCRIPT:
         return CheckAnswer()  # the daemon knows the folders that scripts may come from
-    home, spec = find_home(), spec_without_environments()
+    home = find_home()
     folder = home.run_folder(config.run_id)
     try:
         if (script := _script_of(config)) is None:
-            found = check_run(config, spec, folder, home, memory=ALL_THERE_IS)
+            found = check_run(config, folder, home, memory=ALL_THERE_IS)
         else:
             from cleanrl_worker.scripts.checking import check_script
 
-            found = check_script(config, script, spec, folder, home, may_install=True, memory=ALL_THERE_IS)
+            found = check_script(script, config, folder, home, may_install=True, memory=ALL_THERE_IS)
     except BadInput as error:
         return CheckAnswer([Problem("", str(error))])
     return CheckAnswer(found.problems, found.fits, found.missing_sets, notes=found.notes)
 
 
 def _prepare(
-    config: CleanRLWorkerConfig, script: ScriptChoice | None, problems: list[Problem], folder: RunFolder,
-    arguments: argparse.Namespace,
-) -> tuple[Preflight, CleanRLWorkerRuntime | ScriptRuntime | CustomScriptRun | None]:  # fmt: skip
-    """What was found out, and what would run; nothing when there are problems, which are added to the list."""
-    from cleanrl_worker.description import spec_without_environments
+    config: CleanRLWorkerConfig, script: ScriptChoice | None, arguments: argparse.Namespace
+) -> tuple[Preflight, Callable[[], WorkerRun] | None]:
+    """Return what was found out, and how to make the run when nothing is wrong."""
+    from cleanrl_worker.preflight import FREE, Preflight, check_run
+    from cleanrl_worker.runtime import CleanRLWorkerRuntime
 
-    target = daemon_target(arguments)
-    if config.mode == CUSTOM_SCRIPT:
-        return _prepare_custom_script(config, problems, folder, target)
+    home, folder, target = find_home(), _folder_of(config.run_id), daemon_target(arguments)
+    if config.mode == Mode.CUSTOM_SCRIPT:
+        from cleanrl_worker.scripts.custom import CustomScriptRun, find_custom_script
+
+        try:
+            custom = find_custom_script(config.extras)
+        except ConfigProblems as error:
+            return Preflight(list(error.problems)), None
+        wrong = list(no_progress_problems(config.extras))
+        return Preflight(wrong), lambda: CustomScriptRun(config, custom, folder, target=target)
     if script is not None:
         from cleanrl_worker.scripts.checking import check_script
         from cleanrl_worker.scripts.runtime import ScriptRuntime
 
-        found = check_script(
-            config, script, spec_without_environments(), folder, find_home(), may_install=arguments.dry_run
-        )
-        problems += found.problems
-        return found, None if problems else ScriptRuntime(config, script, found, folder, target=target)
-
-    from cleanrl_worker.preflight import check_run
-    from cleanrl_worker.runtime import CleanRLWorkerRuntime
-
-    found = check_run(config, spec_without_environments(), folder, find_home(), look_at_environments=arguments.dry_run)
-    problems += found.problems
+        found = check_script(script, config, folder, home, may_install=arguments.dry_run, memory=FREE)
+        return found, lambda: ScriptRuntime(config, script, found, folder, target=target)
+    found = check_run(config, folder, home, probe=arguments.dry_run)
     terminal = _take_terminal() if arguments.interactive and not arguments.dry_run else None
-    runtime = None if problems else CleanRLWorkerRuntime(config, folder, target=target, found=found, terminal=terminal)
-    return found, runtime
-
-
-def _prepare_custom_script(
-    config: CleanRLWorkerConfig, problems: list[Problem], folder: RunFolder, target: str | None
-) -> tuple[Preflight, CustomScriptRun | None]:
-    from cleanrl_worker.modes.custom_script import find_script
-    from cleanrl_worker.modes.custom_script_run import CustomScriptRun
-    from cleanrl_worker.preflight import Preflight
-
-    script, wrong = find_script(config.extras)
-    problems += wrong
-    return Preflight(), None if script is None or problems else CustomScriptRun(config, script, folder, target=target)
+    return found, lambda: CleanRLWorkerRuntime(config, folder, target=target, found=found, terminal=terminal)
 
 
 def _install_missing(config: CleanRLWorkerConfig, script: ScriptChoice | None) -> int:
-    from cleanrl_worker.preparing import install_missing
-    from cleanrl_worker.requirement_sets import sets_needed
+    """Install the sets that are not ready; one JSON object a line for the daemon, the last one has the result."""
+    from cleanrl_worker.requirement_sets.installation import InstallStep, Phase, install
+    from cleanrl_worker.requirement_sets.overlays import check_sets
+    from cleanrl_worker.requirement_sets.pins import BASE
+    from cleanrl_worker.requirement_sets.selection import sets_needed
+
+    def report(progress: InstallStep) -> None:
+        print(json.dumps(progress.to_json()), flush=True)
 
     if script is not None:
         sets = script.requirement_sets(config.env_id, config.extras)
     else:
         sets = sets_needed(resolve(config.algo), config.env_id, config.extras)
-    return install_missing(find_home(), sets)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends pip too, as Ctrl-C does
+    try:
+        for name in sets:
+            if name != BASE and not check_sets(find_home(), [name]).is_ready:
+                install(find_home(), name, report=report)
+    except WorkerError as error:
+        report(InstallStep(name, Phase.FAILED, str(error)))
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_CANCELLED
+    report(InstallStep(",".join(sets), Phase.READY, f"ready: {', '.join(sets) or BASE}"))
+    return 0
 
 
 def _take_terminal() -> tuple[int, int]:
@@ -198,14 +197,14 @@ def _take_terminal() -> tuple[int, int]:
 
 
 def _folder_of(run_id: str) -> RunFolder:
-    """The run's folder; a worker that a custom script started makes a phase of the script's run."""
+    """Return the run's folder; a worker that a custom script started makes a phase of the script's run."""
     folder = run_folder_of(run_id)
     inside = os.environ.get(env.MOSAIC_SCRIPT_RUN) not in (None, "", run_id)
     return RunFolder(folder.root / "phases" / run_id) if inside else folder
 
 
 def _describe_script(name: str, source: str | None) -> dict[str, Any]:
-    from cleanrl_worker.scripts.choice import ScriptChoice, find_script
+    from cleanrl_worker.scripts.checking import ScriptChoice, find_script
 
     extras = {"script_path": str(find_script(name, source)), "source": source}
     choice = ScriptChoice.of(name, extras)
@@ -214,28 +213,22 @@ def _describe_script(name: str, source: str | None) -> dict[str, Any]:
     return choice.script.spec(choice.requirement_sets(env_id, extras)).to_json()
 
 
-def _show(
-    runtime: CleanRLWorkerRuntime | ScriptRuntime | CustomScriptRun | None,
-    found: Preflight,
-    problems: list[Problem],
-    secrets: set[str],
-    *,
-    as_json: bool,
-) -> int:
+def _print_summary(
+    run: WorkerRun | None, found: Preflight, problems: Sequence[Problem], secrets: set[str], *, as_json: bool
+) -> None:
     """Print what a dry run found; what would run is shown without secrets."""
     summary: dict[str, Any] = {"ok": not problems}
-    if runtime is not None:
-        summary |= redact_document({**runtime.summary(), **found.summary()}, secrets)
+    if run is not None:
+        summary |= redact_document({**run.summary(), **found.summary()}, secrets)
     if as_json:
-        told = [{"path": p.path, "message": p.message, "suggestion": p.suggestion} for p in problems]
-        print(json.dumps({**summary, "problems": redact_document(told, secrets)}))
-    elif runtime is not None:
-        from cleanrl_worker.runtime import render_summary
-
-        print(render_summary(summary))
-    if problems:
-        raise ConfigProblems("the worker config", problems)
-    return 0
+        shown = [{"path": p.path, "message": p.message, "suggestion": p.suggestion} for p in problems]
+        print(json.dumps({**summary, "problems": redact_document(shown, secrets)}))
+    elif run is not None:
+        for name, value in summary.items():
+            if name != "notes":
+                print(f"{name:16} {value if isinstance(value, str | int) else json.dumps(value)}")
+        for note in found.notes:
+            print(f"{'note':16} {note}")
 
 
 def _load(
@@ -246,34 +239,34 @@ def _load(
     if arguments.source is not None:
         extras["source"] = arguments.source
     if arguments.interactive:
-        extras["mode"] = INTERACTIVE
+        extras["mode"] = Mode.INTERACTIVE.value
     overrides = {**overrides_from(arguments), "extras": extras}
-    if arguments.interactive and arguments.config is None:  # who only plays need not say how it would be trained
+    if arguments.interactive and arguments.config is None:  # playing needs no training settings
         overrides = {**overrides, "algo": overrides["algo"] or "ppo", "total_timesteps": 1}
     if extras.get("script_path") and not overrides.get("algo"):
         overrides["algo"] = Path(str(extras["script_path"])).stem
     config = CleanRLWorkerConfig.load(arguments.config, overrides, make_run_id=new_run_id)
     script = _script_of(config)
     algorithm = script.script.algorithm() if script is not None else _algorithm(config.algo)
-    switched = from_artifacts(config.raw, config.extras)
-    rest, switched = take_switches(rest, switched, algorithm, is_script=script is not None)
+    configured = from_artifacts(config.raw, config.extras)
+    rest, switched = apply_switches(rest, configured, algorithm, is_script=script is not None)
     config = replace(config, extras=switched)
-    if not rest or algorithm is None:  # without an algorithm nobody knows its flags
+    if not rest or algorithm is None:  # without an algorithm its flags are unknown
         return config, script, []
     values, problems = read_flags(rest, algorithm)
     # A flag wins over the same parameter wherever the file has it.
-    kept = {key: value for key, value in config.extras.items() if key.replace("-", "_") not in values}
-    merged = {**kept, "algo_params": {**(config.extras.get("algo_params") or {}), **values}}
+    kept = without(config.extras, [key for key in config.extras if key.replace("-", "_") in values])
+    merged: Extras = {**kept, "algo_params": {**algo_params(config.extras), **values}}
     return replace(config, extras=merged), script, problems
 
 
 def _script_of(config: CleanRLWorkerConfig) -> ScriptChoice | None:
-    """The script this run trains with, if it does."""
+    """Return the script this run trains with, if any."""
     if not (config.extras.get("script_path") or config.extras.get("source")):
         return None  # most runs: nothing has to be imported for that
-    from cleanrl_worker.scripts.choice import ScriptChoice, means_a_script
+    from cleanrl_worker.scripts.checking import ScriptChoice
 
-    return ScriptChoice.of(config.algo, config.extras) if means_a_script(config.extras) else None
+    return ScriptChoice.of(config.algo, config.extras) if runs_script(config.extras) else None
 
 
 def _algorithm(name: str) -> AlgorithmSpec | None:

@@ -1,27 +1,26 @@
-"""`CleanRLWorkerConfig`: what one run is asked to do, and what that means as flags of the algorithm."""
+"""`CleanRLWorkerConfig`: the config of one run, and the flags of the algorithm that follow from it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from mosaic_wire.errors import ConfigProblems, Problem
-from mosaic_wire.extras_checks import extras_problems
+from mosaic_wire.errors import Problem
 from mosaic_wire.paths import RunFolder
+from mosaic_wire.run_request import Extras, Mode, extras_problems
 from mosaic_wire.worker_config import WorkerConfig
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_algorithm_choice, nearest
 
 from cleanrl_worker.errors import BadInput
-from cleanrl_worker.modes import interactive, policy_eval, training
+from cleanrl_worker.modes import TRAINING, mode_of, mode_problems
 from cleanrl_worker.modes.checkpoints import find_checkpoint
-from cleanrl_worker.modes.table import EVALUATE, INTERACTIVE, RESUME, TRAINING, mode_of, mode_problems
-from cleanrl_worker.no_progress import policy_problems
-from cleanrl_worker.switches import writes_events
 from cleanrl_worker.wandb_settings import is_tracked
+
+NO_PROGRESS = ("leave", "kill")
+"""What to do with a training that makes no step; `leave`: the daemon only shows the flag `no_progress`"""
 
 _SHARED_EXTRAS = ("eval_episodes", "checkpoint_freq", "agent")
 """Extras about the worker that are also fields of our algorithms"""
@@ -32,21 +31,21 @@ class CleanRLWorkerConfig(WorkerConfig):
     """Flat or nested JSON; command-line flags win over the file."""
 
     def values_for(self, algorithm: AlgorithmSpec) -> dict[str, Any]:
-        """The fields of the algorithm's `Args` that this config sets."""
+        """Return the fields of the algorithm's `Args` that this config sets."""
         values = {name.replace("-", "_"): value for name, value in self.parameters.items()}
+        extras: Mapping[str, Any] = self.extras
         for name in _SHARED_EXTRAS:
-            if name in self.extras and algorithm.field(name) is not None:
-                values.setdefault(name, self.extras[name])
+            if name in extras and algorithm.field(name) is not None:
+                values.setdefault(name, extras[name])
         if isinstance(self.extras.get("env_kwargs"), Mapping):
             values.setdefault("env_kwargs", json.dumps(self.extras["env_kwargs"], sort_keys=True))
-        for name in ("cuda", "use_cuda", "gpu"):
-            if isinstance(self.extras.get(name), bool):
-                values.setdefault("cuda", self.extras[name])
+        if self.cuda is not None:
+            values.setdefault("cuda", self.cuda)
         values.pop("track", None)
         if self.is_tracked:
             values["track"] = True
         values |= {"env_id": self.env_id, "total_timesteps": self.total_timesteps}
-        if self.mode not in TRAINING:  # how long and how often is for training to know
+        if self.mode not in TRAINING:  # only training has a length and a frequency
             for name in ("total_timesteps", "eval_episodes", "checkpoint_freq"):
                 values.pop(name, None)
         if self.seed is not None:
@@ -54,62 +53,72 @@ class CleanRLWorkerConfig(WorkerConfig):
         return values
 
     @property
+    def cuda(self) -> bool | None:
+        """Return whether to train on a GPU, under any of its names; None: as the algorithm chooses."""
+        given = (self.extras.get("cuda"), self.extras.get("use_cuda"), self.extras.get("gpu"))
+        return next((value for value in given if isinstance(value, bool)), None)
+
+    @property
     def mode(self) -> str:
-        """What the run is asked to do, see `modes/table.py`."""
+        """Return what the run does, see `modes`."""
         return mode_of(self.extras)
 
     @property
     def resume_from(self) -> Path | None:
-        """The checkpoint folder, or the file with weights, that training goes on from; None also when it is not there.
+        """Return the checkpoint folder, or the file with weights, to resume from; None also when it is missing.
 
-        `problems` says why it is not.
+        `problems` has the reason.
         """
-        if self.mode != RESUME:
+        try:
+            source = find_checkpoint(self.extras) if self.mode == Mode.RESUME else None
+        except BadInput:
             return None
-        with suppress(BadInput):
-            source = find_checkpoint(self.extras)
-            return source.path if source is not None else None
-        return None
+        return source.path if source is not None else None
 
     @property
     def is_tracked(self) -> bool:
-        """Does the run log to Weights & Biases?"""
+        """Return whether the run logs to Weights & Biases."""
         return is_tracked(self.extras)
 
     @property
     def writes_events(self) -> bool:
-        """Are there TensorBoard's event files?"""
-        return writes_events(self.extras)
+        """Return whether TensorBoard event files are written: unless `tensorboard_dir` is empty."""
+        return self.extras.get("tensorboard_dir", "tensorboard") not in (None, "")
 
     def tensorboard_folder(self, folder: RunFolder) -> Path:
-        """Where event files go: `extras.tensorboard_dir` below the run folder."""
+        """Return where event files go: `extras.tensorboard_dir` below the run folder."""
         chosen = self.extras.get("tensorboard_dir")
         return folder.root / chosen if isinstance(chosen, str) and chosen else folder.tensorboard
 
     def problems(self, spec: WorkerSpec, folder: RunFolder) -> list[Problem]:
-        """Everything that keeps this config from being run."""
+        """Return everything that keeps this config from being run."""
         algorithm = spec.algorithm(self.algo)
         values = self.values_for(algorithm) if algorithm is not None else {}
         found = check_algorithm_choice(spec, self.algo, self.env_id, values)
-        found += mode_problems(self.extras)
-        if self.mode in TRAINING:
-            found += training.problems(self.extras, spec, algo=self.algo, env_id=self.env_id)
-        elif self.mode == EVALUATE:
-            found += policy_eval.problems(self.extras, algo=self.algo)
-        elif self.mode == INTERACTIVE:
-            found += interactive.problems(self.extras, algo=self.algo)
-        if self.extras.get("source") not in (None, "", "mosaic"):
-            found.append(Problem("extras.source", "only MOSAIC's own algorithms can run yet; leave it out"))
+        found += mode_problems(self.extras, algo=self.algo, env_id=self.env_id)
         if not isinstance(self.extras.get("track_wandb", False), bool):
             found.append(Problem("extras.track_wandb", "must be true or false"))
-        found += [*policy_problems(self.extras), *extras_problems(self.extras)]
+        return [*found, *self.common_problems(folder)]
+
+    def common_problems(self, folder: RunFolder) -> Iterator[Problem]:
+        """Yield what is wrong with the extras that scripts have, too."""
+        yield from no_progress_problems(self.extras)
+        yield from extras_problems(self.extras)
         if not self.tensorboard_folder(folder).resolve().is_relative_to(folder.root.resolve()):
-            found.append(Problem("extras.tensorboard_dir", f"must lie in the run folder {folder.root}"))
-        return found
+            yield Problem("extras.tensorboard_dir", f"must lie in the run folder {folder.root}")
+
+
+def no_progress_problems(extras: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what is wrong with `no_progress` and `no_progress_s`."""
+    policy, limit = extras.get("no_progress") or NO_PROGRESS[0], extras.get("no_progress_s")
+    if policy not in NO_PROGRESS:
+        yield Problem("extras.no_progress", f"expected {' or '.join(NO_PROGRESS)}, got {policy!r}")
+    if limit is not None and (type(limit) not in (int, float) or limit <= 0):
+        yield Problem("extras.no_progress_s", f"expected a number of seconds above 0, got {limit!r}")
 
 
 def flags_of(values: Mapping[str, Any]) -> list[str]:
-    """Command-line flags for these values; a False is said as clearly as a True."""
+    """Return command-line flags for these values; False is written out, too."""
     flags: list[str] = []
     for name, value in values.items():
         flag = name.replace("_", "-")
@@ -120,16 +129,8 @@ def flags_of(values: Mapping[str, Any]) -> list[str]:
     return flags
 
 
-def parse_flags(words: Sequence[str], algorithm: AlgorithmSpec) -> dict[str, Any]:
-    """Read algorithm flags a person typed; raise ConfigProblems with all that are wrong."""
-    values, problems = read_flags(words, algorithm)
-    if problems:
-        raise ConfigProblems("the command line", problems)
-    return values
-
-
 def read_flags(words: Sequence[str], algorithm: AlgorithmSpec) -> tuple[dict[str, Any], list[Problem]]:
-    """The same, for callers that look for other problems too."""
+    """Read algorithm flags as typed; return the values and everything that is wrong."""
     fields = {field.name: field for field in algorithm.fields}
     values: dict[str, Any] = {}
     problems: list[Problem] = []
@@ -145,22 +146,22 @@ def read_flags(words: Sequence[str], algorithm: AlgorithmSpec) -> tuple[dict[str
         elif field is None and negated is not None and negated.kind == "bool" and not has_value:
             values[negated.name] = False
         elif field is None and algorithm.open_flags:
-            _take_open(name, text if has_value else None, queue, values)
+            _read_open(name, text if has_value else None, queue, values)
         elif field is None:
             known = [candidate.flag for candidate in fields.values()]
             problems.append(Problem(flag, f"{algorithm.name!r} has no such flag.", nearest(flag, known)))
             if queue and not queue[0].startswith("--"):
                 queue.pop(0)  # its value, presumably
         else:
-            _take_value(field, text if has_value else None, queue, values, problems)
+            _read_value(field, text if has_value else None, queue, values, problems)
     return values, problems
 
 
-def _take_value(
+def _read_value(
     field: FieldSpec, text: str | None, queue: list[str], values: dict[str, Any], problems: list[Problem]
 ) -> None:
     if text is None and field.kind == "bool":
-        followed = bool(queue) and queue[0].lower() in ("true", "false")
+        followed = bool(queue) and queue[0].lower() in _TRUTH
         text = queue.pop(0) if followed else "true"
     elif text is None:
         if not queue:
@@ -173,11 +174,92 @@ def _take_value(
         problems.append(Problem(field.flag, str(error).removeprefix(f"{field.flag}: ")))
 
 
-def _take_open(name: str, text: str | None, queue: list[str], values: dict[str, Any]) -> None:
-    """A flag nobody described: the word after it is its value, unless that is a flag, too."""
+def _read_open(name: str, text: str | None, queue: list[str], values: dict[str, Any]) -> None:
+    """Read an undeclared flag: the word after it is its value, unless that is a flag, too."""
     if text is None and queue and not queue[0].startswith("--"):
         text = queue.pop(0)
     if text is None:
         values[name.removeprefix("no_")] = not name.startswith("no_")
     else:
-        values[name] = {"true": True, "false": False}.get(text.lower(), text)
+        values[name] = _TRUTH.get(text.lower(), text)
+
+
+# ------------------------------------------------------------------ switches
+
+SWITCHES = """\
+--cuda, --cpu                     train on the GPU that is reserved for the run, or on the processor
+--track, --no-track               log to Weights & Biases, or not
+--tensorboard, --no-tensorboard   write event files, or not (MOSAIC's own algorithms)"""
+"""They win over the file, where `extras.track_wandb`, `extras.tensorboard_dir` and `artifacts` set the same"""
+
+_TRUTH = {"true": True, "false": False}
+
+
+def from_artifacts(document: Mapping[str, Any], extras: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the extras with what `artifacts` of a whole run config sets; the extras themselves win."""
+    artifacts = document.get("artifacts")
+
+    def enabled(name: str) -> Any:
+        part = artifacts.get(name) if isinstance(artifacts, Mapping) else None
+        return part.get("enabled") if isinstance(part, Mapping) else None
+
+    tracked = {"track_wandb": enabled("wandb")} if isinstance(enabled("wandb"), bool) else {}
+    return {**tracked, **extras, **({"tensorboard_dir": ""} if enabled("tensorboard") is False else {})}
+
+
+def apply_switches(
+    words: Sequence[str], extras: Mapping[str, Any], algorithm: AlgorithmSpec | None, *, is_script: bool
+) -> tuple[list[str], Extras]:
+    """Return the words that are left for the algorithm, and the extras as the switches change them.
+
+    A script keeps its words, because its flags of these names may mean something else.
+    """
+    left: list[str] = []
+    changed = dict(extras)
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        if word == "--cpu" and _has_switch(algorithm, "cuda") and not _has_switch(algorithm, "cpu"):
+            left.append("--no-cuda")
+            continue
+        name, value, following = _read_switch(word, queue)
+        if name == "track" and value is not None:
+            changed = {**_without(changed, "track"), "track_wandb": value}
+            if isinstance(parameters := changed.get("algo_params"), Mapping):
+                changed["algo_params"] = _without(parameters, "track")
+        elif name == "tensorboard" and value is not None and not is_script:
+            if not value:
+                changed["tensorboard_dir"] = ""
+            elif not changed.get("tensorboard_dir"):
+                changed.pop("tensorboard_dir", None)
+        else:
+            left.append(word)
+            continue
+        if is_script and _has_switch(algorithm, name):
+            left += [word, *following]
+        del queue[: len(following)]
+    return left, cast(Extras, changed)
+
+
+def _read_switch(word: str, following: Sequence[str]) -> tuple[str, bool | None, list[str]]:
+    """Return a switch's name, its value, and the words after it that belong to it; None: it is no switch."""
+    flag, has_value, text = word.partition("=")
+    name = flag.removeprefix("--")
+    if not word.startswith("--") or name.removeprefix("no-") not in ("track", "tensorboard"):
+        return "", None, []
+    if name.startswith("no-"):
+        return name.removeprefix("no-"), None if has_value else False, []
+    if has_value:
+        return name, _TRUTH.get(text.lower()), []
+    if following and following[0].lower() in _TRUTH:
+        return name, _TRUTH[following[0].lower()], [following[0]]
+    return name, True, []
+
+
+def _has_switch(algorithm: AlgorithmSpec | None, name: str) -> bool:
+    known = algorithm.field(name) if algorithm is not None else None
+    return known is not None and known.kind == "bool"
+
+
+def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}

@@ -11,11 +11,11 @@ from cleanrl_worker.errors import BadInput
 
 _PAIR = r"\s*[A-Za-z_]\w*\s*=[^=,{}\[\]\"']*"
 _PAIRS = re.compile(f"{_PAIR}(,{_PAIR})*")
-_WORDS = {"True": True, "False": False, "None": None}
+_CONSTANTS = {"True": True, "False": False, "None": None}
 
 
 def read_env_kwargs(text: str) -> dict[str, Any]:
-    """Parse it; raise BadInput with what is wrong."""
+    """Return the arguments; raise BadInput with what is wrong."""
     try:
         value = json.loads(text or "{}")
     except ValueError as error:
@@ -31,7 +31,7 @@ def read_env_kwargs(text: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """A number, true, false, null or a plain text."""
+    """Return a number, true, false, null or a plain text."""
     with suppress(ValueError):
-        return _WORDS[text] if text in _WORDS else json.loads(text)
+        return _CONSTANTS[text] if text in _CONSTANTS else json.loads(text)
     return text

@@ -1,9 +1,9 @@
-"""What environments look like to an algorithm.
+"""The spaces of environments as an algorithm gets them.
 
     python -m cleanrl_worker.environment_probe '[["CartPole-v1", {}, "plain", "auto"]]'
 
-Runs in the interpreter of the run's requirement sets, apart from everything else: making an environment executes code
-of other people, which may be slow, print or crash. Answers one JSON list on its last line.
+Runs in the interpreter of the run's requirement sets, apart from everything else: making an environment executes
+foreign code, which may be slow, print or crash. Prints one JSON list on its last line.
 """
 
 from __future__ import annotations
@@ -18,35 +18,33 @@ from typing import Any
 
 
 def main() -> int:
-    """Make each environment once and say what its spaces are, or why it cannot be made."""
+    """Make each environment once and print its spaces, or why it cannot be made."""
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # some environments print while they are made
     requests = json.loads(sys.argv[1])
     logging.getLogger("gymnasium").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     with answer:
-        answer.write(json.dumps([look_at(*request) for request in requests]) + "\n")
+        answer.write(json.dumps([probe(*request) for request in requests]) + "\n")
     return 0
 
 
-def look_at(
-    env_id: str, env_kwargs: Mapping[str, Any], pipeline: str = "plain", backend: str = "auto"
-) -> dict[str, Any]:
-    """The spaces as an algorithm with this pipeline gets them; also whether this backend could step it."""
+def probe(env_id: str, env_kwargs: Mapping[str, Any], pipeline: str = "plain", backend: str = "auto") -> dict[str, Any]:
+    """Return the spaces as an algorithm with this pipeline gets them; check that this backend can step it."""
     import gymnasium
 
     from cleanrl_worker.errors import BadInput
-    from cleanrl_worker.training.envs import make_single, said_of
+    from cleanrl_worker.training.envs import environment_errors, make_single
     from cleanrl_worker.training.envs.factory import check_backend
 
     try:
-        with said_of(env_id):
+        with environment_errors(env_id):
             env = make_single(env_id, env_kwargs, pipeline=pipeline)
             check_backend(env_id, env_kwargs, pipeline, backend)
     except BadInput as error:
         close = _nearest(env_id, error.__cause__)
         return {"problem": f"unknown environment {env_id!r}" if close else str(error), "suggestion": close}
-    except Exception as error:  # noqa: BLE001 - the boundary to other people's code: whatever it raises is the answer
+    except Exception as error:  # noqa: BLE001 - the boundary to foreign code: whatever it raises is the answer
         return {
             "problem": f"environment {env_id!r} cannot be made: {type(error).__name__}: {error}",
             "suggestion": None,

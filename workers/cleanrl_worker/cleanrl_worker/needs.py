@@ -9,32 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cleanrl_worker.expressions import evaluate, names_in
+from cleanrl_worker.declarations import Declaration, Flags, Size
 
 MARGIN_DISK_BYTES = 64 << 20
 """Event files, logs and manifests"""
-
-_FRAMES = "28224"  # four grey pictures of 84 × 84
-_ONE_COPY, _TWO_COPIES = f"buffer_size * {_FRAMES}", f"2 * buffer_size * {_FRAMES}"
-_VECTORS = "buffer_size * (2 * obs_bytes + 4 * actions + 16)"
-
-UPSTREAM_MEMORY: Mapping[str, Mapping[str, str]] = {
-    name: parts
-    for names, parts in (
-        ("dqn_atari dqn_atari_jax c51_atari c51_atari_jax", {"replay buffer": _ONE_COPY}),
-        ("sac_atari rainbow_atari", {"replay buffer": _TWO_COPIES}),
-        (
-            "qdagger_dqn_atari_impalacnn qdagger_dqn_atari_jax_impalacnn",
-            {"replay buffer": _ONE_COPY, "the teacher's replay buffer": _ONE_COPY},
-        ),
-        ("dqn dqn_jax c51 c51_jax", {"replay buffer": _VECTORS}),
-        ("ddpg_continuous_action ddpg_continuous_action_jax", {"replay buffer": _VECTORS}),
-        ("td3_continuous_action td3_continuous_action_jax", {"replay buffer": _VECTORS}),
-        ("sac_continuous_action", {"replay buffer": _VECTORS}),
-    )
-    for name in names.split()
-}
-"""What CleanRL's own scripts allocate: the arrays of their replay buffers, which fill up as training goes on"""
 
 
 @dataclass(frozen=True)
@@ -66,14 +44,14 @@ class Needs:
     def disk_bytes(self) -> int:
         return sum(self.disk.values())
 
-    def memory_problem(self, available: int | None, words: str = "are free") -> str | None:
+    def memory_problem(self, available: int | None, suffix: str = "are free") -> str | None:
         """Say when it does not fit, naming the largest part."""
         if available is None or self.memory_bytes <= available:
             return None
         parts = sorted(self.memory.items(), key=lambda part: -part[1])
         largest = f", {gib(parts[0][1])} of it for the {parts[0][0]}" if parts else ""
         cure = f"; lower {' or '.join('--' + name.replace('_', '-') for name in self.flags)}" if self.flags else ""
-        return f"the run needs about {gib(self.memory_bytes)} of memory{largest}; {gib(available)} {words}{cure}"
+        return f"the run needs about {gib(self.memory_bytes)} of memory{largest}; {gib(available)} {suffix}{cure}"
 
     def disk_problem(self, free: int, where: Path) -> str | None:
         """Say when what it leaves does not fit, naming the parts."""
@@ -90,33 +68,45 @@ class Needs:
 
 
 def estimate(
-    declared: Mapping[str, Any], values: Mapping[str, Any], facts: Mapping[str, Any] | None, *, process_mb: int
+    declared: Declaration, values: Mapping[str, Any], facts: Mapping[str, Any] | None, *, process_mb: int
 ) -> Needs:
-    """Compute what `MEMORY` and `CHECKPOINT` of an algorithm file (or of `UPSTREAM_MEMORY`) say."""
-    known = {name: value for name, value in values.items() if type(value) in (int, float)}
-    if facts is not None and "problem" not in facts:
-        known |= {
-            "obs_size": facts["observation"]["size"], "obs_bytes": facts["observation"]["bytes"],
-            "actions": facts["action"]["count"],
-        }  # fmt: skip
-    known = {name: value for name, value in known.items() if value is not None}
-    memory, largest = {}, ""
-    for purpose, expression in (declared.get("MEMORY") or {}).items():
-        if names_in(expression) <= known.keys():
-            memory[purpose] = max(0, int(evaluate(expression, known)))
-            if memory[purpose] >= max(memory.values()):
-                largest = expression
-    checkpoint = declared.get("CHECKPOINT") or "0"
-    size = max(0, int(evaluate(checkpoint, known))) if names_in(checkpoint) <= known.keys() else 0
-    flags = tuple(sorted(names_in(largest) & values.keys())) if largest else ()
+    """Compute what an algorithm declares about its memory and its checkpoints."""
+    known = {**values, **sizes_of(facts)}
+    memory: dict[str, int] = {}
+    lowered: set[str] = set()
+    for purpose, size in declared.memory.items():
+        found, read = _bytes(size, known)
+        if found is not None:
+            memory[purpose] = found
+            if found >= max(memory.values()):
+                lowered = read
+    checkpoint = _bytes(declared.checkpoint, known)[0] or 0
     replay = _replay_on_disk(sum(memory.get(name, 0) for name in _REPLAY), values)
     if values.get("replay_storage") == "disk":  # pages of it come and go as they are needed
         memory = {purpose: size for purpose, size in memory.items() if purpose not in _REPLAY}
-    return Needs(process_mb << 20, memory, size, 1 + sum(_kept_besides_the_last(values)), replay, flags=flags)
+    flags = tuple(sorted(lowered & values.keys()))
+    return Needs(process_mb << 20, memory, checkpoint, 1 + sum(_kept_besides_the_last(values)), replay, flags=flags)
+
+
+def sizes_of(facts: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the environment's sizes as declarations read them; nothing where they could not be found out."""
+    if facts is None or "problem" in facts:
+        return {}
+    seen, action = facts["observation"], facts["action"]
+    return {"obs_size": seen["size"], "obs_bytes": seen.get("bytes"), "actions": action["count"]}
+
+
+def _bytes(size: Size, known: Mapping[str, Any]) -> tuple[int | None, set[str]]:
+    """(bytes, the values they depend on); None where one of them is unknown."""
+    flags = Flags(known)
+    try:
+        return max(0, int(size(flags))), flags.read
+    except AttributeError:
+        return None, set()
 
 
 _REPLAY = ("replay buffer",)
-"""Purposes in `MEMORY` that are the replay buffer which checkpoints hold"""
+"""Purposes of `Declaration.memory` that are the replay buffer which checkpoints hold"""
 
 
 def _kept_besides_the_last(values: Mapping[str, Any]) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from mosaic_wire.errors import SpecError
 from mosaic_wire.worker_spec import FieldSpec
 
-from cleanrl_worker.ranges import Range
+from cleanrl_worker.training.args import Range
 
 _PACKAGE = Path(__file__).parent
 _KINDS = ("bool", "int", "float", "str")
@@ -38,9 +37,9 @@ def fields_of(source: Path, class_name: str = "Args") -> tuple[FieldSpec, ...]:
     merged = {**near, **own}
     for name, spec in {**far, **near}.items():
         if name in own:  # a preset says only what is different
-            said = own[name]
-            limits = (said.minimum, said.maximum) if said.minimum is not None else (spec.minimum, spec.maximum)
-            merged[name] = replace(said, help=said.help or spec.help, minimum=limits[0], maximum=limits[1])
+            field = own[name]
+            limits = (field.minimum, field.maximum) if field.minimum is not None else (spec.minimum, spec.maximum)
+            merged[name] = replace(field, help=field.help or spec.help, minimum=limits[0], maximum=limits[1])
     return (*merged.values(), *(spec for name, spec in far.items() if name not in merged))
 
 
@@ -76,18 +75,6 @@ def _field(source: Path, node: ast.AnnAssign, after: ast.stmt | None) -> FieldSp
         raise SpecError(f"{source}:{node.lineno}: the default of {name} must be a literal") from error
     minimum, maximum = limits
     return FieldSpec(name, kind, default, _docstring(after), choices, nullable or default is None, minimum, maximum)
-
-
-@cache
-def literals_of(source: Path) -> dict[str, Any]:
-    """The constants of an algorithm file that are plain literals (`RULES`, `MEMORY` …), read without running it."""
-    tree = ast.parse(source.read_text(encoding="utf-8"), filename=str(source))
-    found = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            with contextlib.suppress(ValueError):  # computed when the file runs, so not for us
-                found[node.targets[0].id] = ast.literal_eval(node.value)
-    return found
 
 
 def _split_range(source: Path, node: ast.expr) -> tuple[ast.expr, Range]:

@@ -1,11 +1,10 @@
 """Hooks around the libraries of an unmodified script: where its event files go, W&B, and a place to wrap environments.
 
-Installed by the launcher into the training process and nowhere else. The name says what it is for, not how it is
-loaded: nothing puts this file on anybody's path. Processes that multiprocessing starts for environments get the hooks,
-because they run a part of the script (`spawn`: told on their command line; `forkserver`: preloaded; `fork`: they have
-them already). Any other interpreter the script starts does not.
+Installed by the launcher into the training process and nowhere else: despite its name, this file is on no search path.
+Processes that multiprocessing starts for environments get the hooks, because they run a part of the script (`spawn`: by
+their command line; `forkserver`: preloaded; `fork`: inherited). Any other interpreter the script starts does not.
 
-Nothing is imported here that the script would not have imported: a module is patched at the moment it is loaded.
+Nothing is imported here that the script would not have imported: a module is patched when it is loaded.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ FLUSH_S = 1
 """Scalars reach the event file within this many seconds (the libraries' own default is 120)"""
 
 MARK = "CLEANRL_HOOKS"
-"""Environment variable with the settings, for processes that are not told them otherwise; it does nothing by itself"""
+"""Environment variable with the settings, for processes that get them in no other way; it does nothing by itself"""
 
 
 @dataclass(frozen=True)
 class HookSettings:
-    """What the hooks have to know; travels to environment processes as JSON."""
+    """Settings of the hooks; passed to environment processes as JSON."""
 
     run_dir: str
     tensorboard_dir: str
     wandb_mode: str = ""
-    """overrides what the script says, unless that is `disabled`; empty: as the script says"""
+    """overrides the script's mode, unless that is `disabled`; empty: the script's"""
     wandb_name: str = ""
     """the name the user chose for the W&B run; empty: the script's"""
 
@@ -55,7 +54,7 @@ environment_wrappers: list[EnvironmentWrapper] = []
 
 _settings: HookSettings | None = None
 _writers: list[Any] = []
-"""Kept: a script that is over has let go of them, and what they hold would be lost"""
+"""Kept: a script that has ended no longer refers to them, and what they buffer would be lost"""
 
 
 def install(settings: HookSettings) -> None:
@@ -79,7 +78,7 @@ def install_in_child(text: str) -> None:
 
 
 def flush_writers() -> None:
-    """Bring to disk what a script that ends without closing its writers would lose."""
+    """Write to disk what a script that ends without closing its writers would lose."""
     for writer in _writers:
         try:
             writer.flush()
@@ -88,7 +87,7 @@ def flush_writers() -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules of `_PATCHES` as everybody else would, and patches them once they are loaded."""
+    """Find the modules of `_PATCHES` with the other finders, and patch them once they are loaded."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -127,17 +126,17 @@ def _patch_after_loading(spec: importlib.machinery.ModuleSpec, patch: Callable[[
 
 
 def place_of(log_dir: str) -> str:
-    """The folder below the run's TensorBoard folder that stands for the one the script asked for."""
+    """Return the folder below the run's TensorBoard folder that replaces the one the script requested."""
     assert _settings is not None
-    wanted = os.path.abspath(log_dir)
-    if _is_below(wanted, _settings.tensorboard_dir):
-        return wanted
-    if _is_below(wanted, _settings.run_dir):
-        parts = os.path.relpath(wanted, _settings.run_dir).split(os.sep)
+    requested = os.path.abspath(log_dir)
+    if _is_below(requested, _settings.tensorboard_dir):
+        return requested
+    if _is_below(requested, _settings.run_dir):
+        parts = os.path.relpath(requested, _settings.run_dir).split(os.sep)
         if parts[0] == "runs":
             parts = parts[1:]
     else:  # an absolute path somewhere else: its last part is the name
-        parts = [os.path.basename(wanted)]
+        parts = [os.path.basename(requested)]
     return os.path.join(_settings.tensorboard_dir, *(part for part in parts if part not in ("", ".")))
 
 
@@ -197,7 +196,7 @@ def _patch_wandb(module: ModuleType) -> None:
 
 
 def _patch_make(module: ModuleType) -> None:
-    """`gymnasium.envs.registration` and `gym.envs.registration`: everybody imports `make` from there."""
+    """Patch `gymnasium.envs.registration` and `gym.envs.registration`, where `make` is imported from."""
     original = module.make
 
     @functools.wraps(original)

@@ -1,4 +1,4 @@
-"""From what the training process says to lifecycle events, heartbeats and the manifest."""
+"""Turn what the training process reports into lifecycle events, heartbeats and the manifest."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from mosaic_wire.session import WorkerSession
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_LINE_S = 30.0
-"""How often the lifecycle file gets a heartbeat line of its own, for people who read files"""
+"""How often the lifecycle file gets a heartbeat line of its own, for readers of the file"""
 
 
 class LifecycleEmitter:
-    """Tells the session what training reported, and keeps `analytics.json` true while it runs."""
+    """Report to the session what training reported, and keep `analytics.json` current while it runs."""
 
     def __init__(self, session: WorkerSession, manifest: AnalyticsManifest) -> None:
         self._session = session
         self.manifest = manifest
         self.ending: Mapping[str, Any] | None = None
-        """The training process' last word: how it ended"""
+        """The training process' last message: how it ended"""
         self.failure: Mapping[str, Any] | None = None
         self._headline: dict[str, Any] = {}
         self._heartbeat_at = time.monotonic()
@@ -49,7 +49,7 @@ class LifecycleEmitter:
             case "best":
                 self._name_best(facts)
             case "checkpoint_loaded":
-                self._change_manifest(extra={**self.manifest.extra, "loaded_from": facts})
+                self._change_manifest(extra={"loaded_from": facts})
                 self._session.emit(LifecycleKind.CHECKPOINT_LOADED, facts)
             case "paused" | "resumed" | "stage_changed" as kind:
                 self._session.emit(LifecycleKind(kind), facts)
@@ -64,28 +64,28 @@ class LifecycleEmitter:
             case "alive":
                 pass  # it evaluates: no step is made, and nothing is wrong
             case unknown:
-                logger.warning("the training process said %r, which nobody here understands", unknown)
+                logger.warning("the training process sent %r, which is no known message", unknown)
 
     def write_manifest(self) -> None:
-        """Write it as it stands; a full disk is not yet the end of the run."""
+        """Write the manifest; a full disk does not end the run yet."""
         try:
             self.manifest.write(self._session.run_folder.manifest)
         except OSError as error:
             logger.error("the manifest could not be written: %s", error)
 
     def list_artefacts(self, tensorboard: Path) -> None:
-        """Note what a script left in the run folder; it tells nobody of it."""
+        """List what a script left in the run folder; it reports nothing itself."""
         self.manifest = replace(self.manifest, **vars(artefacts_of(self._session.run_folder, tensorboard)))
 
     def result(self) -> dict[str, Any]:
-        """The payload of `run_completed`."""
+        """Return the payload of `run_completed`."""
         facts = {key: value for key, value in (self.ending or {}).items() if key != "outcome"}
         episodic_return = self._headline.get("episodic_return")
         return {**facts, "episodic_return": episodic_return, "policy": self.manifest.policy}
 
     def _add_checkpoint(self, facts: Mapping[str, Any]) -> None:
         entry = CheckpointEntry(facts["path"], facts["step"], facts["sha256"], facts["checkpoint_kind"])
-        # Going on from an earlier step writes some steps again; the newer one counts. Only one is the last.
+        # Resuming from an earlier step writes some steps again; the newer one counts. Only one is the last.
         others = [
             replace(known, kind="periodic") if known.kind == "last" else known
             for known in self.manifest.checkpoints
@@ -95,45 +95,43 @@ class LifecycleEmitter:
         self._session.emit(LifecycleKind.CHECKPOINT_SAVED, entry.to_json())
 
     def _name_best(self, facts: Mapping[str, Any]) -> None:
-        """The best checkpoint so far; it may also be the last one, and then says so."""
+        """Record the best checkpoint so far; it may also be the last one."""
         checkpoints = tuple(
             replace(known, kind="periodic") if known.kind == "best" and known.path != facts["path"] else known
             for known in self.manifest.checkpoints
         )
-        self._change_manifest(checkpoints=checkpoints, extra={**self.manifest.extra, "best": facts})
+        self._change_manifest(checkpoints=checkpoints, extra={"best": facts})
 
     def _note_in_manifest(self, kind: str, facts: Mapping[str, Any]) -> None:
         match kind:
             case "policy":
                 self._change_manifest(policy=facts["path"])
             case "video":
-                known = (*self.manifest.videos, facts["path"])  # an earlier attempt may have told of it
+                known = (*self.manifest.videos, facts["path"])  # an earlier attempt may have reported it
                 noted = {facts["path"]: facts["step"]} if "step" in facts else {}  # an evaluation has none
                 steps = {**noted, **self.manifest.extra.get("video_steps", {})}
-                self._change_manifest(
-                    videos=tuple(dict.fromkeys(known)),
-                    extra={**self.manifest.extra, **({"video_steps": steps} if steps else {})},
-                )
+                extra = {"video_steps": steps} if steps else {}
+                self._change_manifest(videos=tuple(dict.fromkeys(known)), extra=extra)
             case "parameters" if (values := redact_document(facts["values"])) != self.manifest.hyperparameters:
                 self._change_manifest(hyperparameters=values)
             case "versions":  # of an interpreter that is not this one
                 self._change_manifest(versions={**self.manifest.versions, **facts["versions"]})
             case "wandb":
-                self._learn_of_wandb(facts)
+                self._note_wandb(facts)
             case "note":
                 logger.info("note: %s", facts["note"])
                 notes = [*self.manifest.extra.get("training_notes", ()), facts["note"]]
-                notes = list(dict.fromkeys(notes))  # an earlier attempt may have told of it
-                self._change_manifest(extra={**self.manifest.extra, "training_notes": notes})
+                notes = list(dict.fromkeys(notes))  # an earlier attempt may have reported it
+                self._change_manifest(extra={"training_notes": notes})
 
-    def _learn_of_wandb(self, facts: Mapping[str, Any]) -> None:
-        told = {f"wandb_{name}": facts[name] for name in ("url", "problem") if name in facts}
+    def _note_wandb(self, facts: Mapping[str, Any]) -> None:
+        extra = {f"wandb_{name}": facts[name] for name in ("url", "problem") if name in facts}
         path = facts.get("run_path") or self.manifest.wandb_run_path
         entity = path.split("/")[0] if path and path.count("/") == 2 else self.manifest.wandb_entity
-        self._change_manifest(wandb_run_path=path, wandb_entity=entity, extra={**self.manifest.extra, **told})
+        self._change_manifest(wandb_run_path=path, wandb_entity=entity, extra=extra)
 
-    def _change_manifest(self, **changes: Any) -> None:
-        self.manifest = replace(self.manifest, **changes)
+    def _change_manifest(self, *, extra: Mapping[str, Any] | None = None, **changes: Any) -> None:
+        self.manifest = replace(self.manifest, **changes, extra={**self.manifest.extra, **(extra or {})})
         self.write_manifest()
 
     def _write_heartbeat_line(self) -> None:

@@ -11,16 +11,16 @@ from mosaic_wire import env
 
 
 def limit_threads(count: int) -> None:
-    """Let OpenMP, MKL and OpenBLAS use this many threads, unless the user has said otherwise."""
+    """Let OpenMP, MKL and OpenBLAS use this many threads, unless the user has chosen otherwise."""
     for name in env.THREAD_COUNTS:
         os.environ.setdefault(name, str(count))
 
 
 def set_numpy_threads(count: int) -> int | None:
-    """Let numpy's matrix products use this many threads from now on; the number they use, None where it is unknown.
+    """Let numpy's matrix products use this many threads; return the number they use, None where it is unknown.
 
-    For processes that imported numpy before anybody could say. Threads that wait for each other on a busy machine make
-    the small products of a small network many times slower.
+    For processes that imported numpy before the variables were set. Threads that wait for each other on a busy machine
+    make the small products of a small network many times slower.
     """
     try:
         library = ctypes.CDLL(re.findall(r"/\S*openblas\S*\.so\S*", Path("/proc/self/maps").read_text())[0])

@@ -6,12 +6,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from cleanrl_worker.agents.choice import choose_agent, make_agent
 from cleanrl_worker.agents.minigrid import MinigridAgent, MinigridCNN
 from cleanrl_worker.agents.mlp import MLPAgent
-from cleanrl_worker.algorithms.ppo import Agent
+from cleanrl_worker.algorithms.ppo import Agent, choose_agent, make_agent
 from cleanrl_worker.errors import BadInput
-from cleanrl_worker.training.weights import agent_of, load_weights
+from cleanrl_worker.training.checkpointing import agent_of, load_weights
 from torch import nn
 
 FLAT, SEEN = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Box(0, 255, (7, 7, 3), dtype=np.uint8)

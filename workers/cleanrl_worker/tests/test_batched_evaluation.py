@@ -14,10 +14,10 @@ from cleanrl_worker.algorithms.ppo import Args
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.eval.batched import evaluate_run, run_batched_evaluation
 from cleanrl_worker.eval.policies import RandomActions
-from cleanrl_worker.modes.policy_eval import EvaluationSettings, read_settings
-from cleanrl_worker.training.acting import ObservationNormaliser
+from cleanrl_worker.modes import EvaluationSettings, read_settings
+from cleanrl_worker.training.envs import ObservationNormalizer
 from cleanrl_worker.training.evaluation import Limits, play_episodes
-from cleanrl_worker.training.run_context import RunContext
+from cleanrl_worker.training.run import RunContext
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 LONG = "tiny_worlds:CorridorLong-v0"
@@ -29,10 +29,10 @@ COMPAT_KEYS = {
 
 class Quiet:
     def __init__(self):
-        self.told = []
+        self.messages = []
 
-    def tell(self, kind, message, *, must_arrive=True):
-        self.told.append((kind, dict(message)))
+    def send(self, kind, message, *, must_arrive=True):
+        self.messages.append((kind, dict(message)))
 
     def poll(self, timeout_s=0):
         return []
@@ -124,10 +124,10 @@ def test_videos_without_their_packages_are_refused_with_the_command_that_install
         run_batched_evaluation(lambda env: Right(), LONG, settings, videos=tmp_path / "videos")
 
 
-def test_the_normaliser_is_applied_as_it_stood():
-    normaliser = ObservationNormaliser.of({"mean": np.array([1.0, 2.0]), "var": np.array([4.0, 1.0])})
-    np.testing.assert_allclose(normaliser(np.array([[3.0, 2.5], [1e9, 2.0]])), [[1.0, 0.5], [10.0, 0.0]], rtol=1e-6)
-    assert ObservationNormaliser.of({}) is None
+def test_the_normalizer_is_applied_as_it_stood():
+    normalizer = ObservationNormalizer.of({"mean": np.array([1.0, 2.0]), "var": np.array([4.0, 1.0])})
+    np.testing.assert_allclose(normalizer(np.array([[3.0, 2.5], [1e9, 2.0]])), [[1.0, 0.5], [10.0, 0.0]], rtol=1e-6)
+    assert ObservationNormalizer.of({}) is None
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,8 @@ def test_evaluation_equals_the_one_after_training_and_is_written_down(tmp_path):
         "policy": str(tmp_path / "train" / "checkpoints" / "step-2048"), "summary": str(summary), "episodes": 6,
     }  # fmt: skip
     (tmp_path / "eval").mkdir()
-    evaluate_run("ppo", ppo, Args(seed=2), request, tmp_path / "eval", channel)
-    ending = next(message for kind, message in channel.told if kind == "ended")
+    evaluate_run(RunContext("ppo", tmp_path / "eval", channel), channel, ppo, Args(seed=2), request)
+    ending = next(message for kind, message in channel.messages if kind == "ended")
     assert ending["evaluation"]["mean_return"] == after_training.mean_return
     assert ending["evaluation"]["gamma"] == args.gamma
     written = json.loads(summary.read_text())
@@ -211,14 +211,14 @@ def test_a_random_policy_is_evaluated_like_any_other(tmp_path):
     settings = read_settings({"eval_policy": "random", "eval_episodes": 30})[0]
     assert not settings.deterministic
     request = {"policy": None, "summary": str(tmp_path / "s.json"), **asdict(settings)}
-    evaluate_run("ppo", ppo, args, request, tmp_path, channel)
+    evaluate_run(RunContext("ppo", tmp_path, channel), channel, ppo, args, request)
     summary = json.loads((tmp_path / "s.json").read_text())
     assert (summary["policy"], summary["episodes"]) == ("random", 30)
     assert 12 < summary["avg_return"] < 35  # CartPole's, known to everybody
-    assert "checkpoint_loaded" not in [kind for kind, _ in channel.told]
+    assert "checkpoint_loaded" not in [kind for kind, _ in channel.messages]
 
 
 def test_a_random_policy_needs_no_algorithm_that_fits_the_actions(tmp_path):
     request = {"policy": None, "summary": str(tmp_path / "s.json"), "episodes": 2, "deterministic": False}
-    evaluate_run("ppo", ppo, Args(env_id="Pendulum-v1"), request, tmp_path, Quiet())
+    evaluate_run(RunContext("ppo", tmp_path, Quiet()), Quiet(), ppo, Args(env_id="Pendulum-v1"), request)
     assert json.loads((tmp_path / "s.json").read_text())["max_return"] < -300

@@ -17,18 +17,19 @@ from cleanrl_worker.algorithms.c51 import (
     NumpyGradient,
     QNetwork,
     TorchGradient,
-    in_numpy,
     make_policy,
+    numpy_network,
+    project,
 )
 from cleanrl_worker.errors import BadInput, TrainingStopped
-from cleanrl_worker.testing_runs import charts, train_here, weights_digest
-from cleanrl_worker.training.categorical_mlp import CategoricalMlp
+from cleanrl_worker.testing import charts, train_here, weights_digest
 from cleanrl_worker.training.channel import Command
 from cleanrl_worker.training.envs import make_envs
+from cleanrl_worker.training.fast_cpu.networks import CategoricalMlp
 from cleanrl_worker.training.foreign_model import read_foreign_model
-from cleanrl_worker.training.parameters import FlatParameters
+from cleanrl_worker.training.optimizers import FlatParameters
 from cleanrl_worker.training.replay import Transitions, make_replay
-from cleanrl_worker.training.return_distributions import Atoms, project
+from cleanrl_worker.training.return_distributions import Atoms
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
@@ -172,15 +173,15 @@ def test_the_loss_and_its_gradient_are_those_of_plain_arithmetic(numpy_does_it):
     torch.manual_seed(1)
     atoms, actions, batch = torch.linspace(-3, 3, 13), 4, a_batch(30, 4)
     agent, target = QNetwork(4, actions, atoms), QNetwork(4, actions, atoms)
-    parameters, of_target = FlatParameters(agent), FlatParameters(target)
-    for block in (parameters.block, of_target.block):
+    parameters, target_parameters = FlatParameters(agent), FlatParameters(target)
+    for block in (parameters.block, target_parameters.block):
         block.data.mul_(3)  # distributions that are far from even
     if numpy_does_it:
-        gradient = NumpyGradient(in_numpy(agent, parameters), in_numpy(target, of_target), 0.9)
+        gradient = NumpyGradient(numpy_network(agent, parameters), numpy_network(target, target_parameters), 0.9)
     else:
         gradient = TorchGradient(agent, parameters, target, Args(gamma=0.9), CPU)
     parameters.block.grad.fill_(7.0)  # the gradient is set, not added to
-    gradient.descend(batch)
+    gradient.backward(batch)
     found = parameters.block.grad.clone()
 
     losses, chosen = [], []
@@ -203,7 +204,7 @@ def test_the_loss_and_its_gradient_are_those_of_plain_arithmetic(numpy_does_it):
 def test_other_networks_are_refused():
     network = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 4))
     with pytest.raises(TypeError, match="ReLU before their last layer"):
-        CategoricalMlp(FlatParameters(network), "", network, Atoms(np.linspace(0, 1, 2)))
+        CategoricalMlp(FlatParameters(network), "", network, np.linspace(0, 1, 2))
 
 
 # -- learning
@@ -281,20 +282,13 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     assert found[0][0] != found[2][0]
 
 
+@pytest.mark.slow  # dqn, whose loop this is, is interrupted in every CI
 @pytest.mark.parametrize(
     ("args", "flags"),
     [
-        pytest.param(
-            Args,
-            {**QUICK, "env_id": "CartPole-v1", "buffer_size": 400, "total_timesteps": 1200, "v_max": 100},
-            marks=pytest.mark.slow,
-        ),
+        (Args, {**QUICK, "env_id": "CartPole-v1", "buffer_size": 400, "total_timesteps": 1200, "v_max": 100}),
         (Args, {**QUICK, "env_id": "CartPole-v1", "num_envs": 8, "total_timesteps": 1200, "v_max": 100}),
-        pytest.param(
-            AtariArgs,
-            {**PICTURES, "total_timesteps": 500, "buffer_size": 150, "train_frequency": 10},
-            marks=pytest.mark.slow,  # dqn's pictures are interrupted in every CI
-        ),
+        (AtariArgs, {**PICTURES, "total_timesteps": 500, "buffer_size": 150, "train_frequency": 10}),
     ],
     ids=["sync", "native", "pictures"],
 )

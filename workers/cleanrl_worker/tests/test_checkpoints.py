@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 import torch
 from cleanrl_worker.errors import BadInput, TrainingStopped
-from cleanrl_worker.training import saving
+from cleanrl_worker.training import checkpointing
 from cleanrl_worker.training.channel import Command, PipeChannel
-from cleanrl_worker.training.run_context import RunContext, Stop
+from cleanrl_worker.training.run import RunContext, Stop
 from cleanrl_worker.training.standalone import stopped_by_signals
 from mosaic_wire.checkpoints import good_checkpoints, last_good_checkpoint, read_checkpoint
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
@@ -44,7 +44,7 @@ class Listener:
         self._polls = 0
         self._lock = threading.Lock()
 
-    def tell(self, kind: str, message: Mapping[str, Any], *, must_arrive: bool = True) -> None:
+    def send(self, kind: str, message: Mapping[str, Any], *, must_arrive: bool = True) -> None:
         with self._lock:
             self.heard.append((kind, dict(message)))
             if self.keeps_manifest and kind in ("checkpoint_saved", "checkpoint_removed"):
@@ -66,7 +66,7 @@ class Listener:
         command = self.commands.get(self._polls)
         return [command] if command is not None else []
 
-    def told(self, kind: str) -> list[dict[str, Any]]:
+    def messages(self, kind: str) -> list[dict[str, Any]]:
         return [facts for name, facts in self.heard if name == kind]
 
 
@@ -128,8 +128,8 @@ def test_a_resumed_run_is_the_same_run_with_its_replay_buffer(tmp_path: Path, st
     )
     np.testing.assert_array_equal(again.weights, whole.weights)
     assert scalars(tmp_path / "half") == scalars(tmp_path / "whole")
-    assert again.channel.told("checkpoint_loaded")[0]["environments"] == "exact"
-    assert "replay" not in again.channel.told("checkpoint_loaded")[0]
+    assert again.channel.messages("checkpoint_loaded")[0]["environments"] == "exact"
+    assert "replay" not in again.channel.messages("checkpoint_loaded")[0]
 
 
 def test_saving_and_evaluating_change_nothing(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_saving_and_evaluating_change_nothing(tmp_path: Path) -> None:
 
 
 def test_evaluation_leaves_every_random_stream_as_it_was() -> None:
-    from cleanrl_worker.training.evaluating import undisturbed_generators
+    from cleanrl_worker.training.evaluation import preserved_generators
 
     def draw() -> tuple[float, float, float]:
         return random.random(), float(np.random.random()), float(torch.rand(1))
@@ -159,7 +159,7 @@ def test_evaluation_leaves_every_random_stream_as_it_was() -> None:
     torch.manual_seed(5)
     np.random.seed(5)
     random.seed(5)
-    with undisturbed_generators():
+    with preserved_generators():
         draw()
     assert draw() == expected
 
@@ -169,7 +169,7 @@ def test_without_its_replay_buffer_a_run_says_so_and_fills_a_new_one(tmp_path: P
     assert not (half.folder.checkpoints / "replay").exists()
     assert "shared" not in read_checkpoint(half.path(500))
     again = Trained(tmp_path / "run", half.path(500), total_timesteps=700, checkpoint_replay="none")
-    told = again.channel.told("checkpoint_loaded")[0]
+    told = again.channel.messages("checkpoint_loaded")[0]
     assert told["replay"].startswith("empty: the checkpoint was written without it")
     charted = dict(scalars(tmp_path / "run")["charts/replay_size"])
     assert (charted[500], charted[550]) == (300, 50)
@@ -197,8 +197,8 @@ def test_the_last_few_stay_and_the_segments_they_need(tmp_path: Path, keeps_mani
     channel = Listener(tmp_path / "run", keeps_manifest=keeps_manifest)
     run = Trained(tmp_path / "run", channel=channel, total_timesteps=1050, checkpoint_freq=100, keep_checkpoints=2)
     assert run.steps == [900, 1000, 1050]
-    assert [facts["checkpoint_kind"] for facts in channel.told("checkpoint_saved")] == ["periodic"] * 10 + ["last"]
-    assert [facts["step"] for facts in channel.told("checkpoint_removed")] == list(range(100, 900, 100))
+    assert [facts["checkpoint_kind"] for facts in channel.messages("checkpoint_saved")] == ["periodic"] * 10 + ["last"]
+    assert [facts["step"] for facts in channel.messages("checkpoint_removed")] == list(range(100, 900, 100))
     assert segments(run.folder) == referred(*map(run.path, run.steps))
     assert [entry.step for entry in good_checkpoints(run.folder)] == [1050, 1000, 900]
     assert [path.name for path in run.folder.checkpoints.iterdir() if path.name.startswith(".")] == []
@@ -207,15 +207,15 @@ def test_the_last_few_stay_and_the_segments_they_need(tmp_path: Path, keeps_mani
 
 
 def test_nothing_is_removed_while_the_manifest_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saving, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(checkpointing, "_PATIENCE_S", 0.05)
     folder = RunFolder(tmp_path / "run")
 
     class Slow(Listener):
         """A worker that is stopped, and wakes up towards the end."""
 
-        def tell(self, kind: str, message: Mapping[str, Any], *, must_arrive: bool = True) -> None:
+        def send(self, kind: str, message: Mapping[str, Any], *, must_arrive: bool = True) -> None:
             self.keeps_manifest = message.get("step", 0) >= 600
-            super().tell(kind, message, must_arrive=must_arrive)
+            super().send(kind, message, must_arrive=must_arrive)
             for entry in AnalyticsManifest.read(folder.manifest).checkpoints if folder.manifest.exists() else ():
                 assert (folder.root / entry.path).is_dir(), f"{entry.path} is listed and gone"
 
@@ -251,7 +251,7 @@ def test_a_damaged_later_one_is_named_when_an_earlier_is_used_and_goes_when_trai
     again = Trained(
         tmp_path / "run", tmp_path / "run" / newest.path, total_timesteps=500, checkpoint_freq=250, keep_checkpoints=9
     )
-    (told,) = again.channel.told("checkpoint_loaded")
+    (told,) = again.channel.messages("checkpoint_loaded")
     assert told["step"] == 300
     (passed_over,) = told["passed_over"]
     assert passed_over.startswith("checkpoints/step-400: ")
@@ -265,7 +265,7 @@ def test_a_damaged_later_one_is_named_when_an_earlier_is_used_and_goes_when_trai
 
 
 def manifest_best(channel: Listener) -> dict[str, Any]:
-    return channel.told("best")[-1]
+    return channel.messages("best")[-1]
 
 
 def test_the_best_by_evaluation_stays_whatever_comes_after(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_the_best_by_evaluation_stays_whatever_comes_after(tmp_path: Path) -> No
     rises = [judged[0]] + [
         later for index, later in enumerate(judged[1:], 1) if later[1] > max(value for _, value in judged[:index])
     ]
-    told = [facts["step"] for facts in run.channel.told("checkpoint_saved") if facts["checkpoint_kind"] == "best"]
+    told = [facts["step"] for facts in run.channel.messages("checkpoint_saved") if facts["checkpoint_kind"] == "best"]
     assert told == [step for step, _ in rises]
     weights = torch.load(run.folder.root / "best.cleanrl_model", weights_only=True)["weights"].numpy()
     from safetensors.numpy import load_file
@@ -297,7 +297,7 @@ def test_the_best_by_training_return_needs_a_hundred_episodes(tmp_path: Path) ->
     )
     returns = scalars(run.folder.root)["charts/episodic_return"]
     full = [step for step, _ in returns][99]
-    kinds = {facts["step"]: facts["checkpoint_kind"] for facts in run.channel.told("checkpoint_saved")}
+    kinds = {facts["step"]: facts["checkpoint_kind"] for facts in run.channel.messages("checkpoint_saved")}
     assert all(kind == "periodic" for step, kind in kinds.items() if step < full)
     assert "best" in kinds.values()
     best = manifest_best(run.channel)
@@ -317,17 +317,17 @@ def test_a_resumed_run_knows_its_best(tmp_path: Path) -> None:
     again = Trained(tmp_path / "half", half.path(1500), total_timesteps=3000, **flags)
     assert scalars(tmp_path / "half") == scalars(tmp_path / "whole")
     expected = manifest_best(whole.channel)
-    found = again.channel.told("best") or half.channel.told("best")
+    found = again.channel.messages("best") or half.channel.messages("best")
     assert found[-1] == expected
     assert expected["step"] in again.steps
 
 
 def test_the_evaluation_at_the_end_is_not_played_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cleanrl_worker.training import evaluating
+    from cleanrl_worker.training import evaluation
 
     played = []
-    real = evaluating.play_episodes
-    monkeypatch.setattr(evaluating, "play_episodes", lambda *a, **k: (played.append(1), real(*a, **k))[1])
+    real = evaluation.play_episodes
+    monkeypatch.setattr(evaluation, "play_episodes", lambda *a, **k: (played.append(1), real(*a, **k))[1])
     run = Trained(tmp_path / "a", total_timesteps=400, eval_freq=200, eval_episodes=2)
     assert (len(played), run.evaluation) == (2, run.run.evaluation)
     run = Trained(tmp_path / "b", total_timesteps=500, eval_freq=200, eval_episodes=2)
@@ -414,10 +414,10 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_its_moment(
     for _ in range(3):  # does not wait, and does not touch what is being written
         learner.learn(run)
         assert not run.should_stop(learner.step, learner.snapshot)
-    assert run._channel.told("checkpoint_saved") == []
+    assert run._channel.messages("checkpoint_saved") == []
     held.go_on.set()
     run.finish_saving()
-    assert [facts["step"] for facts in run._channel.told("checkpoint_saved")] == [250]
+    assert [facts["step"] for facts in run._channel.messages("checkpoint_saved")] == [250]
     from safetensors.numpy import load_file
 
     saved = load_file(run.folder.checkpoints / "step-250" / "state.safetensors")["agent.weights"]
@@ -436,7 +436,7 @@ def test_the_last_one_and_a_pause_wait_until_it_is_on_disk(tmp_path: Path, monke
     training = threading.Thread(target=lambda: stopped.append(run.should_stop(learner.step, learner.snapshot)))
     training.start()
     assert held.reached.wait(60)
-    assert run._channel.told("paused") == []
+    assert run._channel.messages("paused") == []
     held.go_on.set()
     training.join(60)
     assert stopped == [False]
@@ -462,7 +462,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_training_at_the_next_safe_poin
     learner.learn(run)
     run.save_if_due(450, 50, learner.snapshot)
     assert held.reached.wait(60)
-    assert wait_until(lambda: run._checkpoints._at_work.done())
+    assert wait_until(lambda: run._checkpoints._writing.done())
     with pytest.raises(TrainingStopped, match=r"no checkpoint could be written to .* at step 450: No space left"):
         run.should_stop(450, learner.snapshot)
     assert segments(run.folder) == good  # half a checkpoint keeps no room
@@ -481,19 +481,19 @@ def test_what_is_being_written_when_training_breaks_is_finished(
     channel = Listener(tmp_path / "run")
     with pytest.raises(ZeroDivisionError, match="the test wants it so"):
         Trained(tmp_path / "run", channel=channel, total_timesteps=1000, checkpoint_freq=100, break_at=150)
-    assert [facts["step"] for facts in channel.told("checkpoint_saved")] == [100]
+    assert [facts["step"] for facts in channel.messages("checkpoint_saved")] == [100]
     assert last_good_checkpoint(RunFolder(tmp_path / "run")) is not None
 
 
 def test_a_stopped_run_with_a_large_buffer_saves_the_rest_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saving, "SAVED_AT_ONCE_BYTES", 1000)
+    monkeypatch.setattr(checkpointing, "SAVED_AT_ONCE_BYTES", 1000)
     kept: list[bool] = []
 
     class Looking(Listener):
-        def tell(self, kind: str, message: Mapping[str, Any], *, must_arrive: bool = True) -> None:
-            super().tell(kind, message, must_arrive=must_arrive)
+        def send(self, kind: str, message: Mapping[str, Any], *, must_arrive: bool = True) -> None:
+            super().send(kind, message, must_arrive=must_arrive)
             if kind == "checkpoint_saved":
                 assert last_good_checkpoint(self.folder) is not None
                 kept.append("replay" in read_checkpoint(self.folder.root / message["path"]))
@@ -529,7 +529,7 @@ def test_lines_of_two_threads_never_mix() -> None:
     listener = threading.Thread(target=listen)
     listener.start()
     talkers = [
-        threading.Thread(target=lambda n=n: [channel.tell("n", {"x": str(n) * 9000}) for _ in range(50)])
+        threading.Thread(target=lambda n=n: [channel.send("n", {"x": str(n) * 9000}) for _ in range(50)])
         for n in range(3)
     ]
     for talker in talkers:

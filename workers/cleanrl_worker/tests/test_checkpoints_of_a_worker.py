@@ -90,7 +90,7 @@ def test_by_default_a_run_trains_without_a_gpu_unless_its_reservation_insists(mo
 
     import torch
     from cleanrl_worker.errors import BadInput
-    from cleanrl_worker.training.loop import device_for
+    from cleanrl_worker.training.run import device_for
 
     if torch.cuda.is_available():
         pytest.skip("there is one")

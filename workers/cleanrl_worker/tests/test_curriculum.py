@@ -11,8 +11,9 @@ import torch
 from cleanrl_worker.algorithms.ppo import Args, train
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.training.envs import SyncEnvs, make_single
-from cleanrl_worker.training.run_context import RunContext
-from cleanrl_worker.wrappers.curriculum import BabyAITaskWrapper, CurriculumEnvs, parse_schedule
+from cleanrl_worker.training.envs.curriculum import BabyAITaskWrapper, CurriculumEnvs
+from cleanrl_worker.training.run import RunContext
+from cleanrl_worker.wrappers.schedule import parse_schedule
 from safetensors.numpy import load_file
 
 SHORT, LONG = "tiny_worlds:CorridorShort-v0", "tiny_worlds:CorridorLong-v0"
@@ -28,10 +29,10 @@ class Quiet:
     """A channel nobody listens to."""
 
     def __init__(self):
-        self.told = []
+        self.messages = []
 
-    def tell(self, kind, message, *, must_arrive=True):
-        self.told.append((kind, dict(message)))
+    def send(self, kind, message, *, must_arrive=True):
+        self.messages.append((kind, dict(message)))
 
     def poll(self, timeout_s=0):
         return []
@@ -115,10 +116,10 @@ def test_environments_go_on_from_a_snapshot_to_the_bit():
 
 def test_training_that_was_cut_in_a_stage_goes_on_to_the_bit(tmp_path):
     whole = train_ppo(tmp_path / "whole", checkpoint_freq=512, total_timesteps=1024)
-    kinds = [message["stage"] for kind, message in whole._channel.told if kind == "stage_changed"]
+    kinds = [message["stage"] for kind, message in whole._channel.messages if kind == "stage_changed"]
     assert kinds == [1, 2]
     part = train_ppo(tmp_path / "part", resume=tmp_path / "whole" / "checkpoints" / "step-512", total_timesteps=1024)
-    loaded = next(message for kind, message in part._channel.told if kind == "checkpoint_loaded")
+    loaded = next(message for kind, message in part._channel.messages if kind == "checkpoint_loaded")
     assert (loaded["environments"], loaded["weights_only"]) == ("exact", False)
     one, other = weights(tmp_path / "whole", 1024), weights(tmp_path / "part", 1024)
     assert [name for name in one if one[name].tobytes() != other[name].tobytes()] == []

@@ -13,6 +13,19 @@ from cleanrl_worker.training.replay import Transitions, make_replay
 from torch.nn import functional
 
 ROWS = 48
+ENGINE = "fast_cpu"
+
+
+@pytest.fixture(autouse=True, params=["fast_cpu", "autograd"])
+def engine(request):
+    """Both are the algorithm: the update in its file by autograd, and the fast engine."""
+    global ENGINE
+    ENGINE = request.param
+
+
+def updated(learner, *due, **flags):
+    update = learner.fast.update if ENGINE == "fast_cpu" else torch.enable_grad()(learner.update)
+    return update(*due, **flags)
 
 
 def learner_with_a_batch(**flags) -> DdpgLearner:
@@ -47,18 +60,18 @@ def target_networks(learner: DdpgLearner):
 def test_the_critic_s_error_is_that_of_a_plain_loop():
     learner = learner_with_a_batch()
     agent, target, batch = copy.deepcopy(learner.agent), target_networks(learner), learner.batch
-    figures = learner.update(policy=False, targets=False)
-    assert torch.isfinite(figures["qf1_errors"]).all()
+    stats = updated(learner, policy=False, targets=False)
+    assert torch.isfinite(stats["qf1_errors"]).all()
     assert (batch.discounts == 0).any()
     for row in range(ROWS):
         seen, action = batch.inputs[row : row + 1, :2], batch.inputs[row : row + 1, 2:]
         following = batch.next_obs[row : row + 1]
-        wanted = batch.rewards[row].item()
+        td_target = batch.rewards[row].item()
         if batch.discounts[row]:
-            wanted += 0.99 * target.qf1(following, target.actor(following)).item()
+            td_target += 0.99 * target.qf1(following, target.actor(following)).item()
         value = agent.qf1(seen, action).item()
-        assert figures["qf1_values"][row].item() == pytest.approx(value, rel=1e-4, abs=1e-5)
-        assert figures["qf1_errors"][row].item() == pytest.approx(value - wanted, rel=1e-3, abs=1e-5)
+        assert stats["qf1_values"][row].item() == pytest.approx(value, rel=1e-4, abs=1e-5)
+        assert stats["qf1_errors"][row].item() == pytest.approx(value - td_target, rel=1e-3, abs=1e-5)
 
 
 def test_gradients_are_those_of_autograd():
@@ -67,10 +80,11 @@ def test_gradients_are_those_of_autograd():
     agent.zero_grad()
     obs, actions = batch.inputs.split(2, dim=1)
     with torch.no_grad():
-        wanted = batch.rewards + 0.99 * (batch.discounts > 0) * target.qf1(batch.next_obs, target.actor(batch.next_obs))
-    functional.mse_loss(agent.qf1(obs, actions), wanted).backward()
+        next_values = target.qf1(batch.next_obs, target.actor(batch.next_obs))
+        td_target = batch.rewards + 0.99 * (batch.discounts > 0) * next_values
+    functional.mse_loss(agent.qf1(obs, actions), td_target).backward()
     with torch.no_grad():
-        learner.update(policy=False, targets=False)
+        updated(learner, policy=False, targets=False)
     for ours, theirs in zip(learner.agent.qf1.parameters(), agent.qf1.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-5)
 
@@ -81,7 +95,7 @@ def test_gradients_are_those_of_autograd():
     loss = -critic(obs, actor(obs)).mean()
     loss.backward()
     with torch.no_grad():
-        found = learner.actor.improve(obs, learner.critics)
+        found = learner.fast.actor.improve(obs, learner.fast.critics)
     assert found.mean().item() == pytest.approx(-loss.item(), rel=1e-4)
     for ours, theirs in zip(learner.agent.actor.parameters(), actor.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-6)
@@ -93,11 +107,11 @@ def test_actor_and_target_networks_move_only_when_it_is_their_turn():
     assert [learner.due(count)[0] for count in range(5)] == [True, False, True, False, True]
     blocks = (learner.critics.parameters.block, learner.actor.parameters.block)
     before, targets = [block.clone() for block in blocks], target_blocks(learner)
-    learner.update(policy=False, targets=False)
+    updated(learner, policy=False, targets=False)
     assert not torch.equal(blocks[0], before[0])
     assert torch.equal(blocks[1], before[1])
     assert all(map(torch.equal, target_blocks(learner), targets))
-    learner.update(policy=True, targets=True)
+    updated(learner, policy=True, targets=True)
     assert not torch.equal(blocks[1], before[1])
     for found, was, block in zip(target_blocks(learner), targets, blocks, strict=True):
         torch.testing.assert_close(found, 0.9 * was + 0.1 * block)

@@ -18,21 +18,19 @@ from cleanrl_worker.algorithms.dqn import (
     QNetwork,
     TorchTdGradient,
     make_policy,
+    values_of,
 )
 from cleanrl_worker.config import CleanRLWorkerConfig
-from cleanrl_worker.description import spec_without_environments
+from cleanrl_worker.declarations import DECLARATIONS, Flags
 from cleanrl_worker.errors import BadInput, TrainingStopped
-from cleanrl_worker.expressions import evaluate
 from cleanrl_worker.preflight import check_run
-from cleanrl_worker.testing_runs import charts, train_here, weights_digest
+from cleanrl_worker.testing import charts, train_here, weights_digest
 from cleanrl_worker.threads import set_numpy_threads
-from cleanrl_worker.training.adam import FlatAdam
 from cleanrl_worker.training.channel import Command
 from cleanrl_worker.training.envs import make_envs
-from cleanrl_worker.training.parameters import FlatParameters
-from cleanrl_worker.training.q_policies import EpsilonGreedy
+from cleanrl_worker.training.optimizers import FlatAdam, FlatParameters, LinearSchedule, times_passed
+from cleanrl_worker.training.policies import EpsilonGreedy
 from cleanrl_worker.training.replay import Transitions, make_replay
-from cleanrl_worker.training.schedules import LinearSchedule, times_passed
 from mosaic_wire.ids import new_run_id
 from torch import nn
 
@@ -133,14 +131,14 @@ def two_networks(actions: int) -> tuple[QNetwork, FlatParameters, QNetwork, Flat
 
 @pytest.mark.parametrize("in_numpy", [True, False], ids=["numpy", "torch"])
 def test_the_loss_and_its_gradient_are_those_of_plain_arithmetic(in_numpy):
-    agent, parameters, target, of_target = two_networks(3)
+    agent, parameters, target, target_parameters = two_networks(3)
     batch = a_batch(40, 3)
     if in_numpy:
-        gradient = NumpyTdGradient(agent, parameters, target, of_target, 0.9)
+        gradient = NumpyTdGradient(values_of(agent, parameters, CPU), values_of(target, target_parameters, CPU), 0.9)
     else:
         gradient = TorchTdGradient(agent, parameters, target, Args(gamma=0.9), CPU)
     parameters.block.grad.fill_(7.0)  # the gradient is set, not added to
-    gradient.descend(batch)
+    gradient.backward(batch)
     found = parameters.block.grad.clone()
 
     errors, chosen = [], []
@@ -244,7 +242,7 @@ def test_updates_keep_their_pace_per_step(num_envs):
         buffer_size=500, batch_size=8,
     )  # fmt: skip
     updates, moves = [], []
-    learner.gradient.descend = lambda batch: updates.append(learner.step)
+    learner.gradient.backward = lambda batch: updates.append(learner.step)
     learner.gradient.losses = lambda: (0.0, 0.0)
     learner._move_target = lambda share: moves.append(learner.step)
     for _ in range(6):
@@ -257,12 +255,12 @@ def test_updates_keep_their_pace_per_step(num_envs):
 def test_the_target_network_follows_as_far_as_tau_says():
     learner = learner_of(env_id="DqnIdentity-v0", tau=0.25)
     start = learner.parameters.block.data.clone()
-    assert torch.equal(learner._of_target.block.data, start)
+    assert torch.equal(learner._target_parameters.block.data, start)
     learner.parameters.block.data.add_(1.0)
     learner._move_target(0.25)
-    torch.testing.assert_close(learner._of_target.block.data, start + 0.25)
+    torch.testing.assert_close(learner._target_parameters.block.data, start + 0.25)
     learner._move_target(1.0)
-    assert torch.equal(learner._of_target.block.data, learner.parameters.block.data)
+    assert torch.equal(learner._target_parameters.block.data, learner.parameters.block.data)
 
 
 # -- learning
@@ -499,7 +497,7 @@ def test_a_replay_buffer_larger_than_the_memory_is_said_by_the_dry_run(home, alg
     home.create()
     values = {"algo_params": {"buffer_size": 10**12}}
     config = CleanRLWorkerConfig(new_run_id(), algo, "CartPole-v1", 500_000, 1, values)
-    found = check_run(config, spec_without_environments(), home.run_folder(config.run_id), home)
+    found = check_run(config, home.run_folder(config.run_id), home)
     (told,) = [str(problem) for problem in found.problems if str(problem).startswith("memory")]
     assert "44703.5 GiB of it for the replay buffer" in told
     assert "lower --buffer-size" in told
@@ -507,4 +505,4 @@ def test_a_replay_buffer_larger_than_the_memory_is_said_by_the_dry_run(home, alg
 
 def test_the_dry_run_knows_what_the_replay_buffer_takes():
     sizes = {"buffer_size": 700, "obs_bytes": 16}
-    assert learner_of(buffer_size=700).buffer.nbytes == evaluate(dqn.MEMORY["replay buffer"], sizes)
+    assert learner_of(buffer_size=700).buffer.nbytes == DECLARATIONS["dqn"].memory["replay buffer"](Flags(sizes))

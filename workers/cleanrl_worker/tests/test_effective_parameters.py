@@ -6,11 +6,10 @@ import importlib
 
 import pytest
 from cleanrl_worker.algorithms import ppo, ppo_atari_multigpu
-from cleanrl_worker.description import NON_LEARNING
-from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
-from cleanrl_worker.scripts.headline import HeadlineFollower
-from cleanrl_worker.training.arguments import COMPUTED, effective_values
-from cleanrl_worker.training.events import EventWriter
+from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, NON_LEARNING
+from cleanrl_worker.scripts.runtime import HeadlineFollower
+from cleanrl_worker.training.args import COMPUTED, effective_values
+from cleanrl_worker.training.metrics import EventWriter
 from mosaic_wire.paths import RunFolder
 
 HERE = [entry for entry in DEFAULT_ALGO_REGISTRY.values() if entry.module]

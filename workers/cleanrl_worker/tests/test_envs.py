@@ -127,7 +127,7 @@ def test_a_time_limit_below_somebody_s_wrapper_is_left_to_gymnasium():
 
     env = Twice(gym.make("Pendulum-v1", max_episode_steps=10))
     envs = SyncEnvs.__new__(SyncEnvs)
-    envs._take([env])
+    envs._adopt([env])
     envs.reset(0)
     cut = [bool(envs.step(np.zeros((1, 1), dtype=np.float32)).truncated[0]) for _ in range(10)]
     assert [index for index, is_cut in enumerate(cut) if is_cut] == [4, 9]

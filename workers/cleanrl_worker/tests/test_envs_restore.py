@@ -18,27 +18,32 @@ from safetensors.numpy import load_file, save_file
 CASES = {
     # environment: requirement set, pipeline, steps before the snapshot, steps after it, environments
     "CartPole-v1": ("base", "plain", 37, 3000, 2),
-    "Acrobot-v1": ("base", "plain", 333, 1500, 2),
-    "Pendulum-v1": ("base", "plain", 333, 3000, 2),
     "FrozenLake-v1": ("base", "plain", 20, 3000, 2),
     "tiny_worlds:LegacyJoystick-v0": ("base", "plain", 20, 300, 2),  # np.random.RandomState
     "MiniGrid-DoorKey-6x6-v0": ("minigrid", "plain", 211, 2000, 2),
     "PongNoFrameskip-v4": ("atari", "atari", 301, 1500, 1),
-    "ALE/Breakout-v5": ("atari", "atari", 111, 1200, 1),  # sticky actions, lives, FIRE
     "Hopper-v4": ("mujoco", "plain", 50, 2000, 1),
-    "Humanoid-v5": ("mujoco", "plain", 12, 500, 1),  # contact forces are in its observation
 }
-SLOW_CASES = {
-    f"{game}NoFrameskip-v4": ("atari", "atari", 150, 1500, 1)
-    for game in ("Qbert", "YarsRevenge", "Assault", "Tennis", "MontezumaRevenge", "SpaceInvaders", "Berzerk")
-} | {
-    f"{robot}-v5": ("mujoco", "plain", 40, 1500, 1)
-    for robot in ("Ant", "HumanoidStandup", "InvertedDoublePendulum", "Pusher", "Swimmer", "Walker2d")
-} | {
-    "BabyAI-GoToLocal-v0": ("minigrid", "plain", 100, 600, 1),
-    "HalfCheetah-v5": ("mujoco", "plain", 750, 2000, 1),
-    "InvertedPendulum-v5": ("mujoco", "plain", 30, 3000, 2),
-} | {"dm_control/cartpole-balance-v0": ("dm_control", "plain", 1300, 1500, 2)}  # fmt: skip
+SLOW_CASES = (
+    {
+        f"{game}NoFrameskip-v4": ("atari", "atari", 150, 1500, 1)
+        for game in ("Qbert", "YarsRevenge", "Assault", "Tennis", "MontezumaRevenge", "SpaceInvaders", "Berzerk")
+    }
+    | {
+        f"{robot}-v5": ("mujoco", "plain", 40, 1500, 1)
+        for robot in ("Ant", "HumanoidStandup", "InvertedDoublePendulum", "Pusher", "Swimmer", "Walker2d")
+    }
+    | {
+        "Acrobot-v1": ("base", "plain", 333, 1500, 2),
+        "Pendulum-v1": ("base", "plain", 333, 3000, 2),
+        "ALE/Breakout-v5": ("atari", "atari", 111, 1200, 1),  # sticky actions, lives, FIRE
+        "Humanoid-v5": ("mujoco", "plain", 12, 500, 1),  # contact forces are in its observation
+        "BabyAI-GoToLocal-v0": ("minigrid", "plain", 100, 600, 1),
+        "HalfCheetah-v5": ("mujoco", "plain", 750, 2000, 1),
+        "InvertedPendulum-v5": ("mujoco", "plain", 30, 3000, 2),
+        "dm_control/cartpole-balance-v0": ("dm_control", "plain", 1300, 1500, 2),
+    }
+)
 
 HALF = """
 import sys

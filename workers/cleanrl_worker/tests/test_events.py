@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cleanrl_worker.training.envs import EpisodeLines
-from cleanrl_worker.training.events import EventWriter
+from cleanrl_worker.training.metrics import EventWriter
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
@@ -111,19 +111,19 @@ def test_a_run_has_a_row_in_the_hparams_tab(tmp_path: Path, completed: bool) -> 
 @pytest.mark.expects_log("tensorboard: Detected out of order event.step")
 def test_a_resumed_run_keeps_its_row_and_one_that_begins_anew_writes_it_again(tmp_path: Path) -> None:
     first = EventWriter(tmp_path / "run")
-    assert not first.goes_on
+    assert not first.continues
     first.begin_session(FLAGS, ["x"])
     first.add_scalar("x", 1, 500)
     first.close()
     resumed = EventWriter(tmp_path / "run", resume_at=100)
-    assert resumed.goes_on
+    assert resumed.continues
     resumed.add_scalar("x", 2, 200)
     resumed.close()
     (row,) = rows_of_hparams_tab(tmp_path)
     assert [metric.value for metric in row.metric_values] == [2.0]
     anew = EventWriter(tmp_path / "run", resume_at=-1)
-    assert not anew.goes_on
+    assert not anew.continues
     anew.close()
     child = EventWriter(tmp_path / "child", resume_at=100)
-    assert not child.goes_on
+    assert not child.continues
     child.close()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 import zipfile
 from pathlib import Path
 
 import pytest
 from cleanrl_worker.config import CleanRLWorkerConfig
-from cleanrl_worker.description import spec_without_environments
-from cleanrl_worker.expressions import evaluate, names_in
+from cleanrl_worker.declarations import Flags
 from cleanrl_worker.preflight import check_run
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, AlgorithmEntry
-from cleanrl_worker.rules import broken_rules
 from cleanrl_worker.testing import lend_sets
 from cleanrl_worker.training.envs import PIPELINES
 from mosaic_wire.ids import new_run_id
@@ -42,30 +41,40 @@ def numbers_in(values: dict) -> dict:
 
 @of_every_algorithm
 def test_its_rules_hold_for_its_defaults_and_are_about_its_flags(entry: AlgorithmEntry) -> None:
-    values, rules = defaults_of(entry), entry.declarations()["RULES"]
-    assert broken_rules(rules, values) == []
-    for expression, sentence in (*rules, *entry.declarations().get("NOTES", ())):
-        assert names_in(expression) <= values.keys()
-        assert "--" in sentence, f"{sentence!r} names no flag that a person could change"
+    values, declared = defaults_of(entry), entry.declaration
+    assert declared.rules
+    assert declared.problems(values) == []
+    for rule in declared.rules:
+        assert rule(Flags(values)) is None  # which raises where a flag is not the algorithm's
+
+
+@of_every_algorithm
+def test_a_broken_rule_names_a_flag(entry: AlgorithmEntry) -> None:
+    """For every rule some combination of odd values breaks it, and the sentence says which flag to change."""
+    values = numbers_in(defaults_of(entry))
+    for rule in entry.declaration.rules:
+        rule(flags := Flags(values))
+        said = {
+            rule(Flags({**values, **dict(zip(sorted(flags.read), odd, strict=True))}))
+            for odd in itertools.product([-1, 1, 3, 10**9], repeat=len(flags.read))
+        } - {None}
+        assert said
+        assert all("--" in sentence for sentence in said)
 
 
 @of_every_algorithm
 def test_memory_and_checkpoints_can_be_computed_from_its_flags(entry: AlgorithmEntry) -> None:
-    known, declared = {**numbers_in(defaults_of(entry)), **FACTS}, entry.declarations()
-    assert declared["MEMORY"]
-    for purpose, expression in declared["MEMORY"].items():
-        assert names_in(expression) <= known.keys(), purpose
-        assert evaluate(expression, known) >= 0, purpose
-    assert sum(evaluate(expression, known) for expression in declared["MEMORY"].values()) > 0
-    assert evaluate(declared["CHECKPOINT"], known) > 0
-    for shape in declared.get("SHAPES", {}).values():
-        assert all(names_in(part) <= known.keys() for part in shape)
+    flags, declared = Flags({**numbers_in(defaults_of(entry)), **FACTS}), entry.declaration
+    sizes = [size(flags) for size in declared.memory.values()]
+    assert min(sizes) >= 0
+    assert sum(sizes) > 0
+    assert declared.checkpoint(flags) > 0
+    assert all(min(shape) > 0 for shape in declared.shapes(flags).values())
 
 
 @of_every_algorithm
 def test_a_checkpoint_of_another_environment_is_refused(entry: AlgorithmEntry) -> None:
-    needs = entry.declarations()["RESUME_NEEDS"]
-    assert {"env_id", "env_kwargs"} <= set(needs) <= defaults_of(entry).keys()
+    assert {"env_id", "env_kwargs"} <= set(entry.declaration.resume_needs) <= defaults_of(entry).keys()
 
 
 @of_every_algorithm
@@ -100,10 +109,10 @@ def test_a_dry_run_of_its_defaults_finds_nothing_wrong(entry: AlgorithmEntry, le
     run = CleanRLWorkerConfig(
         new_run_id(), entry.name, values["env_id"], values["total_timesteps"], 1, {"algo_params": parameters}
     )
-    spec, folder = spec_without_environments(), lending_home.run_folder(run.run_id)
-    needed = check_run(run, spec, folder, lending_home, look_at_environments=False).sets
+    folder = lending_home.run_folder(run.run_id)
+    needed = check_run(run, folder, lending_home, probe=False).sets
     lend_sets(lending_home, *needed)
-    found = check_run(run, spec, folder, lending_home)
+    found = check_run(run, folder, lending_home)
     assert [problem.path for problem in found.problems] == NEEDED_FLAGS.get(entry.name, []), found.problems
     assert found.needs is not None
     assert found.needs.memory
@@ -121,7 +130,7 @@ def test_the_smoke_command_is_accepted(entry: AlgorithmEntry, lending_home: Home
             model.writestr("teacher/data.pkl", b"")
     run = CleanRLWorkerConfig(new_run_id(), entry.name, values["env_id"], 2048, 1, {"algo_params": parameters})
     folder = lending_home.run_folder(run.run_id)
-    found = check_run(run, spec_without_environments(), folder, lending_home, look_at_environments=False)
+    found = check_run(run, folder, lending_home, probe=False)
     assert [each for each in found.problems if each.path != "extras.install_missing"] == []  # a set may not be there
     learns = values.get("learning_starts", 0) < 2048 + values.get("offline_steps", 0)
     batch = values.get("num_steps", 0) * values.get("local_num_envs", values["num_envs"]) * values.get("n_iteration", 1)

@@ -11,9 +11,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from cleanrl_worker import fastlane
-from cleanrl_worker.fastlane import FastLaneSettings, as_picture, fastlane_variables, shrink, tiled
+from cleanrl_worker.fastlane import FastLaneSettings, as_frame, fastlane_variables, shrink, tiled
 from cleanrl_worker.training.envs import EpisodeTracker, make_envs
-from cleanrl_worker.training.watching import WatchedEnvs, watched
+from cleanrl_worker.training.rendering import WatchedEnvs, watched
 from mosaic_wire.frames import Frame, FrameReader, fastlane_path
 from mosaic_wire.ids import new_run_id
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_drawn_says_so(run_id: str) -> None:
             act()
             if reader.notice():
                 break
-        assert reader.notice() == "Dark-v0 cannot be drawn: it has no pictures (render mode rgb_array)"
+        assert reader.notice() == "Dark-v0 cannot be drawn: it has no render mode rgb_array"
         envs.close()
     finally:
         del gym.registry["Dark-v0"]
@@ -144,9 +144,9 @@ def test_pictures_become_tiles_and_smaller() -> None:
     assert (whole[0, 0].tolist(), whole[0, 6].tolist(), whole[3, 6].tolist()) == ([255, 0, 0], [0, 0, 255], [0, 0, 0])
     assert shrink(whole, 6).shape == (4, 6, 3)
     assert shrink(whole, 0) is whole
-    assert as_picture(np.zeros((5, 4), np.uint8)).shape == (5, 4, 3)  # type: ignore[union-attr]
+    assert as_frame(np.zeros((5, 4), np.uint8)).shape == (5, 4, 3)  # type: ignore[union-attr]
     for odd in (None, np.zeros((3, 3, 3), np.float32), np.zeros((3, 3, 4), np.uint8), "picture"):
-        assert as_picture(odd) is None
+        assert as_frame(odd) is None
 
 
 @pytest.mark.parametrize(

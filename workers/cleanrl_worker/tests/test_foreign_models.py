@@ -15,16 +15,16 @@ from cleanrl_worker.errors import BadInput
 from cleanrl_worker.eval.policies import TrainedPolicy
 from cleanrl_worker.training.envs import make_single
 from cleanrl_worker.training.foreign_model import read_foreign_model
-from cleanrl_worker.training.run_context import RunContext
+from cleanrl_worker.training.run import RunContext
 from cleanrl_worker.training.weights_reader import Refused, _reason, read
 
 
 class Quiet:
     def __init__(self):
-        self.told = []
+        self.messages = []
 
-    def tell(self, kind, message, *, must_arrive=True):
-        self.told.append((kind, dict(message)))
+    def send(self, kind, message, *, must_arrive=True):
+        self.messages.append((kind, dict(message)))
 
     def poll(self, timeout_s=0):
         return []
@@ -134,7 +134,7 @@ def test_training_begins_from_the_weights_of_a_file(tmp_path, agent):
     run = RunContext("ppo", tmp_path / "run", Quiet(), resume=file)
     train(Args(total_timesteps=128, num_steps=32, learning_rate=0.0), run)  # learns nothing, so they come out again
     run.writer.close()
-    loaded = next(message for kind, message in run._channel.told if kind == "checkpoint_loaded")
+    loaded = next(message for kind, message in run._channel.messages if kind == "checkpoint_loaded")
     assert (loaded["weights_only"], loaded["step"], loaded["shape"]) == (True, 0, "state_dict")
     assert "only the weights" in loaded["note"]
     saved = torch.load(tmp_path / "run" / "ppo.cleanrl_model", weights_only=True)

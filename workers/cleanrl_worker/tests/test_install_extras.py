@@ -18,16 +18,20 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from cleanrl_worker.requirement_sets import SetState, hold, interpreter_for, preflight
-from cleanrl_worker.requirement_sets.errors import InstallFailed, SetInUse, SetNotReady
-from cleanrl_worker.requirement_sets.housekeeping import list_sets, prune
-from cleanrl_worker.requirement_sets.locks import is_locked
-from cleanrl_worker.requirement_sets.overlay import clear, install
+from cleanrl_worker.errors import InstallFailed, SetInUse, SetNotReady
+from cleanrl_worker.requirement_sets.installation import InstallStep, Phase, Wheelhouse, clear, install
+from cleanrl_worker.requirement_sets.overlays import (
+    Base,
+    SetState,
+    check_sets,
+    hold,
+    interpreter_for,
+    is_locked,
+    make_plan,
+)
 from cleanrl_worker.requirement_sets.pins import Pin
-from cleanrl_worker.requirement_sets.plan import Base, make_plan
-from cleanrl_worker.requirement_sets.progress import Phase, Progress
-from cleanrl_worker.requirement_sets.wheels import Wheelhouse
 from cleanrl_worker.tools import install_extras
+from cleanrl_worker.tools.install_extras import list_sets, prune
 from mosaic_wire.paths import Home
 from mosaic_wire.testing import wait_until
 
@@ -137,7 +141,7 @@ def installed(installed_once: tuple[Home, Path], tmp_path: Path) -> tuple[Home, 
 
 
 def state_of(home: Home, lists: Path, *sets: str) -> SetState:
-    return preflight(home, sets or ("alpha",), lists=lists).state
+    return check_sets(home, sets or ("alpha",), lists=lists).state
 
 
 def ask(python: Path, program: str) -> str:
@@ -164,7 +168,7 @@ def test_an_overlay_brings_its_pins_over_the_base_and_the_base_stays_as_it_was(i
         f"""
         import importlib.metadata as m, {OVERRIDDEN}, tiny_one, tiny_two
         import cleanrl_worker, mosaic_wire                       # our own editable packages
-        from cleanrl_worker.requirement_sets.plan import Base    # a process in an overlay knows the base
+        from cleanrl_worker.requirement_sets.overlays import Base    # a process in an overlay knows the base
         print({OVERRIDDEN}.version, tiny_two.version, m.version("{OVERRIDDEN}"), m.version("torch"))
         print(Base.current().prefix)
         """,
@@ -181,7 +185,7 @@ def test_what_was_installed_is_recorded_with_hashes(installed, index):
     assert marker["files"]["tiny-two==2.0"] == ["tiny_two-2.0-py3-none-any.whl", digest]
     assert f"tiny-two==2.0 --hash=sha256:{digest}" in (plan.generation / "lock.txt").read_text()
     assert "torch" not in [name.split("-")[0] for name in marker["own"]]
-    answer = preflight(home, ["alpha"], lists=lists)
+    answer = check_sets(home, ["alpha"], lists=lists)
     assert answer.versions["tiny-one"] == "1.0"
     assert answer.versions["torch"] == importlib.metadata.version("torch")
 
@@ -196,7 +200,7 @@ def test_the_path_file_is_plain_ascii_and_names_the_base(installed):
 def test_installing_again_finds_it_ready(installed, monkeypatch):
     home, lists = installed
     monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
-    events: list[Progress] = []
+    events: list[InstallStep] = []
     install(home, "alpha", lists=lists, report=events.append)
     assert [event.phase for event in events] == [Phase.READY]
 
@@ -281,7 +285,7 @@ def test_damage_is_named_and_such_an_overlay_is_not_used(installed, damage):
     assert state_of(home, lists) is SetState.READY
     damage(make_plan(home, "alpha", lists=lists))
     expected = SetState[damage.__name__.removeprefix("break_").upper()]
-    answer = preflight(home, ["alpha"], lists=lists)
+    answer = check_sets(home, ["alpha"], lists=lists)
     assert answer.state is expected
     assert "mosaic extras install alpha" in answer.message
     with pytest.raises(SetNotReady):
@@ -394,12 +398,12 @@ def test_new_pins_make_a_new_overlay_beside_the_one_a_run_uses(installed):
     new = interpreter_for(home, ["alpha"], lists=lists)
     assert new != old
     refused = prune(home, lists=lists)
-    assert refused.removed == ()
+    assert refused.removed == []
     assert "a run uses" in refused.kept[0]
     run.communicate("", timeout=PATIENCE_S)
     assert run.returncode == 0, "its packages were there to the end"
     pruned = prune(home, lists=lists)
-    assert pruned.removed == (old.parent.parent,)
+    assert pruned.removed == [old.parent.parent]
     assert pruned.bytes > 0
     assert ask(new, "import tiny_two; print(tiny_two.version)") == "2.1"
     assert Wheelhouse(home).find(Pin("tiny-two", "2.1")) is not None
@@ -435,7 +439,7 @@ def test_pruning_keeps_what_is_ready_and_removes_what_is_half_made(installed):
     plan = make_plan(home, "alpha", lists=lists)
     half_made = plan.generation.with_name("0123456789ab")
     half_made.mkdir()
-    assert prune(home, lists=lists).removed == (half_made,)
+    assert prune(home, lists=lists).removed == [half_made]
     assert state_of(home, lists) is SetState.READY
 
 

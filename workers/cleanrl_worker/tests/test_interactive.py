@@ -11,7 +11,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
-from cleanrl_worker.eval.interactive import InteractiveSession
+from cleanrl_worker.eval.interactive import PolicySession
 from cleanrl_worker.training.envs import make_single
 from mosaic_wire.interactive import LONGEST_LINE, BadCommand, FrameSink, describe_space, png, to_action
 
@@ -21,11 +21,11 @@ class Talk:
 
     def __init__(self, env_id: str, policy=None, **options):
         self.env, self.frames, self.said = make_single(env_id, **options), FrameSink("test"), []
-        self.session = InteractiveSession(self.env, env_id, policy, self.frames, self.said.append)
+        self.session = PolicySession(self.env, env_id, policy, self.frames, self.said.append)
 
     def __call__(self, line) -> list[dict]:
         self.said.clear()
-        self.goes_on = self.session.answer(line if isinstance(line, bytes) else json.dumps(line).encode())
+        self.continues = self.session.answer(line if isinstance(line, bytes) else json.dumps(line).encode())
         for message in self.said:
             json.dumps(message, allow_nan=False)
         return list(self.said)
@@ -77,9 +77,9 @@ def test_the_same_seed_gives_the_same_episode():
 
 def test_ping_and_stop(talk):
     assert talk({"cmd": "ping"}) == [{"type": "pong"}]
-    assert talk.goes_on
+    assert talk.continues
     assert talk({"cmd": "stop"}) == [{"type": "stopped", "steps": 0, "episodes": 0}]
-    assert not talk.goes_on
+    assert not talk.continues
 
 
 HOSTILE = [
@@ -213,9 +213,7 @@ def test_no_pictures_when_none_are_wanted_or_none_can_be_drawn(talk):
 
 
 def test_a_step_of_a_policy_tells_what_it_thought():
-    from cleanrl_worker.training.acting import DistributionPolicy
-    from cleanrl_worker.training.distributions import Categorical, DiagonalGaussian
-    from cleanrl_worker.training.q_policies import GreedyPolicy
+    from cleanrl_worker.training.policies import Categorical, DiagonalGaussian, DistributionPolicy, GreedyPolicy
 
     class Acting:
         def policy(self, obs):
@@ -242,7 +240,7 @@ def test_a_step_of_a_policy_tells_what_it_thought():
             return np.zeros((len(obs), 2), dtype=np.float32)
 
     gaussian = DistributionPolicy(Means(), DiagonalGaussian(np.zeros(2)), np.dtype(np.float32))
-    assert gaussian.consider(np.zeros((1, 3), dtype=np.float32)) == {}  # numbers of a vector have no probabilities
+    assert gaussian.action_scores(np.zeros((1, 3), dtype=np.float32)) == {}  # numbers of a vector have no probabilities
 
 
 def test_an_episode_can_be_left():

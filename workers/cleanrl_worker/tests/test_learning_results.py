@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 from cleanrl_worker.tools import learning_results
-from cleanrl_worker.training.events import EventWriter
+from cleanrl_worker.training.metrics import EventWriter
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGES = DOCS / "workers" / "cleanrl"

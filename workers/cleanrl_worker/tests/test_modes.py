@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 from cleanrl_worker import cli
-from cleanrl_worker.modes.table import MODES, mode_of
+from cleanrl_worker.modes import mode_of
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import Home
-from mosaic_wire.script_header import read_script_header
+from mosaic_wire.run_request import Mode
 from mosaic_wire.testing import WorkerProcess, wait_until
+from mosaic_wire.worker_spec import read_script_header
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 ARGV = [sys.executable, "-m", "cleanrl_worker.cli"]
@@ -57,7 +58,7 @@ def events_of(worker: WorkerProcess, kind: str) -> list[dict]:
 )  # fmt: skip
 def test_the_mode_follows_from_the_extras(extras, mode):
     assert mode_of(extras) == mode
-    assert mode in MODES
+    assert mode in tuple(Mode)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_the_mode_follows_from_the_extras(extras, mode):
         ({"mode": "curriculum"}, "extras.curriculum_schedule: is missing"),
         ({"mode": "policy_eval", "policy_path": "/nowhere/step-5"}, "there is no /nowhere/step-5"),
         ({"mode": "policy_eval", "policy_path": RUN_ID}, f"run {RUN_ID} is not in this home"),
-        ({"mode": "policy_eval", "policy_path": "a", "checkpoint_path": "b"}, "says something else"),
+        ({"mode": "policy_eval", "policy_path": "a", "checkpoint_path": "b"}, "differs from checkpoint_path"),
         ({"mode": "policy_eval", "eval_episodes": 0, "policy_path": RUN_ID}, "extras.eval_episodes"),
         ({"mode": "policy_eval", "eval_policy": "best"}, "extras.eval_policy: expected 'random'"),
         ({"mode": "policy_eval", "eval_policy": "random", "policy_path": "a"}, "name two policies"),

@@ -13,12 +13,12 @@ import torch
 from cleanrl_worker.algorithms import ddpg, sac, td3
 from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.eval.policies import TrainedPolicy
-from cleanrl_worker.testing_runs import charts, train_here, weights_digest
+from cleanrl_worker.testing import charts, train_here, weights_digest
 from cleanrl_worker.training.channel import Command
-from cleanrl_worker.training.checkpoint import load_state
-from cleanrl_worker.training.compiling import CudaGraph, accelerated
+from cleanrl_worker.training.checkpointing import load_state
 from cleanrl_worker.training.envs import make_envs
 from cleanrl_worker.training.off_policy import BLOCK_STEPS, OffPolicyLearner
+from cleanrl_worker.training.optimizers import CudaGraph, accelerated
 from cleanrl_worker.training.replay import make_replay
 
 NAMES = {ddpg: "ddpg_continuous_action", td3: "td3_continuous_action", sac: "sac_continuous_action"}
@@ -96,7 +96,7 @@ def test_a_run_that_was_interrupted_ends_with_the_same_weights_and_charts(module
     (checkpoint,) = (parts / "checkpoints").glob("step-*")
     assert checkpoint.name == "step-200"
     context, _ = run(module, parts, resume=checkpoint, **flags)
-    loaded = next(message for kind, message in context._channel.told if kind == "checkpoint_loaded")
+    loaded = next(message for kind, message in context._channel.messages if kind == "checkpoint_loaded")
     assert loaded["environments"] == "exact"
     assert weights_digest(parts) == weights_digest(whole)
     assert charts(parts) == charts(whole)
@@ -109,7 +109,9 @@ def test_a_run_in_mujoco_that_was_interrupted_ends_with_the_same_weights(module,
     run(module, whole, **flags)
     run(module, parts, None, None, Command.STOP, **flags)
     context, _ = run(module, parts, resume=parts / "checkpoints" / "step-200", **flags)
-    assert ("checkpoint_loaded", "exact") in [(kind, told.get("environments")) for kind, told in context._channel.told]
+    assert ("checkpoint_loaded", "exact") in [
+        (kind, told.get("environments")) for kind, told in context._channel.messages
+    ]
     assert weights_digest(parts) == weights_digest(whole)
     assert charts(parts) == charts(whole)
 
@@ -217,7 +219,7 @@ def test_a_model_and_a_checkpoint_play_as_the_learner_does(trained):
     module, folder, model = trained
     env = gym.make(AIM["env_id"])
     learner = learner_for(module)
-    learner.take_weights(model.weights, "the model")
+    learner.load_agent(model.weights, "the model")
     obs = np.random.default_rng(0).uniform(-1, 1, size=(50, 2))
     for found in (model, TrainedPolicy.load(folder / "checkpoints" / "step-400", NAMES[module])):
         policy = found.for_env(module, AIM["env_id"], env)
@@ -235,10 +237,10 @@ def test_a_model_and_a_checkpoint_play_as_the_learner_does(trained):
 def test_training_begins_from_a_model_with_equal_target_networks(trained, tmp_path):
     module, folder, model = trained
     context, _ = run(module, tmp_path, Command.STOP, resume=model.path, **AIM)
-    assert "checkpoint_loaded" in [kind for kind, _ in context._channel.told]
+    assert "checkpoint_loaded" in [kind for kind, _ in context._channel.messages]
     assert weights_digest(tmp_path) == weights_digest(folder)
     learner = learner_for(module)
-    learner.take_weights(model.weights, "the model")
+    learner.load_agent(model.weights, "the model")
     parts = [learner.critics] if module is sac else [learner.critics, learner.actor]
     for part in parts:
         np.testing.assert_array_equal(part.arrays()["targets"], part.parameters.block.detach().numpy())
@@ -249,7 +251,7 @@ def test_a_model_of_another_algorithm_is_refused(trained):
     other = td3 if module is sac else sac
     missing = "fc_mu.weight" if module is sac else "fc_mean.weight"
     with pytest.raises(BadInput, match=f"the model does not fit.*{missing} is missing"):
-        learner_for(other).take_weights(model.weights, "the model")
+        learner_for(other).load_agent(model.weights, "the model")
     env = gym.make("Pendulum-v1")
     with pytest.raises(BadInput, match="the policy does not fit"):
         other.make_policy("Pendulum-v1", env.observation_space, env.action_space, model.weights)

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from cleanrl_worker.training.adam import FlatAdam, _pieces
-from cleanrl_worker.training.parameters import FlatParameters, NumpyMlp
+from cleanrl_worker.training.fast_cpu.networks import NumpyMlp
+from cleanrl_worker.training.optimizers import FlatAdam, FlatParameters, _pieces
 from torch import nn
 
 

@@ -10,18 +10,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from cleanrl_worker.config import CleanRLWorkerConfig
-from cleanrl_worker.description import spec_without_environments
-from cleanrl_worker.environment_probe import look_at
+from cleanrl_worker.environment_probe import probe
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.preflight import check_run
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, backend_of
-from cleanrl_worker.requirement_sets import sets_needed
+from cleanrl_worker.requirement_sets.selection import sets_needed
 from cleanrl_worker.testing import interpreter_with, lend_sets
 from cleanrl_worker.training.channel import ConsoleChannel
 from cleanrl_worker.training.envs import PIPELINES, make_envs, make_single, register_family
-from cleanrl_worker.training.envs.pipelines import Atari
+from cleanrl_worker.training.envs.construction import Atari
 from cleanrl_worker.training.evaluation import evaluate
-from cleanrl_worker.training.run_context import RunContext
+from cleanrl_worker.training.run import RunContext
 from cleanrl_worker.wrappers.schedule import parse_schedule
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import Home
@@ -288,17 +287,17 @@ def test_the_ale_backend_refuses_what_it_cannot_be_told():
 
 def problems_of(home: Home, algo: str, env_id: str, **parameters: Any) -> list[str]:
     run = CleanRLWorkerConfig(new_run_id(), algo, env_id, 10_000, 1, {"algo_params": parameters})
-    found = check_run(run, spec_without_environments(), home.run_folder(run.run_id), home)
+    found = check_run(run, home.run_folder(run.run_id), home)
     return [str(problem) for problem in found.problems]
 
 
 def test_the_probe_tells_what_the_algorithm_will_see():
-    facts = look_at("PongNoFrameskip-v4", {}, "atari")
+    facts = probe("PongNoFrameskip-v4", {}, "atari")
     assert facts["observation"]["shape"] == [4, 84, 84]
     assert facts["observation"]["bytes"] == 4 * 84 * 84
     assert (facts["observation"]["kind"], facts["action"]["kind"], facts["action"]["count"]) == ("image", "discrete", 6)
-    assert "is not an Atari game" in look_at("CartPole-v1", {}, "atari")["problem"]
-    assert look_at("PonkNoFrameskip-v4", {}, "atari")["suggestion"] == "PongNoFrameskip-v4"
+    assert "is not an Atari game" in probe("CartPole-v1", {}, "atari")["problem"]
+    assert probe("PonkNoFrameskip-v4", {}, "atari")["suggestion"] == "PongNoFrameskip-v4"
 
 
 @pytest.mark.parametrize(("algo", "env_id"), [("ppo_atari", "CartPole-v1"), ("dqn_atari", "Pendulum-v1")])

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cleanrl_worker.disk_reserve import RESERVE_BYTES, DiskReserve
-from cleanrl_worker.no_progress import ProgressWatch, policy_problems
+from cleanrl_worker.config import no_progress_problems
+from cleanrl_worker.runtime import RESERVE_BYTES, DiskReserve, ProgressWatch
 from mosaic_wire.checkpoints import last_good_checkpoint
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.testing import WorkerProcess, wait_until
@@ -111,10 +111,10 @@ def test_a_pause_and_a_stop_are_not_slow_training():
 
 
 def test_policies_nobody_knows_are_refused():
-    assert [problem.path for problem in policy_problems({"no_progress": "wait", "no_progress_s": -1})] == [
+    assert [problem.path for problem in no_progress_problems({"no_progress": "wait", "no_progress_s": -1})] == [
         "extras.no_progress", "extras.no_progress_s"
     ]  # fmt: skip
-    assert list(policy_problems({"no_progress": "leave", "no_progress_s": 5})) == []
+    assert list(no_progress_problems({"no_progress": "leave", "no_progress_s": 5})) == []
 
 
 def test_a_run_without_progress_is_ended_with_that_reason(home):
@@ -221,7 +221,7 @@ def test_events_that_cannot_be_written_fail_the_run_with_that_reason(home, small
 def test_the_reserve_is_real_room_and_is_given_back(tmp_path):
     reserve = DiskReserve(tmp_path)
     assert (tmp_path / ".reserve").stat().st_blocks * 512 >= RESERVE_BYTES
-    reserve.give_back()
-    reserve.give_back()
+    reserve.release()
+    reserve.release()
     assert list(tmp_path.iterdir()) == []
-    DiskReserve(tmp_path / "nowhere").give_back()
+    DiskReserve(tmp_path / "nowhere").release()

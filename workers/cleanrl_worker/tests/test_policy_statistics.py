@@ -1,4 +1,4 @@
-"""A policy's file carries the statistics its observations were normalised with; one that lacks them is refused."""
+"""A policy's file carries the statistics its observations were normalized with; one that lacks them is refused."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from cleanrl_worker.algorithms.ppo import ContinuousArgs
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.eval.policies import TrainedPolicy
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
-from cleanrl_worker.testing_runs import train_here
-from cleanrl_worker.training.acting import ObservationNormaliser
+from cleanrl_worker.testing import train_here
+from cleanrl_worker.training.envs import ObservationNormalizer
 from cleanrl_worker.training.foreign_model import read_foreign_model
-from cleanrl_worker.training.loop import train_to_the_end
+from cleanrl_worker.training.run import run_training_loop
 
 ALGO = "ppo_continuous_action"
 SHORT = {"env_id": "Pendulum-v1", "num_steps": 128, "num_minibatches": 4, "total_timesteps": 512, "cuda": False}
@@ -65,9 +65,9 @@ def test_training_from_the_file_begins_with_its_statistics(trained: Path, tmp_pa
 
     def watched(learner, run, *, total):
         learners.append(learner)
-        return train_to_the_end(learner, run, total=total)
+        return run_training_loop(learner, run, total=total)
 
-    monkeypatch.setattr(ppo, "train_to_the_end", watched)
+    monkeypatch.setattr(ppo, "run_training_loop", watched)
     file = trained / f"{ALGO}.cleanrl_model"
     statistics = read_foreign_model(file).statistics
     assert sorted(statistics) == [
@@ -78,8 +78,8 @@ def test_training_from_the_file_begins_with_its_statistics(trained: Path, tmp_pa
     # 512 steps, the first observation and those after an episode's end; then as many again for 128 steps.
     assert envs.obs_moments.count > statistics["obs_norm.count"] + 128
     assert envs.return_moments.count == pytest.approx(float(statistics["return_norm.count"]) + 128)
-    told = next(message for kind, message in run._channel.told if kind == "checkpoint_loaded")
-    assert told["note"].startswith("the weights and the normaliser's statistics")
+    told = next(message for kind, message in run._channel.messages if kind == "checkpoint_loaded")
+    assert told["note"].startswith("the weights and the normalizer's statistics")
 
 
 def dry_run(capsys: pytest.CaptureFixture, file: Path, mode: str, algo: str = ALGO, **extras) -> tuple[int, str]:
@@ -104,14 +104,14 @@ def test_a_file_without_them_is_refused_unless_the_user_says_there_are_none(
     assert (code, "expected 'none', got 'some'" in said) == (2, True)
 
 
-def test_who_normalises_observations_says_so_where_a_dry_run_reads_it() -> None:
+def test_who_normalizes_observations_says_so_where_a_dry_run_reads_it() -> None:
     for entry in DEFAULT_ALGO_REGISTRY.values():
         if entry.module:
             preset = getattr(importlib.import_module(entry.module), entry.preset)
-            normalises = "observations" in getattr(preset, "normalised", "")
-            assert entry.declarations().get("NORMALISES_OBSERVATIONS", False) == normalises, entry.name
+            normalizes = "observations" in getattr(preset, "normalized", "")
+            assert entry.declaration.normalizes_observations == normalizes, entry.name
 
 
 def test_statistics_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(BadInput, match="hold NaN or infinite numbers"):
-        ObservationNormaliser.of({"mean": np.array([0.0, np.nan]), "var": np.ones(2)})
+        ObservationNormalizer.of({"mean": np.array([0.0, np.nan]), "var": np.ones(2)})

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 from cleanrl_worker.algorithms import ppg
-from cleanrl_worker.algorithms.ppg import Agent, Args, Batch, auxiliary_losses, policy_phase_losses
+from cleanrl_worker.algorithms.ppg import Agent, Args, auxiliary_losses
+from cleanrl_worker.algorithms.ppo import Batch, ppo_losses
+from cleanrl_worker.declarations import declaration_of
 from cleanrl_worker.errors import BadInput, TrainingStopped
-from cleanrl_worker.rules import notes_on
-from cleanrl_worker.testing_runs import Quiet, charts, train_here, weights_digest
+from cleanrl_worker.testing import Quiet, charts, train_here, weights_digest
 from cleanrl_worker.training.channel import Command
-from cleanrl_worker.training.run_context import RunContext
+from cleanrl_worker.training.run import RunContext
 from torch.nn import functional
 
 IMAGE = (16, 16, 3)
@@ -73,7 +74,7 @@ def test_the_policy_phase_is_ppo_s_objective():
     agent, batch = Agent(3, IMAGE), some_batch()
     args = Args(adv_norm_fullbatch=True, clip_coef=0.2, ent_coef=0.1, vf_coef=0.3)
     with torch.no_grad():
-        losses = policy_phase_losses(agent, batch, args)
+        losses = ppo_losses(agent, batch, args)
         logits, values = agent(batch.obs)
     policy, value, entropy = [], [], []
     for row in range(6):
@@ -89,7 +90,7 @@ def test_the_policy_phase_is_ppo_s_objective():
     assert losses.total.item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_advantages_are_normalised_over_the_whole_batch_or_not_at_all():
+def test_advantages_are_normalized_over_the_whole_batch_or_not_at_all():
     torch.manual_seed(0)
     agent, batch = Agent(3, IMAGE), some_batch()
     with torch.no_grad():
@@ -97,7 +98,7 @@ def test_advantages_are_normalised_over_the_whole_batch_or_not_at_all():
         ratio = (logits.log_softmax(dim=1).gather(1, batch.actions[:, None])[:, 0] - batch.log_probs).exp()
         objective = torch.minimum(ratio * batch.advantages, ratio.clamp(0.8, 1.2) * batch.advantages)
         for whole in (False, True):  # a minibatch is taken as it comes
-            found = policy_phase_losses(agent, batch, Args(adv_norm_fullbatch=whole)).policy
+            found = ppo_losses(agent, batch, Args(adv_norm_fullbatch=whole)).policy
             assert found.item() == pytest.approx(-objective.mean().item(), rel=1e-5)
 
 
@@ -106,7 +107,7 @@ def test_a_phase_smaller_than_an_accumulation_step_is_trained_with_a_note(tmp_pa
     args = Args(**{**PHASES, "num_envs": 1, "num_minibatches": 1, "n_iteration": 1, "total_timesteps": 10})
     train_here(ppg, tmp_path, args)
     assert [step for step, _ in charts(tmp_path)["losses/aux/kl_loss"]] == [5, 10]
-    assert [note.partition(":")[0] for note in notes_on({"NOTES": ppg.NOTES}, asdict(args))] == [
+    assert [note.partition(":")[0] for note in declaration_of(args).notes_on(asdict(args))] == [
         "the 1 sequences of a phase (--num-envs × --n-iteration) are not a multiple of 4 (--num-aux-rollouts × "
         "--n-aux-grad-accum)"
     ]
@@ -148,7 +149,7 @@ def test_the_auxiliary_phase_has_both_critics_errors_and_the_distance_to_the_old
 
 def test_values_teach_the_features_through_the_auxiliary_critic_alone():
     agent, batch = Agent(3, IMAGE), some_batch()
-    policy_phase_losses(agent, batch, Args()).value.backward()
+    ppo_losses(agent, batch, Args()).value.backward()
     assert all(parameter.grad is None for parameter in agent.network.parameters())
     assert agent.critic.weight.grad.abs().sum() > 0
     losses = auxiliary_losses(agent, batch.obs, batch.returns, torch.zeros(6, 3), 1.0)
@@ -209,7 +210,7 @@ def test_a_run_that_was_interrupted_ends_with_the_same_weights(tmp_path, stop_af
     checkpoints = [path.name for path in (tmp_path / "parts" / "checkpoints").glob("step-*")]
     assert checkpoints == [f"step-{step}"]
     run, _ = train_here(ppg, tmp_path / "parts", args, resume=tmp_path / "parts" / "checkpoints" / f"step-{step}")
-    loaded = next(message for kind, message in run._channel.told if kind == "checkpoint_loaded")
+    loaded = next(message for kind, message in run._channel.messages if kind == "checkpoint_loaded")
     assert loaded["environments"] == "exact"
     assert weights_digest(tmp_path / "parts") == weights_digest(tmp_path / "whole")
     assert charts(tmp_path / "parts") == charts(tmp_path / "whole")
@@ -221,7 +222,7 @@ def test_a_pause_in_the_auxiliary_phase_changes_nothing(tmp_path):
     run = RunContext("plain", tmp_path / "paused", Quiet([*[None] * 8, Command.PAUSE, Command.RESUME]))
     ppg.train(args, run)
     run.writer.close()
-    assert "paused" in [kind for kind, _ in run._channel.told]
+    assert "paused" in [kind for kind, _ in run._channel.messages]
     assert (tmp_path / "paused" / "checkpoints" / "step-40").is_dir()
     assert weights_digest(tmp_path / "paused") == weights_digest(tmp_path / "whole")
 
@@ -281,8 +282,8 @@ def test_a_model_can_be_played(tmp_path):
         ({"num_envs": 0}, "--num-envs must be at least 1"),
         ({"v_value": 2}, "--v-value must be at most 1, got 2"),
         ({"num_minibatches": 3}, "--num-minibatches 3 does not divide the batch"),
-        ({"env_id": "CartPole-v1"}, "needs pictures .height, width, channels. as observations"),
-        ({"env_id": "picture_worlds:Quadrants-v0"}, "needs pictures .height, width, channels. as observations"),
+        ({"env_id": "CartPole-v1"}, "needs images .height, width, channels. as observations"),
+        ({"env_id": "picture_worlds:Quadrants-v0"}, "needs images .height, width, channels. as observations"),
     ],
 )
 def test_what_no_run_can_be_made_of_is_refused(tmp_path, flags, message):

@@ -15,6 +15,7 @@ from cleanrl_worker.algorithms.ppo import (
     Batch,
     PpoLearner,
     check,
+    generalized_advantages,
     ppo_losses,
     train,
 )
@@ -22,9 +23,10 @@ from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.training.channel import Command
 from cleanrl_worker.training.envs import NativeCartPole, SyncEnvs, make_envs
 from cleanrl_worker.training.evaluation import evaluate
-from cleanrl_worker.training.parameters import FlatParameters, NumpyMlp
-from cleanrl_worker.training.returns import generalised_advantages, log_softmax
-from cleanrl_worker.training.run_context import RunContext, Stop
+from cleanrl_worker.training.fast_cpu.networks import NumpyMlp
+from cleanrl_worker.training.optimizers import FlatParameters
+from cleanrl_worker.training.policies import log_softmax
+from cleanrl_worker.training.run import RunContext, Stop
 
 
 class Identity(gym.Env):
@@ -80,10 +82,10 @@ class Quiet:
 
     def __init__(self, *commands):
         self.commands = list(commands)
-        self.told = []
+        self.messages = []
 
-    def tell(self, kind, message, *, must_arrive=True):
-        self.told.append(kind)
+    def send(self, kind, message, *, must_arrive=True):
+        self.messages.append(kind)
 
     def poll(self, timeout_s=0):
         return [self.commands.pop(0)] if self.commands else []
@@ -115,7 +117,7 @@ def test_advantages_equal_a_plain_loop():
                 if ended[t, env]:
                     break
                 weight *= gamma * lam
-    found = generalised_advantages(rewards, values, next_values, terminated, ended, gamma, lam)
+    found = generalized_advantages(rewards, values, next_values, terminated, ended, gamma, lam)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
@@ -338,7 +340,7 @@ def test_commands_are_obeyed_at_the_safe_point(tmp_path):
         tmp_path, Command.PAUSE, Command.PAUSE, Command.RESUME, Command.RELEASE, env_id="Identity-v0", num_steps=32
     )
     assert run.stopped is Stop.RELEASED
-    kinds = [kind for kind in run._channel.told if kind != "progress"]
+    kinds = [kind for kind in run._channel.messages if kind != "progress"]
     assert kinds == ["parameters", "checkpoint_saved", "paused", "resumed", "checkpoint_saved", "policy"]
 
 

@@ -12,22 +12,22 @@ import numpy as np
 import pytest
 import torch
 import tyro
+from cleanrl_worker.agents import DiscreteAgent
+from cleanrl_worker.algorithms.ppo import Batch, ppo_losses
 from cleanrl_worker.algorithms.ppo_atari_multigpu import (
     Args,
-    Batch,
     MultiGpuLearner,
     check,
     device_of,
     make_policy,
-    ppo_losses,
 )
-from cleanrl_worker.config import parse_flags
+from cleanrl_worker.config import read_flags
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 from cleanrl_worker.testing import interpreter_with, run_script
+from cleanrl_worker.training.distributed import Team, pack, unpack
 from cleanrl_worker.training.envs import make_envs
 from cleanrl_worker.training.evaluation import evaluate
-from cleanrl_worker.training.team import Team, pack, unpack
 from mosaic_wire.event_files import EventFolderReader
 from mosaic_wire.worker_config import canonical_flags
 from mosaic_wire.worker_spec import FieldSpec
@@ -37,7 +37,7 @@ RANK = Path(__file__).with_name("scripts") / "multigpu_rank.py"
 WORLD = "picture_worlds:Quadrants-v0"
 PATIENCE_S = 120
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["cleanrl_worker.algorithms.ppo_atari_multigpu", "cleanrl_worker.training.run_context"])
+FORKED.set_forkserver_preload(["cleanrl_worker.algorithms.ppo_atari_multigpu", "cleanrl_worker.training.run"])
 SMALL = {"local_num_envs": 2, "num_steps": 8, "num_minibatches": 2, "update_epochs": 2, "total_timesteps": 96}
 
 UPSTREAM_SHAPES = {
@@ -126,7 +126,7 @@ def test_two_processes_learn_what_one_with_all_environments_would(tmp_path: Path
 def test_gradients_are_the_mean_over_processes(tmp_path: Path) -> None:
     script = tmp_path / "mean.py"
     script.write_text(
-        "import sys, torch; from cleanrl_worker.training.team import Team; rank = int(sys.argv[1]);"
+        "import sys, torch; from cleanrl_worker.training.distributed import Team; rank = int(sys.argv[1]);"
         "team = Team(rank, 3, store=sys.argv[2]); block = torch.arange(4.0) * (rank + 1); team.average(block);"
         "assert block.tolist() == [0.0, 2.0, 4.0, 6.0], block; rank == 0 or team.next_order();"
         "team.close()"  # without it gloo's threads are torn down under a process that ends, which aborts now and then
@@ -173,11 +173,12 @@ def test_a_process_that_dies_ends_the_training_with_a_sentence(tmp_path: Path) -
 def test_followers_end_when_the_leader_is_gone(tmp_path: Path) -> None:
     script = tmp_path / "leaderless.py"
     script.write_text(
-        "import os, sys; from cleanrl_worker.training.team import LeaderGone, Order, Team; rank = int(sys.argv[1]);"
+        "import os, sys; from cleanrl_worker.training.distributed import LeaderLost, Instruction, Team\n"
+        "rank = int(sys.argv[1]);"
         "team = Team(rank, 2, store=sys.argv[2]);"
         "os._exit(9) if rank == 0 else None\n"
         # Without Python's goodbye: gloo's threads now and then abort a process whose team broke apart.
-        "try:\n    team.next_order()\nexcept LeaderGone:\n    os._exit(7)"
+        "try:\n    team.next_order()\nexcept LeaderLost:\n    os._exit(7)"
     )
     codes, said = run_ranks(script, tmp_path, *([str(rank), str(tmp_path / "store")] for rank in range(2)))
     assert codes == [9, 7], said
@@ -209,7 +210,7 @@ def test_a_world_of_pictures_is_solved() -> None:
 def test_losses_equal_plain_arithmetic() -> None:
     rng, args, count = np.random.default_rng(1), Args(), 8
 
-    class Table(torch.nn.Module):
+    class Table(DiscreteAgent):
         logits = torch.from_numpy(rng.normal(size=(count, 3)))
         values = torch.from_numpy(rng.normal(size=(count, 1)))
 
@@ -218,7 +219,7 @@ def test_losses_equal_plain_arithmetic() -> None:
 
     old, advantages, returns, values = (torch.from_numpy(rng.normal(size=count)) for _ in range(4))
     actions = torch.from_numpy(rng.integers(3, size=count))
-    losses = ppo_losses(Table(), Batch(torch.empty(0), actions, old - 1, advantages, returns, values), args)
+    losses = ppo_losses(Table(3), Batch(torch.empty(0), actions, old - 1, advantages, returns, values), args)
     odds = np.exp(Table.logits.numpy())
     probabilities = odds / odds.sum(axis=1, keepdims=True)
     normal = (advantages.numpy() - advantages.numpy().mean()) / (advantages.numpy().std(ddof=1) + 1e-8)
@@ -266,7 +267,7 @@ def test_gpus_are_named_as_cleanrl_names_them() -> None:
     spec = DEFAULT_ALGO_REGISTRY["ppo_atari_multigpu"].spec()
     typed = ["--device_ids", "0", "1", "--seed", "3"]
     assert canonical_flags(typed) == ["--device-ids", "0,1", "--seed", "3"]
-    assert parse_flags(canonical_flags(typed), spec)["device_ids"] == "0,1"
+    assert read_flags(canonical_flags(typed), spec)[0]["device_ids"] == "0,1"
     assert tyro.cli(Args, args=canonical_flags(typed)).device_ids == "0,1"
     assert FieldSpec("device_ids", "json").parse("0,1") == [0, 1]  # how CleanRL's own script declares it
 

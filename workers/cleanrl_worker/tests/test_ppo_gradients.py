@@ -8,17 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cleanrl_worker.agents.separate import Agent, GaussianAgent
-from cleanrl_worker.algorithms.ppo import Args, Batch, ContinuousArgs, ppo_losses
-from cleanrl_worker.training.acting import NumpyActing
-from cleanrl_worker.training.distributions import Categorical, DiagonalGaussian
-from cleanrl_worker.training.parameters import FlatParameters
-from cleanrl_worker.training.ppo_gradients import ArrayBatch, PpoGradient
+from cleanrl_worker.algorithms.ppo import Agent, Args, Batch, ContinuousArgs, GaussianAgent, ppo_losses
+from cleanrl_worker.training.fast_cpu.ppo import FastPpo
+from cleanrl_worker.training.optimizers import FlatParameters
+from cleanrl_worker.training.policies import Categorical, DiagonalGaussian, NumpyActing
 
 ROWS, OBSERVATIONS, ACTIONS = 96, 5, 3
 
 
-def some_batch(rng: np.random.Generator, agent: Agent | GaussianAgent) -> ArrayBatch:
+def some_batch(rng: np.random.Generator, agent: Agent | GaussianAgent) -> Batch:
     """Rows on both sides of every clip, and rows that nothing moved."""
     obs = rng.normal(size=(ROWS, OBSERVATIONS)).astype(np.float32)
     with torch.no_grad():
@@ -33,7 +31,7 @@ def some_batch(rng: np.random.Generator, agent: Agent | GaussianAgent) -> ArrayB
     values = predicted[:, 0].numpy() + moved[1]
     advantages, returns = rng.normal(size=(2, ROWS))
     columns = (array.astype(np.float32) for array in (old, advantages, values + returns, values))
-    return ArrayBatch(obs, actions, *columns)
+    return Batch(obs, actions, *columns)
 
 
 def an_agent(kind: type[Agent] | type[GaussianAgent]) -> Agent | GaussianAgent:
@@ -64,7 +62,7 @@ def test_gradients_and_losses_are_those_of_autograd(kind, norm_adv, clip_vloss, 
 
     parameters.zero_gradients()
     log_std = "actor_logstd" if kind is GaussianAgent else ""
-    found = PpoGradient(parameters, NumpyActing(parameters, agent), args, log_std)(batch, shift)
+    found = FastPpo(parameters, NumpyActing(parameters, agent), args, log_std)(batch, shift)
     np.testing.assert_allclose(parameters.block.grad.numpy(), by_autograd, rtol=2e-4, atol=2e-6)
     assert np.abs(by_autograd).max() > 1e-3
     assert 0.1 < found.clip_fraction < 0.9
@@ -83,7 +81,7 @@ def test_rows_beyond_a_clip_do_not_move_the_network():
         returns=batch.values,
         values=batch.values - 5,
     )
-    found = PpoGradient(parameters, NumpyActing(parameters, agent), args)(satisfied)
+    found = FastPpo(parameters, NumpyActing(parameters, agent), args)(satisfied)
     assert found.clip_fraction == 1
     assert not parameters.block.grad[: sum(p.numel() for p in agent.critic.parameters())].any()
     assert not parameters.block.grad.any()

@@ -8,19 +8,18 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from cleanrl_worker.agents.recurrent import HIDDEN, RecurrentAgent, no_memory
+from cleanrl_worker.agents.atari import HIDDEN, RecurrentAgent, initial_state
 from cleanrl_worker.algorithms import ppo_atari_lstm, pqn_lstm
+from cleanrl_worker.algorithms.ppo import policy_change, policy_loss, value_loss
 from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.eval.batched import run_batched_evaluation
-from cleanrl_worker.eval.interactive import InteractiveSession
-from cleanrl_worker.modes.policy_eval import EvaluationSettings
-from cleanrl_worker.testing_runs import charts, train_here, weights_digest
+from cleanrl_worker.eval.interactive import PolicySession
+from cleanrl_worker.modes import EvaluationSettings
+from cleanrl_worker.testing import charts, train_here, weights_digest
 from cleanrl_worker.training.channel import Command
-from cleanrl_worker.training.clipped_losses import policy_loss, value_loss
 from cleanrl_worker.training.envs import make_envs, make_single
-from cleanrl_worker.training.evaluating import Evaluator
-from cleanrl_worker.training.evaluation import play_episodes
-from cleanrl_worker.training.remembering import RecurrentPlay, tell_episodes
+from cleanrl_worker.training.evaluation import Evaluator, play_episodes
+from cleanrl_worker.training.policies import RecurrentPlay, set_episodes
 from mosaic_wire.interactive import FrameSink
 
 CPU = torch.device("cpu")
@@ -66,7 +65,7 @@ def test_a_sequence_gives_what_its_steps_give_and_episodes_do_not_see_each_other
         together = together.reshape(6, 2, HIDDEN)
         for env, bounds in ((0, [0, 2, 6]), (1, [0, 4, 5, 6])):
             for begin, end in pairwise(bounds):
-                state = tuple(part[:, env : env + 1] for part in before) if begin == 0 else no_memory(1, CPU)
+                state = tuple(part[:, env : env + 1] for part in before) if begin == 0 else initial_state(1, CPU)
                 for t in range(begin, end):
                     alone, state = agent.features(
                         pictures[t, env : env + 1], state, torch.zeros(1, 1, dtype=torch.bool)
@@ -80,7 +79,7 @@ def test_learning_sees_the_rollout_as_acting_saw_it(module):
     """Before the first descent the network gives for the stored sequences what it gave when they were played."""
     learner = learner_of(module)
     learner.collect(NoRun())  # the next rollout begins in the middle of episodes
-    before = learner.memory
+    before = learner.lstm_state
     assert before[0].abs().sum() > 0
     batch = learner.collect(NoRun())
     everyone = torch.arange(4)
@@ -110,7 +109,7 @@ def test_an_episode_that_was_cut_is_worth_what_lies_beyond(module):
     # All episodes began together and the time limit ended them with the last step of the rollout.
     assert learner.next_starts.all()
     envs = make_envs("memory_worlds:Recall-v0", 4)
-    obs, state = envs.reset(learner.args.seed), no_memory(4, CPU)
+    obs, state = envs.reset(learner.args.seed), initial_state(4, CPU)
     going_on = torch.zeros(1, 4, dtype=torch.bool)
     with torch.no_grad():
         for t in range(8):
@@ -134,9 +133,10 @@ def test_the_objective_equals_plain_arithmetic():
         near = earlier[row] + min(max(values[row] - earlier[row], -0.2), 0.2)
         value.append(0.5 * max((values[row] - returns[row]) ** 2, (near - returns[row]) ** 2))
     found = policy_loss(torch.from_numpy(log_ratio), torch.from_numpy(advantages), 0.2)
-    assert found.loss.item() == pytest.approx(np.mean(policy))
-    assert found.clip_fraction.item() == pytest.approx(moved / 20)
-    assert found.approx_kl.item() == pytest.approx(np.mean(np.exp(log_ratio) - 1 - log_ratio))
+    _, approx_kl, clip_fraction = policy_change(torch.from_numpy(log_ratio), 0.2)
+    assert found.item() == pytest.approx(np.mean(policy))
+    assert clip_fraction.item() == pytest.approx(moved / 20)
+    assert approx_kl.item() == pytest.approx(np.mean(np.exp(log_ratio) - 1 - log_ratio))
     tensors = [torch.from_numpy(array) for array in (values, returns, earlier)]
     assert value_loss(*tensors, 0.2).item() == pytest.approx(np.mean(value))
     assert value_loss(*tensors, None).item() == pytest.approx(0.5 * np.mean((values - returns) ** 2))
@@ -165,7 +165,7 @@ def test_episodes_are_played_the_same_whoever_plays_beside_them(module):
         envs = [make_single("memory_worlds:FatalRecall-v0") for _ in range(together)]
         played = play_episodes(
             envs, lambda obs, rngs, policy=policy: policy.act(obs, None), episodes=6, seed=3,
-            follow=lambda episodes, policy=policy: tell_episodes(policy, episodes),
+            set_episodes=lambda episodes, policy=policy: set_episodes(policy, episodes),
         )  # fmt: skip
         found.append([(episode.length, episode.episode_return) for episode in played])
     assert found[0] == found[1] == found[2]
@@ -177,15 +177,15 @@ def test_an_episode_begins_without_the_memory_of_another():
     agent = pqn_lstm.QNetwork(1, 2)
     play = RecurrentPlay(agent, HIDDEN, CPU)
     picture = np.random.default_rng(0).integers(255, size=(1, 1, 84, 84), dtype=np.uint8)
-    play.follow([7])
+    play.set_episodes([7])
     first, second = play(picture), play(picture)
     assert not np.allclose(first, second)  # it remembers
-    play.follow([8])
+    play.set_episodes([8])
     np.testing.assert_array_equal(play(picture), first)
-    play.follow([8, 9])
+    play.set_episodes([8, 9])
     np.testing.assert_allclose(play(np.concatenate([picture, picture])), np.concatenate([second, first]), atol=1e-5)
-    play.follow([])
-    play.follow([8])
+    play.set_episodes([])
+    play.set_episodes([8])
     np.testing.assert_array_equal(play(picture), first)
 
 
@@ -195,7 +195,7 @@ class Notebook:
     def __init__(self):
         self._seen = {}
 
-    def follow(self, episodes):
+    def set_episodes(self, episodes):
         self._seen = {episode: self._seen.get(episode, 0) for episode in episodes}
 
     def act(self, obs, rngs):
@@ -213,12 +213,12 @@ def test_whoever_plays_a_policy_tells_it_which_episodes_it_acts_in():
 
     evaluator = Evaluator(world, episodes=20, seed=1)
     try:
-        assert [evaluator.judge(Notebook()).min_return for _ in range(2)] == [8, 8]
+        assert [evaluator.evaluate(Notebook()).min_return for _ in range(2)] == [8, 8]
     finally:
         evaluator.close()
 
     frames, said = FrameSink("test"), []
-    session = InteractiveSession(make_single(world), world, Notebook(), frames, said.append)
+    session = PolicySession(make_single(world), world, Notebook(), frames, said.append)
     for _ in range(2):
         session.answer(b'{"cmd": "reset", "frames": "none"}')
         for _ in range(8):
@@ -261,7 +261,7 @@ def test_a_run_that_was_interrupted_within_episodes_ends_with_the_same_weights(m
     train_here(module, tmp_path / "parts", args, commands=[None, None, Command.STOP])
     checkpoint = tmp_path / "parts" / "checkpoints" / "step-40"  # each environment is at step 10: 2 into an episode
     run, _ = train_here(module, tmp_path / "parts", args, resume=checkpoint)
-    loaded = next(message for kind, message in run._channel.told if kind == "checkpoint_loaded")
+    loaded = next(message for kind, message in run._channel.messages if kind == "checkpoint_loaded")
     assert loaded["environments"] == "exact"
     assert weights_digest(tmp_path / "parts") == weights_digest(tmp_path / "whole")
     assert charts(tmp_path / "parts") == charts(tmp_path / "whole")
@@ -332,7 +332,7 @@ def test_parameters_have_upstream_s_names_and_shapes(make_network, names):
             {"num_envs": 6, "num_minibatches": 4},
             "--num-minibatches 4 does not divide --num-envs 6: a recurrent network",
         ),
-        ({"env_id": "CartPole-v1", "env_backend": "sync"}, "needs pictures of 84 x 84 as observations"),
+        ({"env_id": "CartPole-v1", "env_backend": "sync"}, "needs images of 84 x 84 as observations"),
         ({"env_id": "Pendulum-v1", "env_backend": "sync"}, "needs discrete actions; Pendulum-v1 has Box actions"),
     ],
 )
@@ -343,5 +343,5 @@ def test_what_no_run_can_be_made_of_is_refused(module, tmp_path, flags, message)
 
 def test_other_spaces_are_refused_as_a_policy():
     vector = gym.spaces.Box(0, 1, (4,), dtype=np.float32)
-    with pytest.raises(BadInput, match="pictures of 84 x 84"):
+    with pytest.raises(BadInput, match="images of 84 x 84"):
         pqn_lstm.make_policy("X-v0", vector, gym.spaces.Discrete(2), {})

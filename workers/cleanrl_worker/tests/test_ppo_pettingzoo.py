@@ -8,14 +8,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from cleanrl_worker.agents import DiscreteAgent
+from cleanrl_worker.algorithms.ppo import Batch, ppo_losses
 from cleanrl_worker.algorithms.ppo_pettingzoo_ma_atari import (
     Args,
-    Batch,
     PlayersAgent,
     SelfPlayLearner,
     check,
     make_policy,
-    ppo_losses,
 )
 from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.training.envs import EnvState, Step
@@ -164,7 +164,7 @@ def test_the_network_sees_pictures_and_planes_alike():
 def test_losses_equal_plain_arithmetic():
     rng, args, count = np.random.default_rng(2), Args(norm_adv=False, clip_vloss=False), 6
 
-    class Table(torch.nn.Module):
+    class Table(DiscreteAgent):
         logits = torch.from_numpy(rng.normal(size=(count, 3)))
         values = torch.from_numpy(rng.normal(size=(count, 1)))
 
@@ -173,7 +173,7 @@ def test_losses_equal_plain_arithmetic():
 
     old, advantages, returns, values = (torch.from_numpy(rng.normal(size=count)) for _ in range(4))
     actions = torch.from_numpy(rng.integers(3, size=count))
-    losses = ppo_losses(Table(), Batch(torch.empty(0), actions, old - 1, advantages, returns, values), args)
+    losses = ppo_losses(Table(3), Batch(torch.empty(0), actions, old - 1, advantages, returns, values), args)
     odds = np.exp(Table.logits.numpy())
     probabilities = odds / odds.sum(axis=1, keepdims=True)
     policy, value, entropy = 0.0, 0.0, 0.0

@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 import torch
 from cleanrl_worker.algorithms import ppo_rnd
-from cleanrl_worker.algorithms.ppo_rnd import Agent, Args, Batch, Curiosity, RndLearner, RNDModel, rnd_losses
+from cleanrl_worker.algorithms.ppo_rnd import (
+    Args,
+    Batch,
+    IntrinsicRewardScale,
+    RNDAgent,
+    RndLearner,
+    RNDModel,
+    rnd_losses,
+)
 from cleanrl_worker.errors import BadInput, TrainingStopped
-from cleanrl_worker.testing_runs import charts, train_here, weights_digest
+from cleanrl_worker.testing import charts, train_here, weights_digest
 from cleanrl_worker.training.channel import Command
 from cleanrl_worker.training.envs import make_envs
 from torch.nn import functional
@@ -28,7 +36,7 @@ class NoRun:
         add_scalars = staticmethod(lambda values, step: None)
 
     @staticmethod
-    def say_alive():
+    def report_alive():
         pass
 
 
@@ -44,12 +52,12 @@ def learner_of(**flags) -> RndLearner:
 # -- arithmetic
 
 
-def test_curiosity_is_scaled_by_the_spread_of_its_discounted_sums():
+def test_intrinsic_rewards_are_divided_by_the_standard_deviation_of_their_returns():
     rng = np.random.default_rng(0)
-    curiosity, sums, seen = Curiosity(2, 0.9), np.zeros(2), []
+    scale, sums, seen = IntrinsicRewardScale(2, 0.9), np.zeros(2), []
     for _ in range(3):  # the sums go on from one rollout to the next
         rewards = rng.random((50, 2))
-        found = curiosity.scaled(rewards)
+        found = scale.scaled(rewards)
         for row in rewards:
             sums = 0.9 * sums + row
             seen += sums.tolist()
@@ -58,7 +66,7 @@ def test_curiosity_is_scaled_by_the_spread_of_its_discounted_sums():
 
 def test_the_objective_equals_plain_arithmetic():
     torch.manual_seed(0)
-    agent, rnd, rng = Agent(4, 3), RNDModel(), np.random.default_rng(1)
+    agent, rnd, rng = RNDAgent(4, 3), RNDModel(), np.random.default_rng(1)
     rows = 6
     obs = torch.randint(0, 255, (rows, 4, 84, 84), dtype=torch.uint8)
     frames = torch.randn(rows, 1, 84, 84)
@@ -98,20 +106,20 @@ def test_the_random_network_is_never_trained():
     assert all(parameter.grad is not None for parameter in rnd.predictor.parameters())
 
 
-def test_the_game_s_returns_end_with_an_episode_and_curiosity_does_not():
+def test_extrinsic_returns_end_with_an_episode_and_intrinsic_returns_do_not():
     learner = learner_of(env_id="picture_worlds:FatalQuadrants-v0", gae_lambda=0.0, gamma=0.9, int_gamma=0.8)
     learner.collect(NoRun())
     rollout = learner.rollout
     assert rollout.terminated[:-1].any()
-    surprise = learner.surprise()
+    rewards = learner.intrinsic_rewards()
     batch, _ = learner.batch()
-    scale = np.sqrt(learner.curiosity._moments.var)
+    scale = np.sqrt(learner.reward_scale._moments.var)
     ext, curious = batch.ext_returns.reshape(5, 4).numpy(), batch.int_returns.reshape(5, 4).numpy()
     for t in range(4):
         for env in range(4):
             beyond = 0 if rollout.terminated[t, env] else 0.9 * rollout.ext_values[t + 1, env]
             assert ext[t, env] == pytest.approx(rollout.rewards[t, env] + beyond, rel=1e-4)
-            expected = surprise[t, env] / scale + 0.8 * rollout.int_values[t + 1, env]
+            expected = rewards[t, env] / scale + 0.8 * rollout.int_values[t + 1, env]
             assert curious[t, env] == pytest.approx(expected, rel=1e-4)
 
 
@@ -123,20 +131,20 @@ def test_the_pictures_moments_are_known_before_training_and_what_is_usual_is_nea
     assert frames.count == pytest.approx(2 * 16 * 4, rel=1e-3)
     assert frames.mean.mean() == pytest.approx(255 / 4, rel=0.05)  # one quadrant of four is bright
     bright = torch.full((1, 1, 84, 84), 255, dtype=torch.uint8)
-    seen = learner._normalised_frames(bright)
+    seen = learner._normalized_frames(bright)
     assert 1 < seen.mean().item() < 2.5  # (255 - 64) / 110
     frames.var[:] = 1.0
-    assert learner._normalised_frames(bright).max().item() == 5  # clipped
+    assert learner._normalized_frames(bright).max().item() == 5  # clipped
 
 
-def test_what_was_seen_often_surprises_less():
+def test_frames_seen_often_have_smaller_intrinsic_rewards():
     learner = learner_of(num_steps=16, learning_rate=5e-4, update_epochs=2, update_proportion=1.0)
     learner.collect(NoRun())
-    first = learner.surprise().mean()
+    first = learner.intrinsic_rewards().mean()
     for _ in range(4):
         learner.update(*learner.batch(), 5e-4)
         learner.collect(NoRun())
-    assert learner.surprise().mean() < first / 4
+    assert learner.intrinsic_rewards().mean() < first / 4
 
 
 # -- learning
@@ -206,7 +214,7 @@ RND_NAMES |= {f"target.{name}": shape for name, shape in CONVOLUTIONS.items()}
 
 
 @pytest.mark.parametrize(
-    ("make_network", "names"), [(lambda: Agent(4, 6), NAMES), (RNDModel, RND_NAMES)], ids=["agent", "rnd"]
+    ("make_network", "names"), [(lambda: RNDAgent(4, 6), NAMES), (RNDModel, RND_NAMES)], ids=["agent", "rnd"]
 )
 def test_parameters_have_upstream_s_names_and_shapes(make_network, names):
     assert {name: tuple(tensor.shape) for name, tensor in make_network().state_dict().items()} == names

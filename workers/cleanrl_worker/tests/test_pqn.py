@@ -19,15 +19,14 @@ from cleanrl_worker.algorithms.pqn import (
     QNetwork,
     TorchValues,
     make_policy,
+    q_lambda_returns,
 )
 from cleanrl_worker.errors import BadInput, TrainingStopped
-from cleanrl_worker.testing_runs import charts, train_here, weights_digest
+from cleanrl_worker.testing import charts, train_here, weights_digest
 from cleanrl_worker.training.channel import Command
 from cleanrl_worker.training.envs import make_envs
-from cleanrl_worker.training.layer_norm_mlp import NumpyLayerNormMlp
-from cleanrl_worker.training.parameters import FlatParameters
-from cleanrl_worker.training.radam import RAdam
-from cleanrl_worker.training.returns import q_lambda_returns
+from cleanrl_worker.training.fast_cpu.networks import NumpyLayerNormMlp
+from cleanrl_worker.training.optimizers import FlatParameters, RAdam
 from torch import nn
 
 CPU = torch.device("cpu")
@@ -108,7 +107,7 @@ def test_returns_equal_a_plain_loop():
 
 
 @pytest.mark.parametrize("hidden", [(), (7,), (120, 84)])
-def test_a_layer_normalised_network_in_numpy_gives_what_autograd_gives(hidden):
+def test_a_layer_normalized_network_in_numpy_gives_what_autograd_gives(hidden):
     torch.manual_seed(3)
     layers, inputs = [], 4
     for width in hidden:
@@ -170,7 +169,7 @@ def test_the_squared_error_is_that_of_the_chosen_actions_and_equal_in_numpy_and_
     for values in (NumpyValues(network, parameters), TorchValues(network, parameters, CPU, False)):
         parts = list(values.minibatches(batch, order, 2))
         assert len(parts) == 2
-        loss, mean = values.descend(*parts[1])
+        loss, mean = values.backward(*parts[1])
         found.append(parameters.block.grad.clone())
         rows = order[10:]
         chosen = [values(batch.obs)[row, batch.actions[row]] for row in rows]

@@ -11,21 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cleanrl_worker import cli, environment_facts
+from cleanrl_worker import cli, preflight
 from cleanrl_worker.config import CleanRLWorkerConfig
-from cleanrl_worker.description import spec_without_environments
-from cleanrl_worker.environment_facts import facts_about
+from cleanrl_worker.declarations import DECLARATIONS, UPSTREAM_SCRIPTS, Declaration
 from cleanrl_worker.needs import (
-    UPSTREAM_MEMORY,
     Needs,
     estimate,
     free_disk_bytes,
     free_memory_bytes,
     total_memory_bytes,
 )
-from cleanrl_worker.preflight import _agent_problems, _misfits, check_run
+from cleanrl_worker.preflight import _agent_problems, _misfits, check_run, facts_about
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
-from cleanrl_worker.schema import literals_of
 from mosaic_wire.checkpoints import write_checkpoint
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.manifest import AnalyticsManifest
@@ -85,7 +82,7 @@ def config(env_id: str = "CartPole-v1", steps: int = 4096, algo: str = "ppo", **
 
 
 def problems(home, run: CleanRLWorkerConfig) -> list[str]:
-    found = check_run(run, spec_without_environments(), home.run_folder(run.run_id), home)
+    found = check_run(run, home.run_folder(run.run_id), home)
     return [str(problem) for problem in found.problems]
 
 
@@ -205,7 +202,7 @@ def test_an_environment_that_never_answers_is_not_waited_for(home, tmp_path, mon
         "gymnasium.register('Slow-v0', entry_point='gymnasium.envs.classic_control:CartPoleEnv')\n" + SLOW_WORLDS[name]
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(environment_facts, "TIMEOUT_S", 3.0 if name == "sleeps" else 60.0)
+    monkeypatch.setattr(preflight, "TIMEOUT_S", 3.0 if name == "sleeps" else 60.0)
     answer = cli.check_document({"algo": "ppo", "env_id": f"{name}:Slow-v0", "total_timesteps": 512})
     if name == "sleeps":
         assert not answer.problems
@@ -214,7 +211,7 @@ def test_an_environment_that_never_answers_is_not_waited_for(home, tmp_path, mon
         assert not answer.problems
         assert answer.fits
     else:
-        assert "making it ended with exit code 0: it said nothing" in answer.problems[0].message
+        assert "making it ended with exit code 0: it printed nothing" in answer.problems[0].message
 
 
 @pytest.mark.usefixtures("own_world")
@@ -270,7 +267,7 @@ def test_actions_an_algorithm_cannot_take_are_said(home, wanted, env_id, told):
 @pytest.mark.parametrize(
     ("agent", "kind", "shape", "told"),
     [
-        ("auto", "image", [210, 160, 3], "are pictures of shape [210, 160, 3]"),
+        ("auto", "image", [210, 160, 3], "are frames of shape [210, 160, 3]"),
         ("minigrid", "image", [210, 160, 3], ""),
         ("auto", "image", [7, 7, 3], ""),
         ("auto", "vector", [4], ""),
@@ -279,7 +276,7 @@ def test_actions_an_algorithm_cannot_take_are_said(home, wanted, env_id, told):
     ],
 )
 def test_a_network_that_cannot_play_the_observations_is_said(agent, kind, shape, told):
-    declared = literals_of(DEFAULT_ALGO_REGISTRY["ppo"].source)
+    declared = DECLARATIONS["ppo"]
     facts = {"E-v0": {"observation": {"kind": kind, "shape": shape, "text": "Box"}}}
     found = "\n".join(map(str, _agent_problems({"agent": agent}, declared, facts)))
     assert told in found
@@ -336,7 +333,7 @@ def test_a_damaged_checkpoint_is_refused(home, file, damage):
 
 
 def test_a_replay_buffer_of_26_gib_is_said_before_it_is_tried():
-    needs = estimate({"MEMORY": UPSTREAM_MEMORY["dqn_atari"]}, {"buffer_size": 1_000_000}, None, process_mb=512)
+    needs = estimate(UPSTREAM_SCRIPTS["dqn_atari"], {"buffer_size": 1_000_000}, None, process_mb=512)
     told = needs.memory_problem(16 * 2**30)
     assert told is not None
     assert "26.3 GiB of it for the replay buffer; 16.0 GiB are free; lower --buffer-size" in told
@@ -346,10 +343,10 @@ def test_a_replay_buffer_of_26_gib_is_said_before_it_is_tried():
 
 def test_every_estimate_is_of_an_algorithm_and_can_be_computed():
     facts = {"observation": {"size": 3, "bytes": 12}, "action": {"count": 1}}
-    assert set(UPSTREAM_MEMORY) <= set(DEFAULT_ALGO_REGISTRY)
-    for parts in UPSTREAM_MEMORY.values():
-        needs = estimate({"MEMORY": parts}, {"buffer_size": 1000}, facts, process_mb=0)
-        assert needs.memory.keys() == parts.keys()
+    assert set(UPSTREAM_SCRIPTS) <= set(DEFAULT_ALGO_REGISTRY)
+    for declared in UPSTREAM_SCRIPTS.values():
+        needs = estimate(declared, {"buffer_size": 1000}, facts, process_mb=0)
+        assert needs.memory.keys() == declared.memory.keys()
 
 
 def test_a_run_that_cannot_fit_is_refused(home):
@@ -375,7 +372,8 @@ OFF_POLICY = {
 
 
 def disk_of(**changes: Any) -> dict[str, int]:
-    declared = {"MEMORY": {"replay buffer": "buffer_size * 1000", "other": "5"}, "CHECKPOINT": "10"}
+    memory = {"replay buffer": lambda f: f.buffer_size * 1000, "other": lambda f: 5}
+    declared = Declaration(memory=memory, checkpoint=lambda f: 10)
     return estimate(declared, {**OFF_POLICY, **changes}, None, process_mb=0).disk
 
 
@@ -399,7 +397,7 @@ def test_the_disk_need_of_checkpoints_and_their_replay_buffer_is_named(flags, ch
 
 
 def test_a_replay_buffer_on_disk_takes_disk_instead_of_memory(tmp_path):
-    declared = {"MEMORY": {"replay buffer": "buffer_size * 1000000", "other": "5"}}
+    declared = Declaration(memory={"replay buffer": lambda f: f.buffer_size * 1000000, "other": lambda f: 5})
     needs = estimate(declared, {**OFF_POLICY, "replay_storage": "disk"}, None, process_mb=0)
     assert needs.memory == {"other": 5}
     assert needs.disk["the replay buffer"] == 10**9

@@ -9,9 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from cleanrl_worker.analytics import build_manifest
-from cleanrl_worker.config import CleanRLWorkerConfig
-from cleanrl_worker.provenance import (
+from cleanrl_worker.analytics import (
+    build_manifest,
     cpu_model,
     describe_machine,
     describe_module,
@@ -19,6 +18,7 @@ from cleanrl_worker.provenance import (
     nvidia_gpus,
     versions_of,
 )
+from cleanrl_worker.config import CleanRLWorkerConfig
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder

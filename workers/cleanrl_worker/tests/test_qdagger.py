@@ -15,8 +15,6 @@ import pytest
 import torch
 from cleanrl_worker.algorithms import dqn, qdagger
 from cleanrl_worker.algorithms.qdagger import (
-    NEEDS_FILES,
-    REFUSED,
     Args,
     Batch,
     Phase,
@@ -28,18 +26,16 @@ from cleanrl_worker.algorithms.qdagger import (
     train,
 )
 from cleanrl_worker.config import CleanRLWorkerConfig
-from cleanrl_worker.description import spec_without_environments
+from cleanrl_worker.declarations import declaration_of
 from cleanrl_worker.errors import BadInput, TrainingStopped
-from cleanrl_worker.needed_files import file_problems
+from cleanrl_worker.modes.checkpoints import file_problems
 from cleanrl_worker.preflight import check_run
 from cleanrl_worker.tools.record_trajectories import record
-from cleanrl_worker.training.checkpoint import save_state
+from cleanrl_worker.training.checkpointing import TrainingState, save_state
 from cleanrl_worker.training.envs import SyncEnvs
 from cleanrl_worker.training.replay import make_replay
-from cleanrl_worker.training.run_context import RunContext
-from cleanrl_worker.training.state import TrainingState
-from cleanrl_worker.training.teacher import TeacherNetwork, load_teacher
-from cleanrl_worker.training.trajectories import Trajectories
+from cleanrl_worker.training.run import RunContext
+from cleanrl_worker.training.teacher import TeacherNetwork, Trajectories, load_teacher
 from mosaic_wire.event_files import EventFolderReader
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import RunFolder
@@ -64,10 +60,10 @@ class Quiet:
     """A channel nobody listens to."""
 
     def __init__(self):
-        self.told = []
+        self.messages = []
 
-    def tell(self, kind, message, *, must_arrive=True):
-        self.told.append((kind, message))
+    def send(self, kind, message, *, must_arrive=True):
+        self.messages.append((kind, message))
 
     def poll(self, timeout_s=0):
         return []
@@ -342,7 +338,7 @@ def test_a_resumed_run_ends_as_if_it_had_not_been_stopped(tmp_path, teacher, tra
         folder = tmp_path / f"from-{step}"
         checkpoint = tmp_path / "first" / "checkpoints" / f"step-{step}"
         run, _ = run_qdagger(folder, **flags, resume=checkpoint)
-        assert dict(run._channel.told)["checkpoint_loaded"]["environments"] == "exact"
+        assert dict(run._channel.messages)["checkpoint_loaded"]["environments"] == "exact"
         assert digest(folder) == digest(tmp_path / "first") == digest(tmp_path / "whole"), step
         expected = {tag: {s: value for s, value in points.items() if s > step} for tag, points in whole.items()}
         assert scalars(folder) == {tag: points for tag, points in expected.items() if points}, step
@@ -379,9 +375,9 @@ def test_the_teacher_s_transitions_are_dropped_when_the_student_plays(tmp_path, 
     run = RunContext(ALGO, tmp_path, Quiet())
     learner.learn(run)
     if offline_steps:
-        assert (learner.step, learner.phase, len(learner.lessons)) == (60, Phase.STUDY, 60)
+        assert (learner.step, learner.phase, len(learner.teacher_replay)) == (60, Phase.OFFLINE, 60)
         learner.learn(run)
-    assert (learner.step, learner.phase, len(learner.lessons)) == (60 + offline_steps, Phase.PLAY, 0)
+    assert (learner.step, learner.phase, len(learner.teacher_replay)) == (60 + offline_steps, Phase.ONLINE, 0)
     run.writer.close()
 
 
@@ -427,7 +423,7 @@ def test_the_teacher_is_dqn_s_network():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({}, "qdagger_dqn_atari_impalacnn needs somebody to learn from: give --teacher-checkpoint"),
+        ({}, "qdagger_dqn_atari_impalacnn needs a teacher: give --teacher-checkpoint"),
         ({"teacher_checkpoint": "/nowhere/x"}, "--teacher-checkpoint cannot be used: there is no /nowhere/x"),
         ({"teacher_trajectories": "/nowhere/x"}, "--teacher-trajectories names no file: there is no /nowhere/x"),
         ({"teacher_policy_hf_repo": "cleanrl/x"}, "nothing is fetched from a hub here; download"),
@@ -442,18 +438,17 @@ def test_values_no_run_can_be_made_of_are_refused(tmp_path, flags, message):
 
 def test_a_missing_teacher_is_found_in_the_dry_run(home, teacher):
     home.create()
-    spec = spec_without_environments()
 
     def problems(**parameters) -> dict[str, str]:
         config = CleanRLWorkerConfig(
             new_run_id(), NAME, "PongNoFrameskip-v4", 1000, 1,
             {"algo_params": {"buffer_size": 1000, "learning_starts": 100, **parameters}},
         )  # fmt: skip
-        found = check_run(config, spec, home.run_folder(config.run_id), home, look_at_environments=False)
+        found = check_run(config, home.run_folder(config.run_id), home, probe=False)
         return {p.path: p.message for p in found.problems if "teacher" in p.path}
 
     assert problems(teacher_checkpoint=str(teacher)) == {}
-    assert "needs somebody to learn from" in problems()["teacher_checkpoint"]
+    assert "needs a teacher" in problems()["teacher_checkpoint"]
     assert "there is no /nowhere" in problems(teacher_checkpoint="/nowhere")["teacher_checkpoint"]
     said = problems(teacher_checkpoint=str(teacher), teacher_policy_hf_repo="a/b")
     assert "download the repository's .cleanrl_model" in said["teacher_policy_hf_repo"]
@@ -463,7 +458,7 @@ def test_a_missing_teacher_is_found_in_the_dry_run(home, teacher):
 def test_a_path_that_depends_on_the_folder_is_refused_where_training_starts_elsewhere(tmp_path, monkeypatch, field):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_bytes(b"\x80")  # a pickle
-    declared, values = {"NEEDS_FILES": NEEDS_FILES, "REFUSED": REFUSED}, {**asdict(Args()), field: "file"}
+    declared, values = declaration_of(Args()), {**asdict(Args()), field: "file"}
     assert list(file_problems(declared, values)) == []
     ((name, sentence),) = file_problems(declared, values, from_anywhere=True)
     assert name == field
@@ -520,7 +515,7 @@ def test_pong_is_taught_and_played_and_a_resumed_run_is_the_same(tmp_path):
     run_qdagger(tmp_path / "first", algo=NAME, **flags, checkpoint_freq=1900)
     checkpoint = tmp_path / "first" / "checkpoints" / "step-1900"
     run, _ = run_qdagger(tmp_path / "second", algo=NAME, **flags, resume=checkpoint)
-    assert dict(run._channel.told)["checkpoint_loaded"]["environments"] == "exact"
+    assert dict(run._channel.messages)["checkpoint_loaded"]["environments"] == "exact"
     assert digest(tmp_path / "second") == digest(tmp_path / "first")
     charts = scalars(tmp_path / "first")
     assert max(charts["charts/replay_size"]) == 2000

@@ -24,7 +24,7 @@ from cleanrl_worker.algorithms.rainbow import (
 from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.training.envs import SyncEnvs
 from cleanrl_worker.training.replay import make_replay
-from cleanrl_worker.training.run_context import RunContext
+from cleanrl_worker.training.run import RunContext
 from mosaic_wire.event_files import EventFolderReader
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -47,10 +47,10 @@ class Quiet:
     """A channel nobody listens to."""
 
     def __init__(self):
-        self.told = []
+        self.messages = []
 
-    def tell(self, kind, message, *, must_arrive=True):
-        self.told.append((kind, message))
+    def send(self, kind, message, *, must_arrive=True):
+        self.messages.append((kind, message))
 
     def poll(self, timeout_s=0):
         return []
@@ -108,7 +108,7 @@ def test_a_noisy_layer_is_a_layer_with_noisy_weights():
     several = torch.stack([noise, -noise, 2 * noise, 0 * noise, noise])
     expected = torch.cat([layer(inputs[i : i + 1], several[i]) for i in range(5)])
     torch.testing.assert_close(layer(inputs, several), expected)
-    layer.write_down(noise)
+    layer.store_noise(noise)
     torch.testing.assert_close(layer.weight_mu + layer.weight_sigma * layer.weight_epsilon, weights)
     torch.testing.assert_close(layer.bias_epsilon, noise[6:])
 
@@ -177,7 +177,7 @@ def test_losses_equal_plain_arithmetic():
         surprise.append(cross - entropy)
         q_values.append(sum(np.exp(predicted[i, actions[i]]) * support))
     assert losses.total.item() == pytest.approx(total, rel=1e-4)
-    np.testing.assert_allclose(losses.surprise.numpy(), surprise, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(losses.kl.numpy(), surprise, rtol=1e-3, atol=1e-4)
     assert losses.q_values.item() == pytest.approx(np.mean(q_values), rel=1e-4)
 
 
@@ -216,7 +216,7 @@ def test_a_resumed_run_ends_as_if_it_had_not_been_stopped(tmp_path, world):
     run_rainbow(tmp_path / "first", **flags, checkpoint_freq=100)  # which changes nothing: test_checkpoints.py
     checkpoint = tmp_path / "first" / "checkpoints" / "step-100"
     run, _ = run_rainbow(tmp_path / "second", **flags, resume=checkpoint)
-    assert dict(run._channel.told)["checkpoint_loaded"]["environments"] == "exact"
+    assert dict(run._channel.messages)["checkpoint_loaded"]["environments"] == "exact"
     assert digest(tmp_path / "second") == digest(tmp_path / "first")
     whole, later = scalars(tmp_path / "first"), scalars(tmp_path / "second")
     assert later == {
@@ -348,7 +348,7 @@ def test_weights_of_other_returns_are_refused(tmp_path):
     learner = RainbowLearner(args, envs, make_replay(args, envs), torch.device("cpu"))
     weights = {**learner.agent.state_dict(), "support": torch.linspace(-10, 10, 51)}
     with pytest.raises(BadInput, match="the model has 51 atoms from -10 to 10; give the same --n-atoms"):
-        learner.take_weights({name: tensor.numpy() for name, tensor in weights.items()}, "the model")
+        learner.load_agent({name: tensor.numpy() for name, tensor in weights.items()}, "the model")
 
 
 @pytest.mark.slow
@@ -365,7 +365,7 @@ def test_compiled_losses_are_the_same(monkeypatch):
         network.zero_grad()
         losses = function(network, target, batch, noise, noise)
         losses.total.backward()
-        found[name] = [losses.total.detach(), losses.surprise, *(p.grad.clone() for p in network.parameters())]
+        found[name] = [losses.total.detach(), losses.kl, *(p.grad.clone() for p in network.parameters())]
     for ours, theirs in zip(found["plain"], found["compiled"], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
@@ -381,7 +381,7 @@ def test_pong_is_played_and_a_resumed_run_is_the_same(tmp_path):
     run_rainbow(tmp_path / "first", algo="rainbow_atari", **flags, checkpoint_freq=500)
     checkpoint = tmp_path / "first" / "checkpoints" / "step-500"
     run, _ = run_rainbow(tmp_path / "second", algo="rainbow_atari", **flags, resume=checkpoint)
-    assert dict(run._channel.told)["checkpoint_loaded"]["environments"] == "exact"
+    assert dict(run._channel.messages)["checkpoint_loaded"]["environments"] == "exact"
     assert digest(tmp_path / "second") == digest(tmp_path / "first")
     charts = scalars(tmp_path / "first")
     assert charts["charts/replay_size"][600] == 500

@@ -14,14 +14,12 @@ import numpy as np
 import pytest
 from cleanrl_worker.algorithms import ppo
 from cleanrl_worker.config import CleanRLWorkerConfig
-from cleanrl_worker.description import spec_without_environments
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.eval.batched import run_batched_evaluation
-from cleanrl_worker.modes.policy_eval import EvaluationSettings
+from cleanrl_worker.modes import EvaluationSettings
 from cleanrl_worker.preflight import check_run
-from cleanrl_worker.testing import importing, lend_sets
-from cleanrl_worker.testing_runs import charts, train_here, weights_digest
-from cleanrl_worker.training.recording import MOST_STEPS, Recorder, newest_due
+from cleanrl_worker.testing import charts, importing, lend_sets, train_here, weights_digest
+from cleanrl_worker.training.rendering import MAX_STEPS, Recorder, newest_due
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.testing import WorkerProcess
@@ -70,7 +68,7 @@ class Left:
     def act(self, obs, rng):
         return np.zeros(len(obs), dtype=np.int64)
 
-    def follow(self, episodes):
+    def set_episodes(self, episodes):
         self.followed.append(list(episodes))
 
 
@@ -107,7 +105,7 @@ def flags(**changed) -> ppo.Args:
 
 
 def told_videos(run) -> list[str]:
-    return [facts["path"] for kind, facts in run._channel.told if kind == "video"]
+    return [facts["path"] for kind, facts in run._channel.messages if kind == "video"]
 
 
 def test_the_moments_are_gymnasium_s():
@@ -152,7 +150,7 @@ def test_an_episode_without_an_end_is_cut(tmp_path):
     path = recorder.record(Left(), 0)
     recorder.close()
     assert path is not None
-    assert facts_of(path)[0] == MOST_STEPS + 1
+    assert facts_of(path)[0] == MAX_STEPS + 1
 
 
 @pytest.mark.usefixtures("video")
@@ -180,7 +178,7 @@ def test_when_drawing_fails_later_training_goes_on_and_says_so_once(tmp_path, ca
     with caplog.at_level(logging.WARNING):
         run, _ = train_here(ppo, tmp_path, flags(**changed))
     assert [record.getMessage() for record in caplog.records if "videos" in record.getMessage()] == [
-        "no more videos of Blink-v0 are recorded; everything else goes on: the lamp is broken"
+        "no more videos of Blink-v0 are recorded; everything else continues: the lamp is broken"
     ]
     assert told_videos(run) == []
     assert list((tmp_path / "videos").iterdir()) == []
@@ -190,7 +188,7 @@ def test_when_drawing_fails_later_training_goes_on_and_says_so_once(tmp_path, ca
 @pytest.mark.usefixtures("video")
 @pytest.mark.parametrize(
     ("env_id", "env_kwargs", "reason"),
-    [("Blind-v0", "{}", "it has no picture to show"), ("Blink-v0", '{"dark_at": 0}', "the lamp is broken")],
+    [("Blind-v0", "{}", "it has no frame to show"), ("Blink-v0", '{"dark_at": 0}', "the lamp is broken")],
 )
 def test_an_environment_that_cannot_be_drawn_is_refused(tmp_path, env_id, env_kwargs, reason):
     with pytest.raises(BadInput, match=f"--capture-video: {env_id} cannot be drawn: {reason}.*; go without videos"):
@@ -210,7 +208,7 @@ def test_a_dry_run_tells_that_there_is_nothing_to_record(home):
     def problems(env_id: str) -> list[str]:
         extras = {"algo_params": {"capture_video": True}}
         run = CleanRLWorkerConfig(new_run_id(), "ppo", env_id, 4096, 1, extras)
-        found = check_run(run, spec_without_environments(), home.run_folder(run.run_id), home)
+        found = check_run(run, home.run_folder(run.run_id), home)
         return [str(problem) for problem in found.problems]
 
     blind = "continuous_worlds:Aim-v0"

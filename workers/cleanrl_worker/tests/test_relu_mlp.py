@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from cleanrl_worker.agents.continuous import QNetwork
-from cleanrl_worker.training.critics import Critics
-from cleanrl_worker.training.parameters import FlatParameters
-from cleanrl_worker.training.relu_mlp import ReluMlp
+from cleanrl_worker.training.fast_cpu.actor_critic import FastCritics
+from cleanrl_worker.training.fast_cpu.networks import ReluMlp
+from cleanrl_worker.training.optimizers import FlatParameters, Trained
 from torch import nn
 
 
@@ -36,8 +36,8 @@ def test_values_and_gradients_are_those_of_autograd(outputs: tuple[int, ...]) ->
     ours = ReluMlp(parameters.block.data, parameters.block.grad, network.first, network.second, *network.heads)
     with torch.no_grad():
         trace = ours.trace(inputs.detach())
-        for found, wanted in zip(ours.outputs(trace), expected, strict=True):
-            torch.testing.assert_close(found, wanted)
+        for found, theirs in zip(ours.outputs(trace), expected, strict=True):
+            torch.testing.assert_close(found, theirs)
         parameters.block.grad.fill_(torch.nan)  # every gradient is set, none added to
         ours.backward(trace, *weights)
         torch.testing.assert_close(parameters.block.grad, by_autograd, rtol=1e-4, atol=1e-5)
@@ -51,7 +51,7 @@ def test_values_and_gradients_are_those_of_autograd(outputs: tuple[int, ...]) ->
 def test_the_lesser_of_two_critics_is_climbed_row_by_row() -> None:
     torch.manual_seed(5)
     networks = nn.ModuleList([QNetwork(3, 2), QNetwork(3, 2)])
-    critics = Critics(networks, learning_rate=1e-3)
+    critics = FastCritics(Trained(networks, learning_rate=1e-3))
     obs, actions = torch.randn(40, 3), torch.randn(40, 2, requires_grad=True)
     values = [network(obs, actions) for network in networks]
     torch.minimum(*values).mean().neg().backward()

@@ -13,11 +13,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from cleanrl_worker.errors import BadInput, TrainingStopped
-from cleanrl_worker.training import frame_replay, replay
-from cleanrl_worker.training.frame_replay import FrameReplay
-from cleanrl_worker.training.replay import ReplayBuffer, Transitions, draw_rows, make_replay
-from cleanrl_worker.training.replay_segments import SavedReplay, SegmentStore
-from cleanrl_worker.training.replay_storage import on_disk
+from cleanrl_worker.training import replay
+from cleanrl_worker.training.replay import (
+    FrameReplay,
+    ReplayBuffer,
+    SavedReplay,
+    SegmentStore,
+    Transitions,
+    draw_rows,
+    make_replay,
+    on_disk,
+)
 
 VECTOR = gym.spaces.Box(-1, 1, (3,), np.float32)
 PICTURES = gym.spaces.Box(0, 255, (4, 9, 8), np.uint8)
@@ -185,7 +191,7 @@ def test_a_buffer_larger_than_the_memory_is_told_in_one_line() -> None:
 @pytest.fixture
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "SEGMENT_BYTES", 4 * 600 * 12)
-    monkeypatch.setattr(frame_replay, "SEGMENT_BYTES", 72 * 20)
+    monkeypatch.setattr(replay, "FRAME_SEGMENT_BYTES", 72 * 20)
 
 
 def make(kind: str, num_envs: int = 2, capacity: int = 100) -> ReplayBuffer:

@@ -10,13 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from cleanrl_worker.errors import BadPinList, BaseUnfit, SetNotReady, SetsDisagree, UnknownSet
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
-from cleanrl_worker.requirement_sets import SetState, interpreter_for, parse_sets, preflight, set_names, sets_needed
-from cleanrl_worker.requirement_sets.errors import BadPinList, BaseUnfit, SetNotReady, SetsDisagree, UnknownSet
-from cleanrl_worker.requirement_sets.pins import LISTS, check_agreement, describe, normalised, pins_of, read_pins
-from cleanrl_worker.requirement_sets.pip_process import clean_environment, failure
-from cleanrl_worker.requirement_sets.plan import Base, make_plan
-from cleanrl_worker.requirement_sets.selection import sets_of_environment
+from cleanrl_worker.requirement_sets.installation import clean_environment, failure
+from cleanrl_worker.requirement_sets.overlays import Base, SetState, check_sets, interpreter_for, make_plan
+from cleanrl_worker.requirement_sets.pins import (
+    LISTS,
+    check_agreement,
+    describe,
+    normalized,
+    parse_sets,
+    pins_of,
+    read_pins,
+    set_names,
+)
+from cleanrl_worker.requirement_sets.selection import sets_needed, sets_of_environment
 from mosaic_wire.paths import Home
 
 CONSTRAINTS = Path(__file__).resolve().parents[3] / "requirements" / "constraints.txt"
@@ -74,7 +82,7 @@ def test_what_people_edit_is_covered_by_the_pins(name):
     wanted = [line for line in lines if line and not line.startswith(("#", "-r"))]
     assert wanted
     for line in wanted:
-        package = normalised(re.split(r"[\s<>=!~;\[]", line)[0])
+        package = normalized(re.split(r"[\s<>=!~;\[]", line)[0])
         assert package in pins, f"{line} has no pin in sets/{name}.txt"
         exact = re.search(r"==(\S+)", line)
         assert exact is None or pins[package].version == exact[1]
@@ -133,12 +141,12 @@ def test_names_are_read_as_people_write_them():
 @pytest.mark.parametrize("name", ["../etc", "atari/x", "", "joined"])
 def test_a_name_that_is_no_set_never_reaches_a_path(tmp_path, name):
     with pytest.raises(UnknownSet):
-        preflight(Home(tmp_path), [name])
+        check_sets(Home(tmp_path), [name])
 
 
 def test_an_unknown_set_is_told_the_nearest(tmp_path):
     with pytest.raises(UnknownSet, match="Did you mean 'mujoco'"):
-        preflight(Home(tmp_path), ["mujoko"])
+        check_sets(Home(tmp_path), ["mujoko"])
 
 
 # ---------------------------------------------------------------- plans
@@ -178,18 +186,18 @@ def test_what_only_the_base_may_bring_is_asked_of_the_base(tmp_path, package):
     plan = make_plan(Home(tmp_path / "home"), "extra", lists=lists, base=base)
     with pytest.raises(BaseUnfit, match=rf"lacks {package}==9.0 \(it has 1.0\).*pip install {package}==9.0"):
         plan.check_base()
-    answer = preflight(Home(tmp_path / "home"), ["extra"], lists=lists, base=base)
+    answer = check_sets(Home(tmp_path / "home"), ["extra"], lists=lists, base=base)
     assert answer.state is SetState.BASE_LACKS
 
 
 def test_a_set_that_the_base_satisfies_needs_no_overlay(tmp_path):
     lists = fake_lists(tmp_path / "lists", extra="thing==1.0\n")
     base = fake_base(tmp_path / "base", "Thing-1.0")
-    answer = preflight(Home(tmp_path / "home"), ["extra"], lists=lists, base=base)
+    answer = check_sets(Home(tmp_path / "home"), ["extra"], lists=lists, base=base)
     assert answer.is_ready
     assert answer.python == base.python
     assert answer.versions == {"thing": "1.0"}
-    assert not (tmp_path / "home").exists(), "a preflight writes nothing"
+    assert not (tmp_path / "home").exists(), "a check writes nothing"
 
 
 def test_no_sets_means_the_base(tmp_path):
@@ -199,7 +207,7 @@ def test_no_sets_means_the_base(tmp_path):
 
 def test_a_set_that_is_not_installed_names_the_one_command(tmp_path):
     home = Home(tmp_path / "my home")
-    answer = preflight(home, ["minigrid", "atari"])
+    answer = check_sets(home, ["minigrid", "atari"])
     assert answer.state is SetState.NOT_INSTALLED
     assert answer.command.startswith("mosaic extras install atari minigrid --home ")
     assert f"{answer.command} (about 200 MB)" in answer.message
@@ -208,7 +216,7 @@ def test_a_set_that_is_not_installed_names_the_one_command(tmp_path):
 
 
 def test_sets_that_disagree_are_refused_before_anything_is_looked_at(tmp_path):
-    answer = preflight(Home(tmp_path), ["procgen", "jax"])
+    answer = check_sets(Home(tmp_path), ["procgen", "jax"])
     assert answer.state is SetState.SETS_DISAGREE
     assert "numpy" in answer.message
 
@@ -218,8 +226,9 @@ def test_asking_loads_neither_frameworks_nor_pip():
         import sys
         from pathlib import Path
         from mosaic_wire.paths import Home
-        import cleanrl_worker.requirement_sets as r
-        r.preflight(Home(Path("/nowhere")), r.sets_needed(None, "ALE/Pong-v5", {"track_wandb": True}))
+        from cleanrl_worker.requirement_sets.overlays import check_sets
+        from cleanrl_worker.requirement_sets.selection import sets_needed
+        check_sets(Home(Path("/nowhere")), sets_needed(None, "ALE/Pong-v5", {"track_wandb": True}))
         heavy = {"torch", "numpy", "gymnasium", "pip", "subprocess", "asyncio", "importlib.metadata"}
         assert not heavy & set(sys.modules), heavy & set(sys.modules)
     """

@@ -16,8 +16,21 @@ from torch.distributions import AffineTransform, Normal, TanhTransform, Transfor
 from torch.nn import functional
 
 ROWS = 48
+ENGINE = "fast_cpu"
 CRITICS_AT_ZERO = {f"qf{number}_{what}": torch.zeros(1) for number in (1, 2) for what in ("values", "errors")}
 LOW, HIGH, SCALE, BIAS = (-1.0, 0.0), (1.0, 4.0), (1.0, 2.0), (0.0, 2.0)
+
+
+@pytest.fixture(autouse=True, params=["fast_cpu", "autograd"])
+def engine(request):
+    """Both are the algorithm: the update in its file by autograd, and the fast engine."""
+    global ENGINE
+    ENGINE = request.param
+
+
+def updated(learner, *due, **flags):
+    update = learner.fast.update if ENGINE == "fast_cpu" else torch.enable_grad()(learner.update)
+    return update(*due, **flags)
 
 
 def learner_with_a_batch(**flags) -> SacLearner:
@@ -28,7 +41,7 @@ def learner_with_a_batch(**flags) -> SacLearner:
     for part in (learner.actor, learner.critics):
         noise = rng.normal(0, 0.05, size=part.parameters.block.shape).astype(np.float32)
         part.parameters.block.data.add_(torch.from_numpy(noise))
-    learner.alpha.log_alpha.data.fill_(math.log(0.3))
+    learner.log_alpha.log_alpha.data.fill_(math.log(0.3))
     transitions = Transitions(
         obs=rng.normal(size=(ROWS, 2)), actions=rng.uniform(LOW, HIGH, size=(ROWS, 2)),
         rewards=rng.normal(size=ROWS), next_obs=3 * rng.normal(size=(ROWS, 2)), terminated=rng.random(ROWS) < 0.3,
@@ -62,7 +75,7 @@ def sample(actor: GaussianActor, obs: torch.Tensor, noise: torch.Tensor) -> tupl
 def test_log_probabilities_are_those_of_a_stretched_and_squashed_gaussian():
     learner = learner_with_a_batch()
     actor, batch = learner.agent.actor, learner.batch
-    found = learner.actor.sample(batch.obs, batch.noise[0])
+    found = learner.fast.actor.sample(batch.obs, batch.noise[0])
     mean, log_std = actor(batch.obs)
     assert ((log_std > -5) & (log_std < 2)).all()
     scale, bias = torch.tensor(SCALE).double(), torch.tensor(BIAS).double()
@@ -90,7 +103,7 @@ def test_acting_samples_the_same_distribution():
     sampled = learner.act(obs, np.random.default_rng(2))
     with torch.no_grad():
         noise = torch.from_numpy(np.random.default_rng(2).standard_normal((4000, 2), dtype=np.float32))
-        expected = learner.actor.sample(torch.from_numpy(obs), noise).actions.numpy()
+        expected = learner.fast.actor.sample(torch.from_numpy(obs), noise).actions.numpy()
         mean, _ = learner.agent.actor(torch.from_numpy(obs[:1]))
     np.testing.assert_allclose(sampled, expected, rtol=1e-3, atol=1e-3)
     best = np.tanh(mean.numpy()) * SCALE + BIAS
@@ -106,7 +119,7 @@ def test_both_critics_errors_are_those_of_a_plain_loop(autotune):
     learner = learner_with_a_batch(autotune=autotune, alpha=0.7)
     alpha = 0.3 if autotune else 0.7
     agent, target, batch = copy.deepcopy(learner.agent), target_critics(learner), learner.batch
-    figures = learner.update(policy=False, targets=False)
+    stats = updated(learner, policy=False, targets=False)
     lesser_first = 0
     for row in range(ROWS):
         seen, action = batch.inputs[row : row + 1, :2], batch.inputs[row : row + 1, 2:]
@@ -114,13 +127,13 @@ def test_both_critics_errors_are_those_of_a_plain_loop(autotune):
         next_action, log_prob = sample(agent.actor, following, batch.noise[0, row : row + 1])
         next_values = [q(following, next_action).item() for q in (target.qf1, target.qf2)]
         lesser_first += next_values[0] < next_values[1]
-        wanted = batch.rewards[row].item()
+        td_target = batch.rewards[row].item()
         if batch.discounts[row]:
-            wanted += 0.99 * (min(next_values) - alpha * log_prob.item())
+            td_target += 0.99 * (min(next_values) - alpha * log_prob.item())
         for name, critic in (("qf1", agent.qf1), ("qf2", agent.qf2)):
             value = critic(seen, action).item()
-            assert figures[f"{name}_values"][row].item() == pytest.approx(value, rel=1e-4, abs=1e-5)
-            assert figures[f"{name}_errors"][row].item() == pytest.approx(value - wanted, rel=2e-3, abs=1e-4)
+            assert stats[f"{name}_values"][row].item() == pytest.approx(value, rel=1e-4, abs=1e-5)
+            assert stats[f"{name}_errors"][row].item() == pytest.approx(value - td_target, rel=2e-3, abs=1e-4)
     assert 0 < lesser_first < ROWS
 
 
@@ -132,10 +145,10 @@ def test_gradients_are_those_of_autograd():
     with torch.no_grad():
         next_actions, log_probs = sample(agent.actor, batch.next_obs, batch.noise[0])
         next_values = torch.minimum(*(q(batch.next_obs, next_actions) for q in (target.qf1, target.qf2)))
-        wanted = batch.rewards + 0.99 * (batch.discounts > 0) * (next_values - 0.3 * log_probs)
-    sum(functional.mse_loss(critic(obs, actions), wanted) for critic in (agent.qf1, agent.qf2)).backward()
+        td_target = batch.rewards + 0.99 * (batch.discounts > 0) * (next_values - 0.3 * log_probs)
+    sum(functional.mse_loss(critic(obs, actions), td_target) for critic in (agent.qf1, agent.qf2)).backward()
     with torch.no_grad():
-        learner.update(policy=False, targets=False)
+        updated(learner, policy=False, targets=False)
     for ours, theirs in zip(learner.agent.critics.parameters(), agent.critics.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=2e-5)
 
@@ -145,8 +158,8 @@ def test_gradients_are_those_of_autograd():
     loss = (0.3 * log_probs - torch.minimum(agent.qf1(obs, drawn), agent.qf2(obs, drawn))).mean()
     loss.backward()
     with torch.no_grad():
-        figures = learner._improve_policy(obs, batch.noise[1])
-    assert figures["actor_losses"].mean().item() == pytest.approx(loss.item(), rel=1e-3)
+        stats = learner.fast.improve_policy(obs, batch.noise[1])
+    assert stats["actor_losses"].mean().item() == pytest.approx(loss.item(), rel=1e-3)
     for ours, theirs in zip(learner.agent.actor.parameters(), agent.actor.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=2e-3, atol=1e-5)
 
@@ -159,17 +172,17 @@ def test_alpha_follows_the_entropy():
     for _ in range(3):
         with torch.no_grad():
             log_probs = sample(learner.agent.actor, obs, noise)[1]
-            figures = learner._improve_policy(obs, noise)
+            stats = learner.fast.improve_policy(obs, noise)
         loss = (-log_alpha.exp() * (log_probs - 2)).mean()  # the target: minus the number of actions
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        assert figures["alpha_loss"].item() == pytest.approx(loss.item(), rel=2e-3)
-        assert figures["alpha"].item() == pytest.approx(log_alpha.exp().item(), rel=1e-4)
-    assert learner.charts({**CRITICS_AT_ZERO, **figures})["losses/alpha"] == figures["alpha"].item()
+        assert stats["alpha_loss"].item() == pytest.approx(loss.item(), rel=2e-3)
+        assert stats["alpha"].item() == pytest.approx(log_alpha.exp().item(), rel=1e-4)
+    assert learner.charts({**CRITICS_AT_ZERO, **stats})["losses/alpha"] == stats["alpha"].item()
     fixed = learner_with_a_batch(autotune=False, alpha=0.7)
     with torch.no_grad():
-        charts = fixed.charts(fixed.update(policy=True, targets=True))
+        charts = fixed.charts(updated(fixed, policy=True, targets=True))
     assert charts["losses/alpha"] == pytest.approx(0.7)
     assert "losses/actor_loss" in charts
     assert "losses/alpha_loss" not in charts
@@ -183,11 +196,11 @@ def test_the_actor_moves_as_often_as_it_was_waited_for_and_targets_at_their_own_
     assert [learner.noises(policy) for policy in (False, True)] == [1, 4]
     actor, critics = learner.actor.parameters.block, learner.critics.parameters.block
     before, targets = actor.clone(), torch.from_numpy(learner.critics.arrays()["targets"])
-    learner.update(*due[1])
+    updated(learner, *due[1])
     assert torch.equal(actor, before)
     assert torch.equal(torch.from_numpy(learner.critics.arrays()["targets"]), targets)
-    learner.update(*due[2])
+    updated(learner, *due[2])
     torch.testing.assert_close(torch.from_numpy(learner.critics.arrays()["targets"]), 0.9 * targets + 0.1 * critics)
-    learner.update(*due[3])
+    updated(learner, *due[3])
     assert learner.actor.adam.arrays()["step"] == 3
     assert not torch.equal(actor, before)

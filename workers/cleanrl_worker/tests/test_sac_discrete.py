@@ -25,7 +25,7 @@ from cleanrl_worker.algorithms.sac_discrete import (
 from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.training.envs import SyncEnvs
 from cleanrl_worker.training.replay import make_replay
-from cleanrl_worker.training.run_context import RunContext
+from cleanrl_worker.training.run import RunContext
 from mosaic_wire.event_files import EventFolderReader
 
 CPU = torch.device("cpu")
@@ -47,10 +47,10 @@ class Quiet:
     """A channel nobody listens to."""
 
     def __init__(self):
-        self.told = []
+        self.messages = []
 
-    def tell(self, kind, message, *, must_arrive=True):
-        self.told.append((kind, message))
+    def send(self, kind, message, *, must_arrive=True):
+        self.messages.append((kind, message))
 
     def poll(self, timeout_s=0):
         return []
@@ -116,9 +116,9 @@ def test_critic_losses_equal_plain_arithmetic():
         value = sum(
             p * (min(following[0][i, a], following[1][i, a]) - alpha * math.log(p)) for a, p in enumerate(probs)
         )
-        wanted = rewards[i] + (0.0 if terminated[i] else gamma * value)
+        td_target = rewards[i] + (0.0 if terminated[i] else gamma * value)
         for which in range(2):
-            errors[which] += (predicted[which][i, actions[i]] - wanted) ** 2 / count
+            errors[which] += (predicted[which][i, actions[i]] - td_target) ** 2 / count
     assert losses.qf1.item() == pytest.approx(errors[0], rel=1e-4)
     assert losses.qf2.item() == pytest.approx(errors[1], rel=1e-4)
     assert losses.qf1_values.item() == pytest.approx(predicted[0][range(count), actions].mean(), rel=1e-4)
@@ -143,7 +143,7 @@ def test_actor_losses_equal_plain_arithmetic_averaged_over_actions():
             loss += p * (alpha * math.log(p) - min(values[0][i, a], values[1][i, a])) / (count * len(weights))
             excess += p * (math.log(p) + target_entropy) / (count * len(weights))
     assert losses.actor.item() == pytest.approx(loss, rel=1e-4)
-    assert losses.excess.item() == pytest.approx(excess, rel=1e-4)
+    assert losses.entropy_gap.item() == pytest.approx(excess, rel=1e-4)
     losses.actor.backward()
     assert all(parameter.grad is None for parameter in critics.parameters())
 
@@ -154,7 +154,7 @@ def test_alpha_follows_the_gradient_of_its_loss(tmp_path):
     learner.begin_episodes()
     run = RunContext(ALGO, tmp_path, Quiet())
     while learner.step < 12:
-        learner._play_one_step(run)
+        learner._step_envs(run)
     run.writer.close()
     assert learner._target_entropy == pytest.approx(0.89 * math.log(4))
     charts = learner.update()
@@ -193,12 +193,13 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     assert digest(tmp_path / "c") != digest(tmp_path / "a")
 
 
+@pytest.mark.slow  # sac_continuous_action and dqn's pictures are interrupted in every CI
 def test_a_resumed_run_ends_as_if_it_had_not_been_stopped(tmp_path):
     flags = {**SHORT, "num_envs": 2}
     run_sac(tmp_path / "first", **flags, checkpoint_freq=100)  # which changes nothing: test_checkpoints.py
     checkpoint = tmp_path / "first" / "checkpoints" / "step-100"
     run, _ = run_sac(tmp_path / "second", **flags, resume=checkpoint)
-    assert dict(run._channel.told)["checkpoint_loaded"]["environments"] == "exact"
+    assert dict(run._channel.messages)["checkpoint_loaded"]["environments"] == "exact"
     assert digest(tmp_path / "second") == digest(tmp_path / "first")
     whole, later = scalars(tmp_path / "first"), scalars(tmp_path / "second")
     assert later == {
@@ -287,7 +288,7 @@ def test_pong_is_played_and_a_resumed_run_is_the_same(tmp_path):
     run_sac(tmp_path / "first", algo="sac_atari", **flags, checkpoint_freq=1800)
     checkpoint = tmp_path / "first" / "checkpoints" / "step-1800"
     run, _ = run_sac(tmp_path / "second", algo="sac_atari", **flags, resume=checkpoint)
-    assert dict(run._channel.told)["checkpoint_loaded"]["environments"] == "exact"
+    assert dict(run._channel.messages)["checkpoint_loaded"]["environments"] == "exact"
     assert digest(tmp_path / "second") == digest(tmp_path / "first")
     charts = scalars(tmp_path / "first")
     assert charts["charts/replay_size"][2000] == 1800

@@ -6,7 +6,7 @@ import pytest
 from cleanrl_worker.wrappers.schedule import (
     PRESETS,
     RETURN_EPISODES,
-    Progress,
+    CurriculumProgress,
     needs_syllabus,
     parse_schedule,
 )
@@ -47,7 +47,7 @@ def test_every_problem_is_told_at_once():
     assert "extras.curriculum_schedule[0].setps: is not a key of a stage Did you mean 'steps'?" in text
     assert "extras.curriculum_schedule[1].env_id: is missing" in text
     assert "steps must be a whole number from 1, not 0" in text
-    assert "'steps<=5': a stage ends when a figure is reached; write >=" in text
+    assert "'steps<=5': a stage ends when a value is reached; write >=" in text
     assert "Did you mean 'episodes'?" in text
     assert "'high' is no number" in text
     assert "'' is no condition" in text
@@ -82,16 +82,18 @@ def test_only_syllabus_methods_need_syllabus():
 
 
 def test_steps_and_episodes_are_counted_per_stage():
-    progress = Progress(parse_schedule([{"env_id": "A", "steps": 10}, {"env_id": "B", "episodes": 2}, {"env_id": "C"}]))
+    progress = CurriculumProgress(
+        parse_schedule([{"env_id": "A", "steps": 10}, {"env_id": "B", "episodes": 2}, {"env_id": "C"}])
+    )
     progress.add_steps(9)
     assert not progress.advance()
     progress.add_steps(1)
     assert progress.advance()
     assert (progress.stage, progress.steps, progress.total_steps) == (1, 0, 10)
-    progress.add_episode(1.0, counts=False)  # it began in the stage before
-    progress.add_episode(1.0)
+    progress.count_episode(1.0, counts=False)  # it began in the stage before
+    progress.count_episode(1.0)
     assert not progress.advance()
-    progress.add_episode(1.0)
+    progress.count_episode(1.0)
     assert progress.advance()
     progress.add_steps(10**9)
     assert not progress.advance()  # the last stage lasts until training ends
@@ -99,31 +101,33 @@ def test_steps_and_episodes_are_counted_per_stage():
 
 
 def test_a_lucky_first_episode_does_not_end_a_stage():
-    progress = Progress(parse_schedule([{"env_id": "A", "episode_return": 0.5}, {"env_id": "B"}]))
+    progress = CurriculumProgress(parse_schedule([{"env_id": "A", "episode_return": 0.5}, {"env_id": "B"}]))
     for _ in range(RETURN_EPISODES - 1):
-        progress.add_episode(1.0)
+        progress.count_episode(1.0)
         assert not progress.advance()
-    progress.add_episode(1.0)
+    progress.count_episode(1.0)
     assert progress.advance()
 
 
 def test_both_sides_of_an_and_must_hold():
-    progress = Progress(parse_schedule([{"env_id": "A", "condition": "steps>=5&episodes>=1"}, {"env_id": "B"}]))
+    progress = CurriculumProgress(
+        parse_schedule([{"env_id": "A", "condition": "steps>=5&episodes>=1"}, {"env_id": "B"}])
+    )
     progress.add_steps(5)
     assert not progress.advance()
-    progress.add_episode(0.0)
+    progress.count_episode(0.0)
     assert progress.advance()
 
 
 def test_progress_goes_on_from_a_snapshot():
     schedule = parse_schedule([{"env_id": "A", "steps": 1}, {"env_id": "B", "episode_return": 2}, {"env_id": "C"}])
-    progress = Progress(schedule)
+    progress = CurriculumProgress(schedule)
     progress.add_steps(1)
     progress.advance()
     for value in range(RETURN_EPISODES - 1):
-        progress.add_episode(float(value))
-    again = Progress(schedule)
+        progress.count_episode(float(value))
+    again = CurriculumProgress(schedule)
     again.restore(progress.snapshot())
     assert again.snapshot() == progress.snapshot()
-    again.add_episode(30.0)
+    again.count_episode(30.0)
     assert again.advance()

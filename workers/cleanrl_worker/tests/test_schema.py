@@ -7,9 +7,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from cleanrl_worker.description import worker_spec
-from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
-from cleanrl_worker.schema import fields_of, literals_of
+from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, worker_spec
+from cleanrl_worker.schema import fields_of
 from mosaic_wire.errors import SpecError
 
 UPSTREAM_PPO = {
@@ -113,7 +112,7 @@ def test_ranges_are_read_from_the_annotation(tmp_path):
 
 def test_what_the_form_refuses_the_algorithm_refuses(tmp_path):
     from cleanrl_worker.algorithms.ppo import Args
-    from cleanrl_worker.training.arguments import range_problems
+    from cleanrl_worker.training.args import range_problems
 
     for field in DEFAULT_ALGO_REGISTRY["ppo"].spec().fields:
         for limit, beyond in ((field.minimum, -1), (field.maximum, 1)):
@@ -121,11 +120,3 @@ def test_what_the_form_refuses_the_algorithm_refuses(tmp_path):
                 value = limit + beyond
                 assert field.problem_with(value if field.kind == "float" else int(value))
                 assert set(range_problems(Args, {**vars(Args()), field.name: value})) == {field.name}
-
-
-def test_constants_of_an_algorithm_are_read_as_text():
-    from cleanrl_worker.algorithms import ppo
-
-    read = literals_of(DEFAULT_ALGO_REGISTRY["ppo"].source)
-    for name in ("RULES", "MEMORY", "CHECKPOINT", "RESUME_NEEDS", "SHAPES"):
-        assert read[name] == getattr(ppo, name)

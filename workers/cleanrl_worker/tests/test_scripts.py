@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from cleanrl_worker import cli
+from cleanrl_worker.analytics import repository_state
 from cleanrl_worker.scripts.checking import why_no_upload
-from cleanrl_worker.scripts.provenance import repository_state
 from mosaic_wire.files import read_json_object
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import Home

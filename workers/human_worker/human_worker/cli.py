@@ -1,9 +1,9 @@
-"""The human worker: an environment in a process of its own, moved by a person at the other end of a socket.
+"""The human worker: an environment in its own process, controlled by a player through a socket.
 
     python -m human_worker.cli --algo human --env-id CartPole-v1 --total-timesteps 1 --grpc
 
 A run of the daemon: it registers, says in `run_started` where it listens, serves one player at a time, records, and
-ends when the player says so, when nobody has been there for long, or when it is cancelled.
+ends when the player says so, when no player has been connected for long, or when it is cancelled.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import json
 import os
 import sys
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from mosaic_wire.errors import ConfigProblems, Problem, SessionError, SessionStopped
-from mosaic_wire.exit_record import ExitOutcome
+from mosaic_wire.errors import ConfigProblems, Problem
+from mosaic_wire.exit_record import BAD_INPUT, ExitOutcome
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import find_home
@@ -30,7 +29,6 @@ from mosaic_wire.worker_config import (
     canonical_flags,
     daemon_target,
     overrides_from,
-    run_folder_of,
 )
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_algorithm_choice
 
@@ -39,21 +37,21 @@ from human_worker import __version__, get_worker_metadata
 MODE = "interactive"
 FIELDS = (
     FieldSpec(
-        "autoplay_hz", "float", 0.0, "a demonstration: act at random so many times a second until total_timesteps; "
-        "0: played by hand", minimum=0, maximum=1000,
+        "autoplay_hz",
+        "float",
+        0.0,
+        "a demonstration: act at random so many times a second until total_timesteps; 0: played by hand",
+        minimum=0,
+        maximum=1000,
     ),
-    FieldSpec("idle_s", "float", 300.0, "end when nobody has been connected for so long", minimum=1),
+    FieldSpec("idle_s", "float", 300.0, "end when no player has been connected for so long", minimum=1),
     FieldSpec("record_pictures", "bool", True, "keep what the player saw, for replays"),
-)  # fmt: skip
-EXIT_CODES = {
-    ExitOutcome.COMPLETED: 0, ExitOutcome.RELEASED: 0, ExitOutcome.FAILED: 1, ExitOutcome.CANCELLED: 130,
-}  # fmt: skip
-BAD_INPUT = 2
-_LOOK_EVERY_S = 0.1
+)
+_POLL_S = 0.1
 
 
 def describe(*, environments: bool = True) -> WorkerSpec:
-    """What `--describe` prints. The environments are asked of gymnasium, which takes a moment."""
+    """Return what `--describe` prints, with the environments registered in gymnasium."""
     from human_worker.environments import PATTERNS, base_ids
 
     return WorkerSpec(
@@ -70,20 +68,20 @@ def describe(*, environments: bool = True) -> WorkerSpec:
 
 
 def env_kwargs_of(config: WorkerConfig) -> dict[str, Any]:
-    """`extras.env_kwargs`, an object or its JSON text; raises ConfigProblems."""
-    given = config.extras.get("env_kwargs") or {}
+    """Return `extras.env_kwargs`, an object or its JSON text; raise ConfigProblems."""
+    given: Any = config.extras.get("env_kwargs") or {}
     try:
         value = json.loads(given) if isinstance(given, str) else given
     except ValueError as error:
         raise ConfigProblems("the worker config", [Problem("extras.env_kwargs", f"is not JSON: {error}")]) from None
     if not isinstance(value, dict):
-        told = f"must be a JSON object, not {type(value).__name__}"
-        raise ConfigProblems("the worker config", [Problem("extras.env_kwargs", told)])
+        message = f"must be a JSON object, not {type(value).__name__}"
+        raise ConfigProblems("the worker config", [Problem("extras.env_kwargs", message)])
     return value
 
 
 def load(arguments: argparse.Namespace) -> WorkerConfig:
-    """The config; raises ConfigProblems."""
+    """Return the config; raise ConfigProblems."""
     config = WorkerConfig.load(arguments.config, overrides_from(arguments), make_run_id=new_run_id)
     problems = check_algorithm_choice(describe(environments=False), config.algo, config.env_id, config.parameters)
     if config.extras.get("mode", MODE) not in (MODE, "train"):
@@ -94,18 +92,16 @@ def load(arguments: argparse.Namespace) -> WorkerConfig:
 
 
 class HumanRun:
-    """One run: a game, and whoever plays it."""
+    """One run: a game and its player."""
 
     def __init__(self, config: WorkerConfig, session: WorkerSession, env: Any, stack: ExitStack) -> None:
-        from mosaic_wire.interactive import FrameSink
-        from mosaic_wire.interactive_lines import SocketServer, socket_of
+        from mosaic_wire.interactive import FrameSink, SocketServer, socket_of
 
-        from human_worker.play import Game
-        from human_worker.recording import PictureFile, Recorder
+        from human_worker.play import FrameFile, Game, Recorder
 
         self.config, self.session = config, session
         self._parameters = {field.name: field.default for field in FIELDS} | config.parameters
-        pictures = PictureFile(session.run_folder.root) if self._parameters["record_pictures"] else None
+        pictures = FrameFile(session.run_folder.root) if self._parameters["record_pictures"] else None
         frames = FrameSink(config.run_id)
         stack.callback(frames.close)
         self.socket = socket_of(session.run_folder)
@@ -116,12 +112,17 @@ class HumanRun:
         )
         stack.callback(self.game.close)
         self.manifest = AnalyticsManifest(
-            config.run_id, "human", config.algo, config.env_id, config.seed, versions=_versions(),
+            config.run_id,
+            "human",
+            config.algo,
+            config.env_id,
+            config.seed,
+            versions=_versions(),
             extra={"env_kwargs": env_kwargs_of(config)},
-        )  # fmt: skip
+        )
 
     def play(self) -> tuple[ExitOutcome, str]:
-        """Serve the player, or show a demonstration; how it ended, and why."""
+        """Serve the player or run the demonstration; return the outcome and its reason."""
         return self._demonstrate() if self._parameters["autoplay_hz"] else self._serve()
 
     def _serve(self) -> tuple[ExitOutcome, str]:
@@ -129,19 +130,19 @@ class HumanRun:
 
         idle_s, heard_at = self._parameters["idle_s"], time.monotonic()
         while (outcome := self._obey()) is None:
-            for line in self._end.lines(_LOOK_EVERY_S, LONGEST_LINE):
+            for line in self._end.lines(_POLL_S, LONGEST_LINE):
                 if line is None:
                     self.game.greet()
                 elif not self.game.answer(line):
                     return ExitOutcome.COMPLETED, ""
-                # There is no telling how long somebody will play: so far it is all of it.
+                # The length of a game is unknown, so report the steps played as the total.
                 self.session.progress(self.game.steps, max(1, self.game.steps), self.game.last_return)
             self.game.show_to_viewers()
             now = time.monotonic()
             heard_at = now if self._end.has_client else heard_at
             if now - heard_at > idle_s:
                 self.game.leave_episode()
-                return ExitOutcome.COMPLETED, f"nobody has been there for {idle_s:g} s"
+                return ExitOutcome.COMPLETED, f"no player was connected for {idle_s:g} s"
         self.game.leave_episode()
         self.game.say_goodbye()
         return outcome, ""
@@ -159,10 +160,10 @@ class HumanRun:
         return ExitOutcome.COMPLETED, ""
 
     def _obey(self) -> ExitOutcome | None:
-        """Do what the daemon or a signal asks for; an outcome ends the run."""
+        """Handle commands and signals; return an outcome to end the run."""
         command = self.session.next_command()
         if command is CommandKind.PAUSE:
-            command = self.session.hold({"step": self.game.steps})
+            command = self.session.pause({"step": self.game.steps})
         if self.session.stop_requested.is_set():
             return ExitOutcome.CANCELLED
         return ExitOutcome.RELEASED if command is CommandKind.RELEASE else None
@@ -175,20 +176,10 @@ def _versions() -> dict[str, str]:
 
 
 def run(config: WorkerConfig, env: Any, target: str | None) -> int:
-    """Register, play, end; the exit code."""
-    session = WorkerSession.from_environment(
-        config.run_id, run_folder_of(config.run_id).root, capabilities=get_worker_metadata(), algo=config.algo,
-        env_id=config.env_id, extras=config.extras, target=target,
-    )  # fmt: skip
-    with session, ExitStack() as stack:
-        session.install_signal_handlers()
-        try:
-            session.open()
-        except SessionStopped:
-            return EXIT_CODES[ExitOutcome.CANCELLED]
-        except SessionError as error:
-            print(error, file=sys.stderr)
-            return BAD_INPUT
+    """Register, play and end the run; return the exit code."""
+    with WorkerSession.of(config, get_worker_metadata(), target) as session, ExitStack() as stack:
+        if (code := session.open_or_explain()) is not None:
+            return code
         job: HumanRun | None = None
         try:
             job = HumanRun(config, session, env, stack)
@@ -197,22 +188,15 @@ def run(config: WorkerConfig, env: Any, target: str | None) -> int:
             session.started({**facts, "interactive": {"socket": str(job.socket)}})
             outcome, reason = job.play()
             payload = {"steps": job.game.steps, "episodes": job.game.episodes}
-            session.finish(
-                outcome, reason=reason, payload=payload, exit_code=EXIT_CODES[outcome], manifest=job.manifest
-            )
-        except Exception as error:  # noqa: BLE001 - the process boundary: it becomes the run's honest ending
-            session.complain(traceback.format_exc())
-            outcome, reason = ExitOutcome.FAILED, f"{type(error).__name__}: {error}"
-            steps = job.game.steps if job is not None else 0
-            session.finish(
-                outcome, reason=reason, payload={"error_type": type(error).__name__, "step": steps}, exit_code=1,
-                manifest=job.manifest if job is not None else None,
-            )  # fmt: skip
-        return EXIT_CODES[outcome]
+            return session.finish(outcome, reason=reason, payload=payload, manifest=job.manifest)
+        except Exception as error:  # noqa: BLE001 - the process boundary: the run ends as failed
+            if job is None:
+                return session.fail(error, {"step": 0})
+            return session.fail(error, {"step": job.game.steps}, job.manifest)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line; return the exit code."""
     words = canonical_flags(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="python -m human_worker.cli", description="MOSAIC's human worker")
     add_worker_arguments(parser)
@@ -220,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--describe-environment", metavar="ENV", help="print actions, spaces and arguments of one")
     parser.add_argument("--env-kwargs", default="{}", metavar="JSON", help="with --describe-environment")
     arguments = parser.parse_args(words)
-    # Nobody looks at this process: SDL must not look for a screen, and pygame need not greet.
+    # This process has no display for SDL, and pygame must not print its greeting.
     os.environ |= {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
     if arguments.describe:
         print(json.dumps(describe().to_json()))
@@ -236,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _describe_environment(arguments.describe_environment, json.loads(arguments.env_kwargs))
         config = load(arguments)
         enter_overlay(find_home(), config.env_id, words)
-        from human_worker.arguments import make
+        from human_worker.environments import make
 
         env = make(config.env_id, env_kwargs_of(config))
     except (ConfigProblems, ValueError) as error:
@@ -254,11 +238,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _describe_environment(env_id: str, env_kwargs: Mapping[str, Any]) -> int:
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # some environments print while they are made
-    from human_worker.arguments import describe_environment
+    from human_worker.environments import describe_environment
 
-    told = describe_environment(env_id, env_kwargs)
+    facts = describe_environment(env_id, env_kwargs)
     with answer:
-        answer.write(json.dumps(told) + "\n")
+        answer.write(json.dumps(facts) + "\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What can be played here: gymnasium's own environments, and those of requirement sets in their overlays.
+"""The playable environments: gymnasium's own, and those of requirement sets in their overlays.
 
 The CleanRL worker installs requirement sets below the home (`trainer/venvs/<set>/<key>/`); each is an interpreter that
 sees this environment's packages and its own. To play one of its games the worker starts itself again in it.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import importlib
 import importlib.util
+import inspect
 import json
 import logging
 import os
@@ -21,15 +22,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mosaic_wire.errors import ConfigProblems, Problem
 from mosaic_wire.files import read_json_object, write_json_atomically
+from mosaic_wire.interactive import describe_space, facts_about, plain
 from mosaic_wire.paths import Home
+from mosaic_wire.worker_spec import nearest
 
 _TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A requirement set: which package it brings, and whether its ids exist only once that is imported."""
+    """A requirement set: the package it provides, and whether its ids are registered only by an import."""
 
     name: str
     package: str
@@ -42,7 +46,7 @@ _BOX2D = Bundle("box2d", "Box2D")
 _MUJOCO = Bundle("mujoco", "mujoco")
 BUNDLES = (_ATARI, _MINIGRID, _BOX2D, _MUJOCO)
 PATTERNS = ("ALE/*", "MiniGrid-*", "BabyAI-*")
-"""Ids that are known once their package is imported"""
+"""Ids that are registered when their package is imported"""
 
 _PREFIXES = {"ALE/": _ATARI, "MiniGrid-": _MINIGRID, "BabyAI-": _MINIGRID}
 _FAMILIES = {
@@ -59,21 +63,21 @@ _VERSION = re.compile(r"-v(\d+)$")
 
 @dataclass(frozen=True)
 class Playable:
-    """An environment as a list shows it."""
+    """An environment in a list."""
 
     env_id: str
     family: str
     needs: str = ""
-    """The requirement set that has to be installed first; empty: it can be played now"""
+    """The requirement set that has to be installed first; empty if it is playable now"""
     is_newest: bool = True
-    """No later version of it is here"""
+    """Whether it is the latest installed version"""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def bundle_of(env_id: str) -> Bundle | None:
-    """The set that brings this environment; None for what gymnasium brings, and for those nobody here knows."""
+    """Return the set that provides this environment; None for gymnasium's own and unknown ones."""
     name = env_id.rpartition(":")[2]
     for prefix, bundle in _PREFIXES.items():
         if name.startswith(prefix):
@@ -96,7 +100,7 @@ def is_importable(bundle: Bundle) -> bool:
 
 
 def register(env_id: str) -> None:
-    """Import the package an id comes from: `package.module:Env-v0`, or a family whose package is known."""
+    """Import the package of an id: `package.module:Env-v0`, or a family whose package is known."""
     import gymnasium
 
     logging.getLogger("gymnasium").setLevel(logging.ERROR)
@@ -111,7 +115,7 @@ def register(env_id: str) -> None:
 
 
 def overlay_of(home: Home, bundle: Bundle) -> Path | None:
-    """The newest ready overlay of a set that was made on this environment."""
+    """Return the newest ready overlay of a set for this Python environment."""
     found: list[tuple[float, Path]] = []
     for marker in (home.trainer / "venvs" / bundle.name).glob("*/ready.json"):
         try:
@@ -125,18 +129,18 @@ def overlay_of(home: Home, bundle: Bundle) -> Path | None:
 
 
 def is_overlay() -> bool:
-    """Whether this process runs in one already."""
+    """Return whether this process already runs in an overlay."""
     return (Path(sys.prefix) / "overlay.json").is_file()
 
 
 def enter_overlay(home: Home, env_id: str, argv: Sequence[str]) -> None:
-    """Start this process again where the environment is installed, if it is not here; returns when there is no need."""
+    """Replace this process by one where the environment is installed; return if it is installed here."""
     bundle = bundle_of(env_id)
     if bundle is None or is_overlay() or is_importable(bundle):
         return
     if (overlay := overlay_of(home, bundle)) is None:
-        return  # making the environment says what is missing
-    # As long as this descriptor is open, nobody removes the overlay; it stays open in the new program.
+        return  # creating the environment reports what is missing
+    # As long as this descriptor is open, the overlay is not removed; it stays open in the new program.
     descriptor = os.open(overlay / "in-use", os.O_RDWR | os.O_CREAT, 0o644)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     os.set_inheritable(descriptor, True)
@@ -147,7 +151,7 @@ def enter_overlay(home: Home, env_id: str, argv: Sequence[str]) -> None:
 
 
 def cure(env_id: str) -> str:
-    """How to install what an environment needs; empty where that is not known."""
+    """Return how to install what an environment needs, or an empty text."""
     bundle = bundle_of(env_id)
     missing = bundle is not None and not is_importable(bundle)
     return f"; install its requirement set: mosaic extras install {bundle.name}" if bundle and missing else ""
@@ -157,7 +161,7 @@ def cure(env_id: str) -> str:
 
 
 def base_ids() -> tuple[str, ...]:
-    """Ids of gymnasium's own registry that can be made here or in an overlay."""
+    """Return the ids in gymnasium's registry that can be created here or in an overlay."""
     return tuple(name for name, spec in _registry().items() if _is_usable(name, spec.entry_point))
 
 
@@ -181,7 +185,7 @@ def family_of(env_id: str, entry_point: object) -> str:
 
 
 def list_environments(home: Home) -> list[Playable]:
-    """Everything that can be played here, and what could be once its set is installed."""
+    """Return every environment that is playable now or after an installation."""
     found: dict[str, str] = {}
     needs: dict[str, str] = {}
     for env_id in base_ids():
@@ -209,7 +213,7 @@ def _newest(env_ids: Mapping[str, str]) -> set[str]:
 
 
 def _ids_of(home: Home, bundle: Bundle) -> dict[str, str]:
-    """Ids a set registers, asked in its own interpreter and remembered for as long as its overlay stays."""
+    """Return the ids that a set registers, queried in its own interpreter and cached with its overlay."""
     if is_importable(bundle):
         importlib.import_module(bundle.package)
         return ids_registered_by(bundle.package)
@@ -225,7 +229,7 @@ def _ids_of(home: Home, bundle: Bundle) -> dict[str, str]:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=True)
         ids = json.loads(done.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.SubprocessError):
-        return {}  # a set that does not answer has nothing to offer; the others have
+        return {}  # a set that does not answer must not hide the others
     try:
         kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json_atomically(kept, ids)
@@ -235,12 +239,111 @@ def _ids_of(home: Home, bundle: Bundle) -> dict[str, str]:
 
 
 def ids_registered_by(package: str) -> dict[str, str]:
-    """Of an imported package, the ids it has registered and their families."""
+    """Return the ids that an imported package has registered, with their families."""
     return {
         env_id: family_of(env_id, spec.entry_point)
         for env_id, spec in _registry().items()
         if str(spec.entry_point).startswith(package) and (package != "ale_py" or env_id.startswith("ALE/"))
     }
+
+
+# ---------------------------------------------------------------- arguments of environments
+
+
+_NOT_OFFERED = ("self", "render_mode", "game")
+_CHOICES: Mapping[str, tuple[Any, ...]] = {"map_name": ("4x4", "8x8"), "obs_type": ("rgb", "grayscale", "ram")}
+
+
+def make(env_id: str, env_kwargs: Mapping[str, Any]) -> Any:
+    """Return the environment, with RGB frames if it can render; raise ConfigProblems if it cannot be created."""
+    import gymnasium
+
+    # The checker would test every step for errors of the environment's author.
+    options: dict[str, Any] = {**env_kwargs, "disable_env_checker": True}
+    try:
+        register(env_id)
+        try:
+            env = gymnasium.make(env_id, **options, render_mode="rgb_array")
+            env.reset(seed=0)
+            env.render()
+        except Exception:  # noqa: BLE001 - rendering may need packages; play without it
+            env = gymnasium.make(env_id, **options)
+        return env
+    except gymnasium.error.UnregisteredEnv as error:
+        hint = nearest(env_id, gymnasium.registry)
+        raise _refused("env_id", f"there is no environment {env_id!r}: {error}{cure(env_id)}", hint) from None
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise _refused("env_id", f"environment {env_id!r} cannot be made: {error}") from error
+        raise _refused("extras.env_kwargs", f"{env_id} cannot be made with these arguments: {error}") from error
+    except Exception as error:  # the boundary to other people's code: whatever it raises is the answer
+        message = f"environment {env_id!r} cannot be made: {type(error).__name__}: {error}{cure(env_id)}"
+        raise _refused("env_id", message) from error
+
+
+def _refused(path: str, message: str, hint: str | None = None) -> ConfigProblems:
+    return ConfigProblems("the worker config", [Problem(path, message, hint)])
+
+
+def describe_environment(env_id: str, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a form and a key map need; raise ConfigProblems."""
+    env = make(env_id, env_kwargs)
+    try:
+        return {
+            "env_id": env_id,
+            "action_space": describe_space(env.action_space),
+            "observation_space": describe_space(env.observation_space),
+            "draws": env.render_mode == "rgb_array",
+            **facts_about(env),
+            "arguments": arguments_of(env),
+        }
+    finally:
+        env.close()
+
+
+def arguments_of(env: Any) -> list[dict[str, Any]]:
+    """Return the parameters of its class: name, kind (bool, int, float, str or json), default, choices."""
+    spec = env.spec
+    given = dict(spec.kwargs) if spec is not None else {}
+    found = []
+    for name, parameter in _parameters_of(_class_of(env)).items():
+        if name in _NOT_OFFERED or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if parameter.default is parameter.empty and name not in given:
+            continue
+        default = given.get(name, None if parameter.default is parameter.empty else parameter.default)
+        choices = _choices_of(env, name)
+        found.append({"name": name, "kind": _kind_of(default), "default": plain(default), "choices": list(choices)})
+    return found
+
+
+def _parameters_of(made: type) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(made.__init__).parameters  # type: ignore[misc]  # only looked at
+
+
+def _class_of(env: Any) -> type:
+    entry = env.spec.entry_point if env.spec is not None else None
+    if isinstance(entry, str):
+        module, _, name = entry.partition(":")
+        made = getattr(importlib.import_module(module), name, None)
+        if inspect.isclass(made):
+            return made
+    return type(env.unwrapped)
+
+
+def _kind_of(default: Any) -> str:
+    for kind, name in ((bool, "bool"), (int, "int"), (float, "float"), (str, "str")):
+        if isinstance(default, kind):
+            return name
+    return "json"
+
+
+def _choices_of(env: Any, name: str) -> tuple[Any, ...]:
+    ale = getattr(env.unwrapped, "ale", None)
+    if ale is not None and name in ("mode", "difficulty"):
+        found = ale.getAvailableModes() if name == "mode" else ale.getAvailableDifficulties()
+        return tuple(int(number) for number in found)
+    return _CHOICES.get(name, ()) if name != "map_name" or "FrozenLake" in type(env.unwrapped).__name__ else ()
 
 
 if __name__ == "__main__":

@@ -1,19 +1,20 @@
-"""A game and who plays it: the interactive protocol with a recorder behind it, and FastLane for whoever watches."""
+"""A game and its player: the interactive protocol with a recorder behind it, and FastLane for viewers."""
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from mosaic_wire.frames import FrameWriter, fastlane_path
-from mosaic_wire.interactive import FrameSink, InteractiveSession, Send, as_picture, facts_about
-
-from human_worker.recording import Recorder
+from mosaic_wire.interactive import FrameSink, InteractiveSession, Send, as_frame, facts_about, png
+from mosaic_wire.telemetry import TelemetryPublisher, encode
 
 
 class Game(InteractiveSession):
-    """One environment that is played, recorded and shown."""
+    """One environment that is played, recorded and published to viewers."""
 
     def __init__(
         self, env: Any, env_id: str, recorder: Recorder, frames: FrameSink, send: Send, *, run_id: str
@@ -27,30 +28,30 @@ class Game(InteractiveSession):
         return facts_about(self.env)
 
     def choose(self) -> tuple[Any, str, Mapping[str, Any]]:
-        action, self._source, told = super().choose()
-        return action, self._source, told
+        action, self._source, facts = super().choose()
+        return action, self._source, facts
 
-    def began(self, seed: int | None) -> None:
-        self._recorder.began(seed)
+    def on_reset(self, seed: int | None) -> None:
+        self._recorder.on_reset(seed)
 
-    def drawn(self, image: Any) -> None:
-        self._recorder.drawn(image)
+    def on_render(self, image: Any) -> None:
+        self._recorder.on_render(image)
         self._lane.show(image)
 
-    def stepped(self, seen: Any, action: Any, reward: float, terminated: bool, truncated: bool, info: Any) -> None:
-        self._recorder.stepped(seen, action, reward, terminated, truncated, self._source)
+    def on_step(self, seen: Any, action: Any, reward: float, terminated: bool, truncated: bool, info: Any) -> None:
+        self._recorder.on_step(seen, action, reward, terminated, truncated, self._source)
         self._source = "human"
-        self._lane.tell(reward, self._episode_reward)
+        self._lane.set_statistics(reward, self._episode_reward)
 
-    def over(self, by: str, terminated: bool, truncated: bool, episode_return: float, length: int) -> None:
-        self._recorder.over(by, terminated, truncated, episode_return, length, self.obs)
+    def on_episode_end(self, by: str, terminated: bool, truncated: bool, episode_return: float, length: int) -> None:
+        self._recorder.on_episode_end(by, terminated, truncated, episode_return, length, self.obs)
 
     def show_to_viewers(self) -> None:
-        """A moment without a command: a viewer that has come meanwhile sees how the game stands."""
+        """Publish the current frame to new viewers while there is no command."""
         self._lane.publish()
 
     def redraw(self) -> None:
-        """A step that nobody wanted a picture of: draw one for viewers, if there are any and it is time."""
+        """Render a frame after a step without one, if there are viewers and it is due."""
         if self.env.render_mode == "rgb_array":
             self._lane.redraw(self.env)
 
@@ -60,7 +61,7 @@ class Game(InteractiveSession):
 
 
 class _Lane:
-    """FastLane: the newest picture, for as long as somebody looks."""
+    """Publishes the newest frame through FastLane while there is a viewer."""
 
     def __init__(self, run_id: str, env: Any) -> None:
         self._writer = FrameWriter(fastlane_path(run_id))
@@ -74,30 +75,30 @@ class _Lane:
         self.publish()
 
     def publish(self) -> None:
-        """Show what was drawn last, if that has not been done and somebody looks."""
+        """Publish the last frame if there is a viewer and it is new."""
         if self._waiting is None or not self._writer.is_watched:
             return
-        picture, self._waiting = as_picture(self._waiting), None
-        if picture is not None:
-            self._writer.publish(picture.data, picture.shape[1], picture.shape[0])
+        frame, self._waiting = as_frame(self._waiting), None
+        if frame is not None:
+            self._writer.publish(frame.data, frame.shape[1], frame.shape[0])
 
     def redraw(self, env: Any) -> None:
         if self._writer.is_due():
             began = time.monotonic()
             self.show(env.render())
-            self._writer.drawn(time.monotonic() - began)
+            self._writer.record_render_time(time.monotonic() - began)
 
-    def tell(self, reward: float, episode_return: float) -> None:
+    def set_statistics(self, reward: float, episode_return: float) -> None:
         now = time.monotonic()
         rate, self._stepped_at = 1 / max(1e-3, now - self._stepped_at), now
-        self._writer.tell(last_reward=reward, rolling_return=episode_return, step_rate_hz=rate)
+        self._writer.set_statistics(last_reward=reward, rolling_return=episode_return, step_rate_hz=rate)
 
     def close(self) -> None:
         self._writer.close()
 
 
 class Demonstration:
-    """Nobody plays: random actions, so many a second. It is how the worker is tried out and tested."""
+    """Plays random actions at a fixed rate, to demonstrate and test the worker."""
 
     def __init__(self, game: Game, seed: int | None) -> None:
         self._game, self._seed = game, seed
@@ -109,3 +110,100 @@ class Demonstration:
             self._game.answer(f'{{"cmd": "reset", "seed": {seed}, "frames": "none"}}'.encode())
         self._game.answer(b'{"cmd": "step"}')
         self._game.redraw()
+
+
+# ---------------------------------------------------------------- recording
+
+
+FRAMES = Path("play") / "pictures.bin"
+_MOST_BYTES = 2 << 30
+"""Limit of frames per run; later steps are recorded without frames"""
+
+
+class FrameFile:
+    """The file of recorded frames, created with the first one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FRAMES
+        self._stream: Any = None
+        self._size = 0
+        self.problem = ""
+        """Why no more frames are stored, or empty"""
+
+    def add(self, image: Any) -> tuple[int, int] | None:
+        """Store a frame and return its position, or None when there is none or it cannot be stored."""
+        frame = as_frame(image)
+        if frame is None or self.problem:
+            return None
+        data = png(frame)
+        if self._size + len(data) > _MOST_BYTES:
+            self.problem = f"its frames take {_MOST_BYTES >> 30} GiB; from here on it is recorded without"
+            return None
+        try:
+            if self._stream is None:
+                self._path.parent.mkdir(exist_ok=True)
+                self._stream = self._path.open("ab", buffering=0)
+                self._size = self._stream.tell()
+            self._stream.write(data)
+        except OSError as error:  # a full disk ends the frames, not the game
+            self.problem = f"frames cannot be written any more: {error.strerror or error}"
+            return None
+        place = (self._size, len(data))
+        self._size += len(data)
+        return place
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+
+class Recorder:
+    """Records the steps and episodes of a session."""
+
+    def __init__(self, telemetry: TelemetryPublisher | None, frames: FrameFile | None) -> None:
+        self._telemetry, self._frames = telemetry, frames
+        self._seed: int | None = None
+        self._image: Any = None
+        self._place: tuple[int, int] | None = None
+        self._is_first = True
+
+    def on_render(self, image: Any) -> None:
+        """Store the frame that the next step is based on."""
+        self._image = image
+        if self._is_first:
+            self._is_first, self._place = False, self._keep_frame()
+
+    def on_reset(self, seed: int | None) -> None:
+        self._seed, self._image, self._place, self._is_first = seed, None, None, True
+
+    def on_step(self, seen: Any, action: Any, reward: float, terminated: bool, truncated: bool, source: str) -> None:
+        info: dict[str, Any] = {"source": source}
+        if self._place is not None:
+            info["picture"] = self._place
+        self._place = self._keep_frame()
+        if self._telemetry is not None and not self._telemetry.refused:
+            self._telemetry.step(seen, action, reward, terminated=terminated, truncated=truncated, info=info)
+
+    def _keep_frame(self) -> tuple[int, int] | None:
+        image, self._image = self._image, None
+        return self._frames.add(image) if self._frames is not None and image is not None else None
+
+    def on_episode_end(
+        self, by: str, terminated: bool, truncated: bool, episode_return: float, length: int, last: Any
+    ) -> None:
+        if self._telemetry is None or self._telemetry.refused:
+            return
+        payload = encode(last)
+        info: dict[str, Any] = {
+            "seed": self._seed,
+            "ended_by": by,
+            "final_observation": {"encoding": payload.encoding, "data": base64.b64encode(payload.data).decode()},
+        }
+        if self._place is not None:
+            info["picture"] = self._place
+        self._telemetry.leave_episode()
+        self._telemetry.episode(episode_return, length, terminated=terminated, truncated=truncated, info=info)
+
+    def close(self) -> None:
+        if self._frames is not None:
+            self._frames.close()

@@ -152,7 +152,7 @@ def test_a_player_may_come_back_and_nobody_ends_the_run(start: Start) -> None:
     assert again.ask("step", action=1)["step_index"] == 1  # the game stands where it was left
     again.leave()
     assert worker.wait() == 0
-    assert "nobody has been there" in worker.events()[-1].payload["reason"]
+    assert "no player was connected" in worker.events()[-1].payload["reason"]
 
 
 def test_pause_holds_the_game(start: Start, daemon: PlayDaemon) -> None:

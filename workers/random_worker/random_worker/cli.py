@@ -1,4 +1,4 @@
-"""The reference worker: acts at random, and does everything else a worker must do.
+"""The reference worker: random actions, and everything that a worker must implement.
 
     python -m random_worker.cli --algo random --env-id none --total-timesteps 1000
 
@@ -13,14 +13,13 @@ import json
 import random
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from mosaic_wire.checkpoints import read_checkpoint, write_checkpoint
-from mosaic_wire.errors import ConfigProblems, DamagedCheckpoint, Problem, SessionError, SessionStopped
-from mosaic_wire.exit_record import ExitOutcome
+from mosaic_wire.errors import ConfigProblems, DamagedCheckpoint, Problem
+from mosaic_wire.exit_record import BAD_INPUT, ExitOutcome
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.lifecycle import LifecycleKind
 from mosaic_wire.manifest import AnalyticsManifest, earlier_checkpoints
@@ -31,7 +30,6 @@ from mosaic_wire.worker_config import (
     canonical_flags,
     daemon_target,
     overrides_from,
-    run_folder_of,
 )
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_algorithm_choice
 
@@ -43,14 +41,10 @@ FIELDS = (
     FieldSpec("sleep_s", "float", 0.0, "sleep this long before the first step", minimum=0),
     FieldSpec("checkpoint_every", "int", 0, "write a checkpoint every so many steps; 0: only when asked to", minimum=0),
 )
-EXIT_CODES = {
-    ExitOutcome.COMPLETED: 0, ExitOutcome.RELEASED: 0, ExitOutcome.FAILED: 1, ExitOutcome.CANCELLED: 130,
-}  # fmt: skip
-BAD_INPUT = 2
 
 
 def describe() -> WorkerSpec:
-    """What `--describe` prints: data enough to draw a form, check a config and start this worker."""
+    """Return what `--describe` prints, enough for a form, config checks and starting this worker."""
     fields = (*FIELDS, *misbehaviour.FIELDS)
     return WorkerSpec(
         name="random",
@@ -65,25 +59,30 @@ def describe() -> WorkerSpec:
 
 
 class RandomRun:
-    """One run: a world, random actions in it, and how far they got."""
+    """One run: a world, random actions in it, and its progress."""
 
     def __init__(self, config: WorkerConfig, session: WorkerSession, world: World, state: dict[str, Any]) -> None:
         self.config, self.session, self.world = config, session, world
         self.parameters = config.parameters
         self.rng = random.Random(config.seed)
         self.step = 0
-        if state:  # go on exactly where a checkpoint was written
+        if state:  # continue exactly from the checkpoint
             version, internal, gauss = state["rng"]
             self.rng.setstate((version, tuple(internal), gauss))
             self.world.restore(state["world"])
             self.step = state["step"]
         self.manifest = AnalyticsManifest(
-            config.run_id, "random", config.algo, config.env_id, config.seed, versions={"random_worker": __version__},
+            config.run_id,
+            "random",
+            config.algo,
+            config.env_id,
+            config.seed,
+            versions={"random_worker": __version__},
             checkpoints=earlier_checkpoints(session.run_folder.manifest, up_to_step=self.step),
-        )  # fmt: skip
+        )
 
     def save(self, kind: str = "periodic") -> None:
-        """Write a checkpoint, list it in the manifest, tell it: in this order nobody hears of what is not there."""
+        """Write a checkpoint, add it to the manifest and emit the event, in this order."""
         folder = self.session.run_folder
         state = {"algo": self.config.algo, "rng": self.rng.getstate(), "world": self.world.state()}
         entry = write_checkpoint(folder, self.step, state, kind=kind)
@@ -112,20 +111,20 @@ class RandomRun:
         return ExitOutcome.COMPLETED
 
     def obey(self) -> ExitOutcome | None:
-        """A safe point: do what the daemon or a signal asks for; an outcome ends the run."""
+        """Handle commands and signals at a safe point; return an outcome to end the run."""
         command = self.session.next_command()
         if command is None and not self.session.stop_requested.is_set():
             return None
         self.save("last")
         if command is CommandKind.PAUSE:
-            command = self.session.hold({"step": self.step})
+            command = self.session.pause({"step": self.step})
         if self.session.stop_requested.is_set():
             return ExitOutcome.CANCELLED
         return ExitOutcome.RELEASED if command is CommandKind.RELEASE else None
 
 
 def load(arguments: argparse.Namespace) -> tuple[WorkerConfig, World, dict[str, Any]]:
-    """The config, its world and the state to resume from; raises ConfigProblems or DamagedCheckpoint."""
+    """Return the config, its world and the state to resume from; raise ConfigProblems or DamagedCheckpoint."""
     config = WorkerConfig.load(arguments.config, overrides_from(arguments), make_run_id=new_run_id)
     problems = check_algorithm_choice(describe(), config.algo, config.env_id, config.parameters)
     state: dict[str, Any] = {}
@@ -141,21 +140,11 @@ def load(arguments: argparse.Namespace) -> tuple[WorkerConfig, World, dict[str, 
 
 
 def run(config: WorkerConfig, world: World, state: dict[str, Any], target: str | None) -> int:
-    """Register, train, end; the exit code."""
+    """Register, train and end the run; return the exit code."""
     misbehaviour.before_registration(config.parameters)
-    session = WorkerSession.from_environment(
-        config.run_id, run_folder_of(config.run_id).root, capabilities=get_worker_metadata(), algo=config.algo,
-        env_id=config.env_id, extras=config.extras, target=target,
-    )  # fmt: skip
-    with session:
-        session.install_signal_handlers()
-        try:
-            session.open()
-        except SessionStopped:
-            return EXIT_CODES[ExitOutcome.CANCELLED]
-        except SessionError as error:
-            print(error, file=sys.stderr)
-            return BAD_INPUT
+    with WorkerSession.of(config, get_worker_metadata(), target) as session:
+        if (code := session.open_or_explain()) is not None:
+            return code
         job = RandomRun(config, session, world, state)
         try:
             job.manifest.write(session.run_folder.manifest)
@@ -164,19 +153,14 @@ def run(config: WorkerConfig, world: World, state: dict[str, Any], target: str |
             if state:
                 session.emit(LifecycleKind.CHECKPOINT_LOADED, {"step": job.step})
             misbehaviour.after_start(config.parameters)
-            outcome, reason = job.train(), ""
-            payload = {"step": job.step, **world.state()}
-            session.finish(outcome, payload=payload, exit_code=EXIT_CODES[outcome], manifest=job.manifest)
-        except Exception as error:  # noqa: BLE001 - the process boundary: it becomes the run's honest ending
-            session.complain(traceback.format_exc())
-            outcome, reason = ExitOutcome.FAILED, f"{type(error).__name__}: {error}"
-            payload = {"error_type": type(error).__name__, "step": job.step}
-            session.finish(outcome, reason=reason, payload=payload, exit_code=1, manifest=job.manifest)
-        return EXIT_CODES[outcome]
+            outcome = job.train()
+            return session.finish(outcome, payload={"step": job.step, **world.state()}, manifest=job.manifest)
+        except Exception as error:  # noqa: BLE001 - the process boundary: the run ends as failed
+            return session.fail(error, {"step": job.step}, job.manifest)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m random_worker.cli", description="MOSAIC's reference worker")
     add_worker_arguments(parser)
     arguments = parser.parse_args(canonical_flags(sys.argv[1:] if argv is None else argv))

@@ -91,8 +91,8 @@ def at_step(parameters: Mapping[str, Any], step: int) -> None:
     if 0 < parameters.get("faulty_attempts", 0) < attempt:
         return
     if step == parameters.get("fail_at_step"):
-        told = os.environ.get(parameters.get("fail_with_variable", ""), "")
-        raise AskedToFail(f"fail_at_step asked for an error at step {step} {told}".rstrip())
+        variable = os.environ.get(parameters.get("fail_with_variable", ""), "")
+        raise AskedToFail(f"fail_at_step asked for an error at step {step} {variable}".rstrip())
     if step == parameters.get("exit_at_step"):
         os._exit(parameters.get("exit_code", 0))
     if step == parameters.get("kill_at_step"):

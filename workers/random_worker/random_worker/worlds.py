@@ -1,4 +1,4 @@
-"""Where the reference worker acts: a random walk that needs nothing, or a Gymnasium environment."""
+"""The worlds of the reference worker: a random walk without dependencies, or a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from mosaic_wire.worker_spec import nearest
 
 
 class World(Protocol):
-    """What a run steps through."""
+    """A world that a run steps."""
 
     def step(self, rng: random.Random) -> float | None:
-        """Take one random action; the episode's return when it ended with this step."""
+        """Take one random action; return the episode's return if it ended with this step, else None."""
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold to go on here."""
+        """Return the state for a checkpoint."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from such a state."""
+        """Restore the state of a checkpoint."""
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Release resources."""
 
 
 class Walk:
-    """One step up or down a line; every 100 steps make an episode whose return is the way gone in it."""
+    """A random walk on a line; every 100 steps are an episode whose return is the distance covered."""
 
     def __init__(self) -> None:
         self.position = self.steps = self.start = 0
@@ -81,7 +81,7 @@ class GymnasiumWorld:
 
 
 def make_world(env_id: str) -> World:
-    """The world of this name, or ConfigProblems; Gymnasium is imported only when it is asked for."""
+    """Return the world of this name, importing Gymnasium only if needed; raise ConfigProblems."""
     if env_id == "none":
         return Walk()
     try:

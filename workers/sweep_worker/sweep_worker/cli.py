@@ -10,47 +10,48 @@ import argparse
 import json
 import os
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic_wire.checkpoints import read_checkpoint
 from mosaic_wire.config_checks import CheckAnswer, serve_checks
-from mosaic_wire.errors import ConfigProblems, DamagedCheckpoint, Problem, SessionError, SessionStopped
-from mosaic_wire.exit_record import ExitOutcome
+from mosaic_wire.errors import ConfigProblems, DamagedCheckpoint, Problem
+from mosaic_wire.exit_record import BAD_INPUT, ExitOutcome
 from mosaic_wire.ids import is_run_id, new_run_id
 from mosaic_wire.lifecycle import LifecycleKind
 from mosaic_wire.manifest import AnalyticsManifest
-from mosaic_wire.secret_refs import with_secrets
+from mosaic_wire.redaction import with_secrets
+from mosaic_wire.run_request import Mode, worker_part
 from mosaic_wire.session import WorkerSession
-from mosaic_wire.sweep_settings import SweepSettings, read_settings, with_parameters
+from mosaic_wire.sweep_settings import (
+    ALGORITHM,
+    WORKER_TYPE,
+    SweepSettings,
+    read_settings,
+    sweep_fields,
+    with_parameters,
+)
 from mosaic_wire.worker_config import (
     WorkerConfig,
     add_worker_arguments,
     canonical_flags,
     daemon_target,
     overrides_from,
-    run_folder_of,
 )
-from mosaic_wire.worker_spec import check_algorithm_choice
+from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec, check_algorithm_choice
 
 from sweep_worker import __version__, get_worker_metadata
-from sweep_worker.description import SAMPLER_NEEDS, describe, missing_packages
 
 if TYPE_CHECKING:  # a description or a refusal does not wait for Optuna
     from sweep_worker.controller import Runs, SweepController
     from sweep_worker.study import StudyPlace
 
-EXIT_CODES = {
-    ExitOutcome.COMPLETED: 0, ExitOutcome.RELEASED: 0, ExitOutcome.FAILED: 1, ExitOutcome.CANCELLED: 130,
-}  # fmt: skip
-BAD_INPUT = 2
-
 
 @dataclass(frozen=True)
-class Order:
+class SweepRequest:
     """What to do, checked."""
 
     config: WorkerConfig
@@ -61,7 +62,7 @@ class Order:
     """The run folder that the checkpoint lies in"""
 
 
-def load(config: WorkerConfig, *, may_run: bool) -> Order:
+def load(config: WorkerConfig, *, may_run: bool) -> SweepRequest:
     """The config and the checkpoint to go on from; raises ConfigProblems or DamagedCheckpoint."""
     parameters = with_secrets(config.parameters, os.environ)
     problems = check_algorithm_choice(describe(), config.algo, config.env_id, parameters)
@@ -85,7 +86,7 @@ def load(config: WorkerConfig, *, may_run: bool) -> Order:
             problems.append(Problem("", "a sweep has its trials run by a daemon: submit it with `mosaic sweep`"))
     if problems or settings is None:
         raise ConfigProblems("the worker config", problems)
-    return Order(config, settings, state, source)
+    return SweepRequest(config, settings, state, source)
 
 
 def check_document(document: Mapping[str, Any]) -> CheckAnswer:
@@ -99,16 +100,16 @@ def check_document(document: Mapping[str, Any]) -> CheckAnswer:
         return CheckAnswer()
     run = with_parameters(settings.trial, values)
     if settings.seeds != (None,):
-        run["metadata"]["worker"]["config"]["seed"] = settings.seeds[0]
+        worker_part(run)["seed"] = settings.seeds[0]
     return CheckAnswer(runs=[run], varied=list(values))
 
 
-def place_of(order: Order, folder: Path) -> StudyPlace:
+def place_of(request: SweepRequest, folder: Path) -> StudyPlace:
     """Where the study lies: as the checkpoint says, else as the settings say."""
     from sweep_worker.study import StudyPlace
 
-    settings, config = order.settings, order.config
-    name = settings.study_name or str(order.state.get("study_name") or "")
+    settings, config = request.settings, request.config
+    name = settings.study_name or str(request.state.get("study_name") or "")
     if not name:
         name = f"{_trial_part(settings).get('algo', 'rehearsal')}-{config.env_id}"
         if "://" in str(settings.storage):
@@ -120,33 +121,47 @@ def _trial_part(settings: SweepSettings) -> Any:
     return settings.trial_config if settings.trial else {}
 
 
-def prepare(order: Order, session: WorkerSession, runs: Runs, place: StudyPlace) -> SweepController:
+def prepare(request: SweepRequest, session: WorkerSession, runs: Runs, place: StudyPlace) -> SweepController:
     """Open the study and build the controller; ConfigProblems when the study cannot be used."""
     from sweep_worker import rehearsal
     from sweep_worker.controller import SweepController, SweepPlan
     from sweep_worker.study import Study, bring_along
 
-    config, settings = order.config, order.settings
+    config, settings = request.config, request.settings
     total = rehearsal.TOTAL_TIMESTEPS if settings.rehearse_s else int(settings.trial_config["total_timesteps"])
     if settings.rehearse_s and not settings.trial:
         settings = replace(settings, trial=rehearsal.TRIAL)
-    if order.source is not None:
-        bring_along(place, order.source)
+    if request.source is not None:
+        bring_along(place, request.source)
     study = Study.open(
-        place, settings, seed=config.seed, total_timesteps=total, complain=session.complain,
+        place,
+        settings,
+        seed=config.seed,
+        total_timesteps=total,
+        report_problem=session.print_error,
         is_stopping=session.stop_requested.is_set,
-    )  # fmt: skip
-    parent = order.source.name if order.source is not None and is_run_id(order.source.name) else ""
+    )
+    parent = request.source.name if request.source is not None and is_run_id(request.source.name) else ""
     plan = SweepPlan(
-        config.run_id, settings, config.total_timesteps, total, "" if parent == config.run_id else parent,
+        config.run_id,
+        settings,
+        config.total_timesteps,
+        total,
+        "" if parent == config.run_id else parent,
         is_shared=place.is_shared,
-    )  # fmt: skip
+    )
     controller = SweepController(plan, session, study, runs)
-    controller.progress.state = {"algo": config.algo, "study_name": place.name, "storage": place.told}
+    controller.progress.state = {"algo": config.algo, "study_name": place.name, "storage": place.shown}
     controller.progress.manifest = AnalyticsManifest(
-        config.run_id, "sweep", config.algo, config.env_id, config.seed, tensorboard_dir="tensorboard",
-        optuna_db_path=place.told, versions={"sweep_worker": __version__, "optuna": _optuna_version()},
-    )  # fmt: skip
+        config.run_id,
+        "sweep",
+        config.algo,
+        config.env_id,
+        config.seed,
+        tensorboard_dir="tensorboard",
+        optuna_db_path=place.shown,
+        versions={"sweep_worker": __version__, "optuna": _optuna_version()},
+    )
     return controller
 
 
@@ -156,65 +171,47 @@ def _optuna_version() -> str:
     return optuna.__version__
 
 
-def run(order: Order, target: str | None) -> int:
+def run(request: SweepRequest, target: str | None) -> int:
     """Register, sweep, end; the exit code."""
-    config = order.config
-    session = WorkerSession.from_environment(
-        config.run_id, run_folder_of(config.run_id).root, capabilities=get_worker_metadata(), algo=config.algo,
-        env_id=config.env_id, extras=config.extras, target=target,
-    )  # fmt: skip
-    with session:
-        session.install_signal_handlers()
-        try:
-            session.open()
-        except SessionStopped:
-            return EXIT_CODES[ExitOutcome.CANCELLED]
-        except SessionError as error:
-            print(error, file=sys.stderr)
-            return BAD_INPUT
-        return _run_registered(order, session)
+    with WorkerSession.of(request.config, get_worker_metadata(), target) as session:
+        code = session.open_or_explain()
+        return _run_registered(request, session) if code is None else code
 
 
-def _run_registered(order: Order, session: WorkerSession) -> int:
+def _run_registered(request: SweepRequest, session: WorkerSession) -> int:
     from sweep_worker.controller import GivenUp
-    from sweep_worker.journal_file import DamagedJournal
     from sweep_worker.rehearsal import RehearsedRuns
+    from sweep_worker.study import DamagedJournal
 
-    config, folder = order.config, session.run_folder
-    place = place_of(order, folder.root)
+    config, folder = request.config, session.run_folder
+    place = place_of(request, folder.root)
     manifest = AnalyticsManifest(config.run_id, "sweep", config.algo, config.env_id, config.seed)
     facts: dict[str, Any] = {}
     try:
         children = session.child_runs()
-        runs: Runs = RehearsedRuns(order.settings) if order.settings.rehearse_s or children is None else children
+        runs: Runs = RehearsedRuns(request.settings) if request.settings.rehearse_s or children is None else children
         with runs:
-            controller = prepare(order, session, runs, place)
+            controller = prepare(request, session, runs, place)
             progress = controller.progress
             progress.manifest.write(folder.manifest)
-            facts = {"seed": config.seed, "total_timesteps": config.total_timesteps, "study": place.told}
+            facts = {"seed": config.seed, "total_timesteps": config.total_timesteps, "study": place.shown}
             session.started({**facts, "module": "sweep_worker.cli", "study_name": place.name})
             session.follow_metrics(folder.root / "tensorboard")
-            if order.source is not None:
-                session.emit(LifecycleKind.CHECKPOINT_LOADED, {"step": order.state.get("step", 0)})
+            if request.source is not None:
+                session.emit(LifecycleKind.CHECKPOINT_LOADED, {"step": request.state.get("step", 0)})
             progress.save()  # so that there is always one to go on from
             manifest = progress.manifest
             outcome = controller.run()
             if outcome is not ExitOutcome.RELEASED:
                 progress.save()
             progress.close()
-            session.finish(
-                outcome, payload=progress.summary(), exit_code=EXIT_CODES[outcome],
-                manifest=progress.manifest,
-            )  # fmt: skip
-            return EXIT_CODES[outcome]
+            return session.finish(outcome, payload=progress.summary(), manifest=progress.manifest)
     except (GivenUp, ConfigProblems, DamagedJournal) as error:
         # The same would happen again: nothing to retry.
-        reason, facts = str(error), {**facts, "final": True, "error_type": type(error).__name__}
-    except Exception as error:  # noqa: BLE001 - the process boundary: it becomes the run's honest ending
-        session.complain(traceback.format_exc())
-        reason, facts = f"{type(error).__name__}: {error}", {**facts, "error_type": type(error).__name__}
-    session.finish(ExitOutcome.FAILED, reason=reason, payload=facts, exit_code=1, manifest=manifest)
-    return EXIT_CODES[ExitOutcome.FAILED]
+        facts = {**facts, "final": True, "error_type": type(error).__name__}
+        return session.finish(ExitOutcome.FAILED, reason=str(error), payload=facts, manifest=manifest)
+    except Exception as error:  # noqa: BLE001 - the process boundary: the run ends as failed
+        return session.fail(error, facts, manifest)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -235,14 +232,48 @@ def main(argv: Sequence[str] | None = None) -> int:
         return serve_checks(check_document)
     try:
         config = WorkerConfig.load(arguments.config, overrides_from(arguments), make_run_id=new_run_id)
-        order = load(config, may_run=arguments.grpc or arguments.dry_run)
+        request = load(config, may_run=arguments.grpc or arguments.dry_run)
     except (ConfigProblems, DamagedCheckpoint) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
     if arguments.dry_run:
-        print(json.dumps({"would_run": order.settings.sampler, "trials": order.config.total_timesteps}))
+        print(json.dumps({"would_run": request.settings.sampler, "trials": request.config.total_timesteps}))
         return 0
-    return run(order, daemon_target(arguments))
+    return run(request, daemon_target(arguments))
+
+
+# ---------------------------------------------------------------- description
+
+
+def describe() -> WorkerSpec:
+    """Data enough to draw a form, check a config and start this worker."""
+    text = "searches for good hyper-parameters; every trial is a run"
+    unavailable = missing_packages("optuna")
+    modes = (Mode.TRAIN.value, Mode.RESUME.value)
+    algorithm = AlgorithmSpec(ALGORITHM, text, sweep_fields(), modes=modes, unavailable=unavailable)
+    return WorkerSpec(
+        name=WORKER_TYPE,
+        display_name="Sweep (Optuna)",
+        version=__version__,
+        capabilities=get_worker_metadata(),
+        module="sweep_worker.cli",
+        argv=(sys.executable, "-m", "sweep_worker.cli"),
+        checks=True,
+        algorithms=(algorithm,),
+    )
+
+
+SAMPLER_NEEDS = {"cmaes": ("cmaes",), "gp": ("scipy", "torch")}
+
+
+def missing_packages(*names: str) -> str:
+    """Which of these packages are missing, and what to do; empty: none. Looks for them without importing them."""
+    missing = [name for name in names if find_spec(name) is None]
+    if not missing:
+        return ""
+    beside = " (the CPU build will do; the CleanRL worker's environment has it)" if "torch" in missing else ""
+    words = " ".join(missing)
+    return f"{' and '.join(missing)} must be installed{beside}: {sys.executable} -m pip install {words}"
 
 
 if __name__ == "__main__":

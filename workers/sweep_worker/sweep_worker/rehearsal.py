@@ -1,4 +1,4 @@
-"""A sweep in which nothing trains: to try a sampler out, and to test the controller without a daemon.
+"""A sweep without training, to try a sampler and to test the controller without a daemon.
 
 The objective of a trial is how near its values are to the middle of their ranges, at most 100.
 """
@@ -14,10 +14,11 @@ from typing import Any, Self
 
 from mosaic_wire.child_runs import COMPLETED, ChildRun
 from mosaic_wire.ids import new_run_id
-from mosaic_wire.sweep_ranges import ParameterRange
-from mosaic_wire.sweep_settings import SweepSettings
+from mosaic_wire.run_request import algo_params, run_request, worker_part
+from mosaic_wire.run_status import RunStatus
+from mosaic_wire.sweep_settings import ParameterRange, SweepSettings
 
-TRIAL = {"metadata": {"worker": {"type": "rehearsal", "config": {"algo": "rehearsal", "env_id": "none", "extras": {}}}}}
+TRIAL = run_request("rehearsal", algo="rehearsal", env_id="none", run_id=None)
 TOTAL_TIMESTEPS = 1_000
 
 
@@ -29,7 +30,7 @@ class _Rehearsed:
 
 
 class RehearsedRuns:
-    """Stands where the daemon stands otherwise."""
+    """Simulates the runs of a daemon."""
 
     def __init__(self, settings: SweepSettings) -> None:
         self._settings = settings
@@ -44,19 +45,19 @@ class RehearsedRuns:
         self._going.clear()
 
     def submit(self, config: Mapping[str, Any], *, key: str) -> ChildRun:
-        parameters = config["metadata"]["worker"]["config"]["extras"]["algo_params"]
+        parameters = algo_params(worker_part(config)["extras"])
         distances = [_distance(each, parameters[each.name]) for each in self._settings.parameters]
         value = 100 * (1 - math.fsum(distance**2 for distance in distances) / len(distances))
-        run = ChildRun(new_run_id(), "EXEC", total=TOTAL_TIMESTEPS, event_seq=next(self._seq))
+        run = ChildRun(new_run_id(), RunStatus.EXEC, total=TOTAL_TIMESTEPS, event_seq=next(self._seq))
         self._going[run.run_id] = _Rehearsed(run, time.monotonic() + self._settings.rehearse_s, value)
         return run
 
     def cancel(self, run_id: str, reason: str) -> None:
         if (known := self._going.pop(run_id, None)) is not None:
-            self._over.append(replace(known.run, status="TERM", outcome="cancelled", reason=reason))
+            self._over.append(replace(known.run, status=RunStatus.TERM, outcome="cancelled", reason=reason))
 
     def poll(self, timeout_s: float) -> list[ChildRun]:
-        """Figures of all that go on, and those that end."""
+        """Return the updates of running and ended runs."""
         ends = [each.ends_at for each in self._going.values()]
         if not self._over and ends:
             quantum_s = self._settings.rehearse_s / max(1, self._settings.reports)
@@ -69,7 +70,7 @@ class RehearsedRuns:
             each.run = replace(each.run, step=step, episodic_return=each.value * min(1.0, done))
             if left <= 0:
                 del self._going[run_id]
-                each.run = replace(each.run, status="TERM", outcome=COMPLETED, has_completed=True)
+                each.run = replace(each.run, status=RunStatus.TERM, outcome=COMPLETED, has_completed=True)
             found.append(each.run)
         return found
 
@@ -80,7 +81,7 @@ class RehearsedRuns:
 
 
 def _distance(each: ParameterRange, value: Any) -> float:
-    """From the middle of the range, 0 to 1; of choices, from the first one."""
+    """Return the distance from the middle of the range (of choices, from the first one), 0 to 1."""
     if each.kind == "categorical":
         return each.choices.index(value) / max(1, len(each.choices) - 1)
     scale = math.log if each.log else float

@@ -1,24 +1,87 @@
-"""One trial while it runs: a run per seed, and what they come to."""
+"""One running trial: a run per seed, their objectives, and the aggregate over seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import statistics
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from mosaic_wire.child_runs import CANCELLED, COMPLETED, ChildRun
-from mosaic_wire.sweep_settings import SweepSettings, with_parameters
+from mosaic_wire.run_request import worker_part
+from mosaic_wire.sweep_settings import MEAN_RETURN, SweepSettings, with_parameters
 
-from sweep_worker.aggregates import AGGREGATES
-from sweep_worker.objectives import Curves, RunFigure
 from sweep_worker.study import Trial
+
+RETURN_TAG = "charts/episodic_return"
+_EPISODES = 100
+
+
+class Curves(Protocol):
+    """A source of curve points."""
+
+    def curve(
+        self, run_id: str, tags: tuple[str, ...], *, since_step: int = 0, until_step: int | None = None
+    ) -> list[tuple[int, float]]:
+        """Return the points of these tags."""
+
+
+class RunFigure:
+    """The objective of one run, updated while it trains; each point of its curve is read once."""
+
+    def __init__(self, metric: str, curves: Curves) -> None:
+        self._tag = RETURN_TAG if metric == MEAN_RETURN else metric
+        self._is_return = metric == MEAN_RETURN
+        self._curves = curves
+        self._latest: deque[float] = deque(maxlen=_EPISODES if self._is_return else 1)
+        self._read_to = -1
+
+    def at(self, run: ChildRun, step: int | None = None) -> float | None:
+        """Return the objective at a step (None: at the end of the run), or None if there is none."""
+        points = self._curves.curve(run.run_id, (self._tag,), since_step=self._read_to + 1, until_step=step)
+        self._latest.extend(value for _, value in points)
+        if points:
+            self._read_to = max(self._read_to, points[-1][0])
+        if self._latest:
+            return _finite(sum(self._latest) / len(self._latest))
+        return self._reported(run)
+
+    def _reported(self, run: ChildRun) -> float | None:
+        """Return the objective of a run without curves from its reported metrics or return."""
+        if not self._is_return:
+            return _finite(run.metrics.get(self._tag))
+        mean = run.metrics.get(MEAN_RETURN)
+        return _finite(run.episodic_return if mean is None else mean)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def interquartile_mean(values: Sequence[float]) -> float:
+    """Return the interquartile mean, as rliable computes it."""
+    ordered = sorted(values)
+    cut = len(ordered) // 4
+    return statistics.fmean(ordered[cut : len(ordered) - cut])
+
+
+AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
+    "mean": statistics.fmean,
+    "median": statistics.median,
+    "min": min,
+    "max": max,
+    "iqm": interquartile_mean,
+}
+
 
 _REASON_CHARACTERS = 300
 
 
 class Verdict(StrEnum):
-    """What was decided about a trial before its runs ended."""
+    """The decision about a trial before its runs ended."""
 
     NONE = ""
     PRUNED = "pruned"
@@ -27,30 +90,30 @@ class Verdict(StrEnum):
 
 @dataclass
 class TrialRuns:
-    """A trial and its runs. Pure but for the figures it reads."""
+    """A trial and its runs; reads objectives and has no other side effects."""
 
     trial: Trial
     parameters: Mapping[str, Any]
     settings: SweepSettings
     curves: Curves
     rungs: Sequence[int]
-    """Steps at which it is compared with others, those behind it left out"""
+    """The remaining steps at which it is compared with others"""
     runs: dict[int | None, ChildRun] = field(default_factory=dict)
     """By seed"""
     verdict: Verdict = Verdict.NONE
     reason: str = ""
     _figures: dict[int | None, RunFigure] = field(default_factory=dict)
     _reached: dict[int | None, float] = field(default_factory=dict)
-    """By seed, the figure at the next rung"""
+    """By seed, the objective at the next rung"""
 
     def __post_init__(self) -> None:
         self._figures = {seed: RunFigure(self.settings.metric, self.curves) for seed in self.settings.seeds}
         self.rungs = list(self.rungs)
 
     def config_of(self, seed: int | None) -> dict[str, Any]:
-        """The run config of one of its runs."""
+        """Return the run config for a seed."""
         document = with_parameters(self.settings.trial, self.parameters)
-        worker = document["metadata"]["worker"]["config"]
+        worker = worker_part(document)
         if seed is not None:
             worker["seed"] = seed
         several = f"-s{seed}" if len(self.settings.seeds) > 1 else ""
@@ -62,30 +125,33 @@ class TrialRuns:
 
     @property
     def run_ids(self) -> list[str]:
+        """Return the ids of its runs, in the order of the seeds."""
         return [self.runs[seed].run_id for seed in self.settings.seeds if seed in self.runs]
 
     @property
     def unfinished(self) -> list[ChildRun]:
+        """Return the runs that have not ended."""
         return [run for run in self.runs.values() if not run.is_over]
 
     @property
     def is_over(self) -> bool:
+        """Return whether all of its runs have ended."""
         return not self.unfinished
 
     @property
     def is_ending(self) -> bool:
-        """All it has to tell is told, or it is being ended: the next trial may come up to the slot it leaves."""
+        """Return whether its runs have completed or are being cancelled, so that the next trial may start."""
         return self.verdict is not Verdict.NONE or all(run.is_over or run.has_completed for run in self.runs.values())
 
     @property
     def has_completed(self) -> bool:
-        """Every seed was trained to its end, whatever was decided meanwhile."""
+        """Return whether every seed was trained to the end, whatever was decided meanwhile."""
         return len(self.runs) == len(self.settings.seeds) and all(
             run.outcome == COMPLETED for run in self.runs.values()
         )
 
     def failure(self) -> str:
-        """Why one of its runs ended without a result; empty: none did."""
+        """Return why one of its runs ended without a result, or an empty text."""
         for seed, run in self.runs.items():
             if run.is_over and run.outcome != COMPLETED:
                 what = "was cancelled" if run.outcome == CANCELLED else run.outcome
@@ -93,7 +159,7 @@ class TrialRuns:
         return ""
 
     def next_report(self) -> tuple[int, float] | None:
-        """The figure at the next rung, once every seed has come that far; None: not yet."""
+        """Return the next rung and the objective there, once every seed has reached it, else None."""
         while self.rungs:
             rung = self.rungs[0]
             for seed, run in self.runs.items():
@@ -113,5 +179,5 @@ class TrialRuns:
         return None
 
     def objectives(self) -> dict[int | None, float | None]:
-        """By seed, what its run came to."""
+        """Return the final objective of each seed."""
         return {seed: self._figures[seed].at(self.runs[seed]) for seed in self.settings.seeds}

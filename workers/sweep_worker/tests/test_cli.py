@@ -11,7 +11,7 @@ from mosaic_wire.ids import new_run_id
 from mosaic_wire.worker_config import WorkerConfig
 from mosaic_wire.worker_spec import WorkerSpec
 from sweep_worker import cli
-from sweep_worker.description import describe, missing_packages
+from sweep_worker.cli import describe, missing_packages
 
 X = {"kind": "float", "low": 0.0, "high": 1.0}
 TRIAL = {"metadata": {"worker": {"type": "t", "config": {"algo": "ppo", "env_id": "E", "total_timesteps": 9}}}}
@@ -66,7 +66,7 @@ def test_a_sampler_whose_packages_are_missing_says_what_to_install(run, monkeypa
     assert missing_packages("json", "sweep_worker") == ""
     told = missing_packages("torch_of_nowhere")
     assert "pip install torch_of_nowhere" in told
-    monkeypatch.setattr("sweep_worker.description.find_spec", lambda name: None if name == "torch" else object())
+    monkeypatch.setattr("sweep_worker.cli.find_spec", lambda name: None if name == "torch" else object())
     code, _, err = run(config(sampler="gp"), "--dry-run")
     assert code == 2
     assert "gp: torch must be installed" in err

@@ -19,10 +19,9 @@ from mosaic_wire.ids import new_run_id
 from mosaic_wire.session import WorkerSession
 from mosaic_wire.sweep_settings import SweepSettings, read_settings
 from optuna.trial import FrozenTrial, TrialState
-from sweep_worker.aggregates import AGGREGATES
 from sweep_worker.controller import GivenUp, SweepController, SweepPlan
-from sweep_worker.searching import rungs
-from sweep_worker.study import REASON, RUNS, VERDICT, Study, StudyPlace
+from sweep_worker.study import REASON, RUNS, VERDICT, Study, StudyPlace, rungs
+from sweep_worker.trial_runs import AGGREGATES
 
 TRIAL = {
     "tags": ["mine"],
@@ -108,7 +107,7 @@ class Sweep:
         self.session.open()
         self.study = Study.open(
             StudyPlace("journal", "study", folder), self.settings, seed=1, total_timesteps=100,
-            complain=self.session.complain, is_stopping=lambda: True,
+            report_problem=self.session.print_error, is_stopping=lambda: True,
         )  # fmt: skip
         self.plan = SweepPlan(self.run_id, self.settings, trials, 100)
         self.controller = SweepController(self.plan, self.session, self.study, self.runs)
@@ -253,7 +252,7 @@ def test_a_config_the_daemon_refuses_fails_its_trial(make) -> None:
     runs = PlayedRuns()
     runs.refusal = "num_minibatches does not divide the batch"
     sweep = make(trials=5, runs=runs, give_up_after=3)
-    with pytest.raises(GivenUp, match="3 trials failed one after the other, the last: the daemon refused its run"):
+    with pytest.raises(GivenUp, match="3 trials failed in a row, the last: the daemon refused its run"):
         sweep.controller.run()
     assert [trial.state.name for trial in sweep.told()] == ["FAIL"] * 3
 
@@ -293,7 +292,7 @@ def test_a_grid_ends_with_its_last_combination(make) -> None:
 def test_a_controller_that_dies_anywhere_is_taken_up_where_it_was(make, monkeypatch, dies_at: int) -> None:
     """Every write to the study is a place to die at; the next controller loses nothing and doubles nothing."""
     sweep = make(trials=4, parallel=2, pruner="median", warmup_trials=1, reports=4)
-    from sweep_worker.journal_file import StudyJournal
+    from sweep_worker.study import StudyJournal
 
     real, writes = StudyJournal.append_logs, 0
 

@@ -16,8 +16,7 @@ from mosaic_wire.errors import ConfigProblems
 from mosaic_wire.sweep_settings import SweepSettings, read_settings
 from optuna.storages import JournalStorage
 from optuna.trial import TrialState
-from sweep_worker.journal_file import DamagedJournal, StudyJournal, repair
-from sweep_worker.study import AGAIN, INTERRUPTED, Study, StudyPlace, bring_along
+from sweep_worker.study import AGAIN, INTERRUPTED, DamagedJournal, Study, StudyJournal, StudyPlace, bring_along, repair
 
 X = {"kind": "float", "low": 0.0, "high": 1.0}
 MIXED = {
@@ -37,7 +36,7 @@ def settings(parameters: dict[str, Any] | None = None, **others: Any) -> SweepSe
 def opened(folder: Path, chosen: SweepSettings, *, seed: int = 1, storage: str = "journal") -> Study:
     return Study.open(
         StudyPlace(storage, "study", folder), chosen, seed=seed, total_timesteps=1000,
-        complain=lambda words: None, is_stopping=lambda: True,
+        report_problem=lambda words: None, is_stopping=lambda: True,
     )  # fmt: skip
 
 
@@ -83,7 +82,7 @@ def test_a_trial_whose_values_were_half_chosen_keeps_those_it_has(tmp_path: Path
     half = first.values(settings({"x": X}))
     study = opened(tmp_path, chosen)
     (known,) = study.trials()
-    again = study.take_up(known).values(chosen)
+    again = study.recover(known).values(chosen)
     assert again["x"] == half["x"]
     assert set(again) == set(MIXED)
 
@@ -95,7 +94,7 @@ def test_interrupted_trials_are_tried_again_once(tmp_path: Path) -> None:
     values = trial.values(chosen)
     trial.interrupt("its sweep was cancelled")
     for _ in range(2):
-        opened(tmp_path, chosen).try_again()
+        opened(tmp_path, chosen).requeue_interrupted()
     study = opened(tmp_path, chosen)
     assert [known.state for known in study.trials()] == [TrialState.FAIL, TrialState.WAITING]
     assert study.trials()[0].user_attrs[INTERRUPTED] is True
@@ -125,7 +124,7 @@ def test_a_study_may_lie_in_any_database_that_has_an_address(tmp_path: Path) -> 
     values_of(opened(tmp_path, chosen, storage=address), chosen, 2)
     place = StudyPlace(address, "study", tmp_path / "another")
     assert place.is_shared
-    assert place.told == address
+    assert place.shown == address
     bring_along(place, tmp_path)  # nothing to bring: it is where it is
     assert len(opened(tmp_path / "another", chosen, storage=address).trials()) == 2
 
@@ -142,7 +141,7 @@ def test_a_database_that_is_not_there_is_told_without_its_password(tmp_path: Pat
         opened(tmp_path, settings(storage=address), storage=address)
     assert "storage" in str(refused.value)
     assert "hunter2" not in str(refused.value)
-    assert StudyPlace(address, "study", tmp_path).told == "postgresql://•••@nowhere.invalid/studies"
+    assert StudyPlace(address, "study", tmp_path).shown == "postgresql://•••@nowhere.invalid/studies"
 
 
 # ---------------------------------------------------------------- the journal file
@@ -150,7 +149,7 @@ def test_a_database_that_is_not_there_is_told_without_its_password(tmp_path: Pat
 
 def journal_of(folder: Path, complaints: list[str] | None = None, *, stopping: bool = True) -> StudyJournal:
     told = complaints if complaints is not None else []
-    return StudyJournal(folder / "study.journal", complain=told.append, is_stopping=lambda: stopping)
+    return StudyJournal(folder / "study.journal", report_problem=told.append, is_stopping=lambda: stopping)
 
 
 def test_half_an_entry_at_the_end_is_cut_off_and_kept(tmp_path: Path) -> None:
@@ -196,13 +195,13 @@ def test_a_full_disk_is_waited_for_and_leaves_no_half_entry(tmp_path: Path, monk
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(descriptor)
 
-    monkeypatch.setattr("sweep_worker.journal_file._ROOM_CHECK_S", 0.0)
+    monkeypatch.setattr("sweep_worker.study._ROOM_CHECK_S", 0.0)
     monkeypatch.setattr(os, "fsync", fsync)
     journal.append_logs([{"entry": 2}])
     assert list(journal.read_logs(0)) == [{"entry": 1}, {"entry": 2}]
     assert len(complaints) == 1
     full = 1
-    stopping = StudyJournal(tmp_path / "study.journal", complain=complaints.append, is_stopping=lambda: True)
+    stopping = StudyJournal(tmp_path / "study.journal", report_problem=complaints.append, is_stopping=lambda: True)
     with pytest.raises(OSError, match="No space left"):
         stopping.append_logs([{"entry": 3}])
     assert list(journal.read_logs(0)) == [{"entry": 1}, {"entry": 2}]

@@ -13,7 +13,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of `mosaic`: runs a command and exits with its code, with one message for whatever went wrong."""
     # gRPC's C library tells about lost connections on stderr; our own messages say it better.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from gym_gui.cli.terminal import clean_output
+    from gym_gui.cli.context import clean_output
 
     _replace_closed_streams()
     clean_output()
@@ -46,7 +46,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _not_utf8(argv: Sequence[str]) -> str:
-    from gym_gui.wording.plain_text import is_utf8
+    from gym_gui.wording.formats import is_utf8
 
     return next((argument for argument in argv if not is_utf8(argument)), "")
 

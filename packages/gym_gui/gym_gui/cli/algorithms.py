@@ -74,7 +74,7 @@ def choose_algorithm(
             )
         return meant
     fitting = [meant for spec in usable if (meant := _meant(spec, algo)) is not None]
-    # The reference worker is for tests: it is taken only when nobody else knows the name.
+    # The reference worker is for tests: it is used only when no other worker knows the name.
     offered = [pair for pair in fitting if not pair[0].hidden] or fitting
     if not offered:
         offers = [known.name for spec in usable if not spec.hidden for known in spec.algorithms]
@@ -95,10 +95,11 @@ def _meant(spec: WorkerSpec, name: str) -> tuple[WorkerSpec, AlgorithmSpec] | No
     if not variants:
         return None
     meant = replace(
-        own or variants[0], name=name,
+        own or variants[0],
+        name=name,
         action_spaces=tuple({kind: None for each in variants for kind in each.action_spaces}),
         observation_spaces=tuple({kind: None for each in variants for kind in each.observation_spaces}),
-    )  # fmt: skip
+    )
     if own is None:  # a short name has the flags of all of them
         fields = {field.name: field for each in reversed(variants) for field in each.fields}
         meant = replace(meant, fields=tuple(fields.values()))

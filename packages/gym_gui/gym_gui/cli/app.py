@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import platform
+import sys
 from pathlib import Path
 
 import click
 
-from gym_gui.cli.context import Cli
+from gym_gui import __version__
+from gym_gui.cli.context import Cli, json_option
+from gym_gui.cli.listing import write_json_object
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Train": {
         "train": ("train", "Train an algorithm and follow it."),
         "submit": ("submit", "Queue a run from a config file."),
-        "clone": ("clone", "Queue a run once more, as it was."),
+        "clone": ("submit", "Queue a run once more, as it was."),
         "eval": ("evaluate", "Play a trained policy and see how well it does."),
         "script": ("train", "Run a file of your own: the same as `train FILE`."),
     },
@@ -21,50 +25,50 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "gui": ("gui", "Open the window."),
         "runs": ("runs", "List runs."),
         "show": ("show", "Everything about a run."),
-        "watch": ("watch", "Follow runs live."),
-        "metrics": ("metrics", "The curves of a run: a table, or their points."),
+        "watch": ("progress", "Follow runs live."),
+        "metrics": ("plot", "The curves of a run: a table, or their points."),
         "frames": ("frames", "Record a clip of what a run draws."),
         "tensorboard": ("tensorboard", "Serve TensorBoard for some runs."),
-        "logs": ("logs", "Print what a run wrote."),
-        "history": ("history", "What happened to a run, step by step."),
+        "logs": ("show", "Print what a run wrote."),
+        "history": ("show", "What happened to a run, step by step."),
     },
     "Compare": {
         "plot": ("plot", "Draw curves of runs, seeds taken together, into a file or here."),
-        "compare": ("compare", "Runs side by side: returns, speed, parameters, and who is better."),
+        "compare": ("compare", "Runs side by side: returns, speed, parameters, and which is better."),
         "bench": ("bench", "Train algorithms with several seeds and write a report."),
         "sweep": ("sweep", "Look for good hyper-parameters."),
-        "report": ("report", "Write a report of runs that can be read offline."),
+        "report": ("compare", "Write a report of runs that can be read offline."),
     },
     "Control": {
         "cancel": ("control", "End runs."),
         "pause": ("control", "Hold runs; --release frees their CPUs and GPUs."),
         "resume": ("control", "Let runs go on, also finished ones."),
         "extend": ("control", "Train a finished run longer."),
-        "priority": ("labels", "Move queued runs forward or back."),
+        "priority": ("organize", "Move queued runs forward or back."),
     },
     "Organize": {
-        "tag": ("labels", "Add and remove tags."),
-        "note": ("labels", "Write a note on a run."),
-        "rename": ("labels", "Give a run a name."),
-        "archive": ("keeping", "Hide finished runs from listings."),
-        "export": ("keeping", "Write a run into an archive file."),
-        "import": ("keeping", "Take a run in from an archive file."),
-        "delete": ("keeping", "Remove runs and all their files."),
+        "tag": ("organize", "Add and remove tags."),
+        "note": ("organize", "Write a note on a run."),
+        "rename": ("organize", "Give a run a name."),
+        "archive": ("organize", "Hide finished runs from listings."),
+        "export": ("organize", "Write a run into an archive file."),
+        "import": ("organize", "Take runs in from archive files."),
+        "delete": ("organize", "Remove runs and all their files."),
     },
     "System": {
         "daemon": ("daemon", "Start, stop and inspect the trainer daemon."),
         "workers": ("workers", "List installed workers."),
         "algos": ("workers", "List algorithms."),
-        "envs": ("environments", "List environments."),
-        "extras": ("extras", "List, install, check and remove requirement sets."),
-        "smoke": ("smoke", "Prove that an algorithm runs here; leaves smoke.json."),
+        "envs": ("workers", "List environments."),
+        "extras": ("workers", "List, install, check and remove requirement sets."),
+        "smoke": ("submit", "Prove that an algorithm runs here; leaves smoke.json."),
         "doctor": ("doctor", "Check this machine and say what to do."),
-        "completion": ("about", "Print the shell's completion script."),
-        "version": ("about", "Print the version."),
+        "completion": ("app", "Print the shell's completion script."),
+        "version": ("app", "Print the version."),
     },
 }
 ALIASES = {"stop": "cancel", "kill": "cancel", "ls": "runs", "list": "runs", "ps": "runs", "story": "history"}
-"""What people type who come from elsewhere or from an earlier version; in no help text"""
+"""Names from other tools and earlier versions; in no help text"""
 COMMANDS = {name: entry for commands in SECTIONS.values() for name, entry in commands.items()}
 
 _SHARED = ("--home", "--connect", "--token-file", "--tls-ca")
@@ -134,7 +138,7 @@ def _shared_options_first(args: list[str]) -> list[str]:
     epilog="RUN is an id, its beginning, its last four or more characters, a run's name, or `last`: "
     "the last run you started.",
 )
-@click.option("--home", type=click.Path(path_type=Path), metavar="DIR", help="MOSAIC's home (else $MOSAIC_HOME).")
+@click.option("--home", type=click.Path(), metavar="DIR", help="MOSAIC's home (else $MOSAIC_HOME).")
 @click.option("--connect", metavar="HOST:PORT", help="Use the daemon at this address.")
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Its token, for --connect.")
 @click.option("--tls-ca", type=click.Path(path_type=Path), metavar="FILE", help="Its CA certificate, for --connect.")
@@ -142,18 +146,60 @@ def _shared_options_first(args: list[str]) -> list[str]:
 @click.pass_context
 def mosaic(
     ctx: click.Context,
-    home: Path | None,
+    home: str | None,
     connect: str | None,
     token_file: Path | None,
     tls_ca: Path | None,
     version: bool,
 ) -> int:
     """Train, watch, compare and resume reinforcement-learning agents."""
-    ctx.obj = Cli(home, connect, token_file, tls_ca)
+    if home == "":
+        raise click.UsageError("--home names no folder")
+    ctx.obj = Cli(Path(home) if home else None, connect, token_file, tls_ca)
     if version:
         from gym_gui import __version__
 
         click.echo(f"mosaic {__version__}")
     elif ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
+    return 0
+
+
+# ---------------------------------------------------------------- completion and version
+
+
+_INSTALL = {
+    "bash": 'eval "$(mosaic completion bash)"            in ~/.bashrc',
+    "zsh": 'eval "$(mosaic completion zsh)"             in ~/.zshrc',
+    "fish": "mosaic completion fish | source              in ~/.config/fish/config.fish",
+}
+
+
+@click.command(epilog="\b\n" + "\n".join(_INSTALL.values()))
+@click.argument("shell", type=click.Choice(list(_INSTALL)))
+def completion_command(shell: str) -> int:
+    """Print the completion script of a shell."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, shell
+    # Not kind(...).source(): for bash that asks an installed bash for its version, and not every container has one.
+    completer = kind(mosaic, {}, "mosaic", "_MOSAIC_COMPLETE")
+    click.echo(completer.source_template % completer.source_vars())
+    return 0
+
+
+@click.command()
+@json_option
+def version_command(as_json: bool) -> int:
+    """Print the version of MOSAIC, its worker protocol and Python."""
+    from mosaic_wire import PROTOCOL_VERSION
+
+    if as_json:
+        write_json_object(
+            {"version": __version__, "protocol_version": PROTOCOL_VERSION, "python": platform.python_version()}
+        )
+    else:
+        python = f"Python {platform.python_version()}, {sys.executable}"
+        click.echo(f"mosaic {__version__} (worker protocol {PROTOCOL_VERSION}, {python})")
     return 0

@@ -5,25 +5,30 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from mosaic_wire.run_status import RunOutcome, RunStatus
 
 from gym_gui.cli.algorithms import InstalledWorker, choose_algorithm, installed_workers
-from gym_gui.cli.context import Cli, pass_cli, say
+from gym_gui.cli.context import FOLDER, Cli, pass_cli, say
+from gym_gui.cli.flags import Seeds, Steps, listed_problems
 from gym_gui.cli.scripts import choose_script, is_script
-from gym_gui.cli.values import Seeds, Steps, listed_problems
+from gym_gui.cli.submit import submit_once
+from gym_gui.services.analytics.bench_plan import BenchPlan, Cell, Misfit, config_of, key_of, tag_of
+from gym_gui.services.trainer.errors import InvalidConfig, TrainerError
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import short_id, state_of, title_of
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
 
-    from gym_gui.services.analytics.bench_figures import Held
-    from gym_gui.services.analytics.bench_markdown import Bench
     from gym_gui.services.analytics.bench_plan import BenchPlan, Choice
+    from gym_gui.services.analytics.bench_report import Bench
     from gym_gui.services.analytics.comparison import Comparison
+    from gym_gui.services.analytics.published import PublishedComparison
     from gym_gui.services.trainer.client import TrainerClient
 
 T = TypeVar("T")
@@ -47,17 +52,19 @@ class Words(click.ParamType[tuple[str, ...]]):
 @click.option("--seeds", type=Seeds(), default="1-5", show_default=True, help="One run per seed: 1-5 or 1,3,7.")
 @click.option("--total-timesteps", type=Steps(), help="Steps of each run.  [default: the algorithm's]")
 @click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE",
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
     help="A parameter of all algorithms, or of one: ppo.num_envs=8; may be repeated.",
-)  # fmt: skip
+)
 @click.option("--name", help="Name of the benchmark.  [default: made of what is asked]")
 @click.option("--parallel", is_flag=True, help="As many at a time as there is room for; else one, undisturbed.")
 @click.option("--gpus", type=click.IntRange(min=0), default=0, metavar="N", help="GPUs to reserve for each run.")
 @click.option("--retry-failed", is_flag=True, help="Queue runs of this benchmark that failed once more.")
 @click.option("--install-missing", is_flag=True, help="Install what a run lacks before it starts.")
 @click.option("--worker", metavar="NAME", help="The worker, when several have an algorithm.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-              help="Folder of the report.  [default: bench-<NAME>]")  # fmt: skip
+@click.option("--out", type=FOLDER, metavar="DIR", help="Folder of the report.  [default: bench-<NAME>]")
 @click.option("--no-follow", is_flag=True, help="Queue and return; --report-only writes the report later.")
 @click.option("--report-only", metavar="NAME", help="Write the report of this benchmark as it is now.")
 @pass_cli
@@ -92,9 +99,14 @@ def _plan(cli: Cli, options: dict[str, Any]) -> BenchPlan:
     choices, scripts = _choices(workers, options)
 
     plan = make_plan(
-        choices, options["envs"], options["seeds"], total_timesteps=options["total_timesteps"], settings=settings,
-        name=name, scripts=scripts,
-    )  # fmt: skip
+        choices,
+        options["envs"],
+        options["seeds"],
+        total_timesteps=options["total_timesteps"],
+        settings=settings,
+        name=name,
+        scripts=scripts,
+    )
     if plan.problems:
         raise click.UsageError(listed_problems(plan.problems))
     return plan
@@ -117,7 +129,7 @@ def _choices(
 
 
 def _check_place(folder: Path) -> None:
-    """Nobody wants to hear after a night of training that the report has no place."""
+    """Check before training that the report can be written."""
     try:
         folder.absolute().parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -127,13 +139,12 @@ def _check_place(folder: Path) -> None:
 
 
 def _carry_out(client: TrainerClient, plan: BenchPlan, folder: Path, options: dict[str, Any]) -> int:
-    from gym_gui.cli.bench_queue import Wishes, queue
-    from gym_gui.services.analytics.bench_markdown import Bench
+    from gym_gui.services.analytics.bench_report import Bench
 
-    # Alone on the machine by reserving it whole: the daemon sees to that, so nobody has to stay and watch.
+    # Alone on the machine by reserving it whole: the daemon enforces it.
     cpus = 1.0 if options["parallel"] else max(1.0, client.health().cpus_total)
-    wishes = Wishes(cpus, options["gpus"], options["install_missing"], options["retry_failed"])
-    queued = queue(client, plan, wishes)
+    wanted = QueueOptions(cpus, options["gpus"], options["install_missing"], options["retry_failed"])
+    queued = queue(client, plan, wanted)
     for each in queued.misfits:
         say(f"left out: {each.algo} on {each.env_id}: {each.reason}")
     if not queued.runs and not queued.refused:
@@ -160,9 +171,8 @@ def _carry_out(client: TrainerClient, plan: BenchPlan, folder: Path, options: di
 
 
 def _report_only(cli: Cli, name: str, out: Path | None) -> int:
-    from gym_gui.cli.bench_queue import newest_tries, runs_of
-    from gym_gui.services.analytics.bench_markdown import Bench
     from gym_gui.services.analytics.bench_plan import tag_of
+    from gym_gui.services.analytics.bench_report import Bench
 
     with cli.client() as client:
         runs = newest_tries(runs_of(client, name))
@@ -189,14 +199,15 @@ def _write(client: TrainerClient, bench: Bench, folder: Path) -> int:
 
 def _write_groups(comparison: Comparison) -> None:
     from gym_gui.cli.listing import Column, write_table
-    from gym_gui.services.analytics.bench_figures import held_against_published
-    from gym_gui.services.analytics.figure_words import estimate_text, number
+    from gym_gui.services.analytics.comparison import estimate_text, number
+    from gym_gui.services.analytics.published import compare_with_published
 
     groups = comparison.groups
-    best, area = ([number(each.value if each else None) for each in figures] for figures in (
-        [group.best for group in groups], [group.auc for group in groups]
-    ))  # fmt: skip
-    held = [held_against_published(group, comparison) for group in groups]
+    best, area = (
+        [number(each.value if each else None) for each in figures]
+        for figures in ([group.best for group in groups], [group.auc for group in groups])
+    )
+    held = [compare_with_published(group, comparison) for group in groups]
     write_table(
         [
             Column("ALGO", [group.algo for group in groups], shrink_to=8),
@@ -208,12 +219,12 @@ def _write_groups(comparison: Comparison) -> None:
             Column("SPS", [formats.count(group.sps) if group.sps else "" for group in groups], right=True, optional=2),
             Column("LEARNED", [str(group.learned) for group in groups]),
             Column("PUBLISHED", [_published(each) for each in held], optional=1),
-            Column("REACHED", [each.in_a_word if each else "" for each in held]),
+            Column("REACHED", [each.short_text if each else "" for each in held]),
         ]
     )
 
 
-def _published(held: Held | None) -> str:
+def _published(held: PublishedComparison | None) -> str:
     if held is None:
         return ""
     theirs = held.published
@@ -233,9 +244,9 @@ def _say_queued(plan: BenchPlan, runs: Sequence[pb.Run], known: int, *, one_at_a
 
 def headline_of(name: str, runs: Sequence[pb.Run]) -> str:
     """`bench NAME: 3 of 6 done, 1 failed, 1 running`"""
-    ended = [run for run in runs if run.status == "TERM"]
-    failed = sum(run.outcome != "completed" for run in ended)
-    running = sum(run.status == "EXEC" for run in runs)
+    ended = [run for run in runs if run.status == RunStatus.TERM]
+    failed = sum(run.outcome != RunOutcome.COMPLETED for run in ended)
+    running = sum(run.status == RunStatus.EXEC for run in runs)
     parts = [f"{len(ended)} of {len(runs)} done"]
     parts += [f"{failed} failed"] if failed else []
     parts += [f"{running} running"] if running else []
@@ -243,8 +254,8 @@ def headline_of(name: str, runs: Sequence[pb.Run]) -> str:
 
 
 def command_of(plan: BenchPlan, options: dict[str, Any]) -> str:
-    """The command that goes on with this benchmark, to be pasted into a shell."""
-    from gym_gui.ui.presenters.workers.command_line import seeds_text
+    """The command that continues this benchmark, to be pasted into a shell."""
+    from gym_gui.ui.presenters.workers.train_request import seeds_text
 
     words = ["mosaic", "bench", "--algos", ",".join(options["algos"]), "--envs", ",".join(options["envs"])]
     words += ["--seeds", seeds_text(options["seeds"])]
@@ -270,3 +281,89 @@ def _said_by(read: Callable[[str], T], text: str) -> T:
         return read(text)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+
+
+# ---------------------------------------------------------------- queueing
+
+
+_ENVIRONMENT, _THOSE_OF = "metadata.worker.config.env_id", "; those of "
+"""Of a worker that says: ppo needs discrete actions; those of Pendulum-v1 are …"""
+_RETRY = "retry-of:"
+"""Tag of a run that was queued because an earlier one of its cell failed"""
+
+
+@dataclass
+class Queued:
+    """The runs of a plan, in its order; new ones and those that were known."""
+
+    runs: list[pb.Run] = field(default_factory=list)
+    known: int = 0
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    misfits: list[Misfit] = field(default_factory=list)
+    """Combinations that are left out"""
+
+
+@dataclass(frozen=True)
+class QueueOptions:
+    """What each run reserves, and what happens to runs that failed."""
+
+    cpus: float
+    gpus: int = 0
+    install_missing: bool = False
+    retry_failed: bool = False
+
+
+def queue(client: TrainerClient, plan: BenchPlan, wanted: QueueOptions) -> Queued:
+    """Queue what is not there yet; a cell that the daemon refuses is noted, and the others are queued."""
+    queued = Queued()
+    retried = _retried(runs_of(client, plan.name))
+    for cell in plan.cells:
+        if any((cell.algo, cell.env_id) == (each.algo, each.env_id) for each in queued.misfits):
+            continue
+        try:
+            run, is_known = _submit(client, plan, cell, wanted, key_of(plan.name, cell))
+            while run.run_id in retried:
+                run, is_known = retried[run.run_id], True
+            if wanted.retry_failed and run.outcome in (RunOutcome.FAILED, RunOutcome.CANCELLED):
+                run, is_known = _submit(
+                    client, plan, cell, wanted, f"{key_of(plan.name, cell)}:after:{run.run_id}", run
+                )
+        except InvalidConfig as error:
+            if all(problem.path == _ENVIRONMENT and _THOSE_OF in problem.message for problem in error.problems):
+                queued.misfits.append(Misfit(cell.algo, cell.env_id, error.problems[0].message))
+                continue
+            queued.refused.append((cell.title, str(error)))
+            continue
+        except TrainerError:
+            if queued.runs:
+                say(f"mosaic: {len(queued.runs)} of {len(plan.cells)} runs are queued; the same command goes on")
+            raise
+        queued.runs.append(run)
+        queued.known += is_known
+    return queued
+
+
+def runs_of(client: TrainerClient, name: str) -> list[pb.Run]:
+    """Every run of a benchmark, the oldest first."""
+    return sorted(client.list(tags=[tag_of(name)], include_archived=True).runs, key=lambda run: run.number)
+
+
+def newest_tries(runs: Sequence[pb.Run]) -> list[pb.Run]:
+    """Without those that failed and were queued again."""
+    replaced = _retried(runs).keys()
+    return [run for run in runs if run.run_id not in replaced]
+
+
+def _submit(
+    client: TrainerClient, plan: BenchPlan, cell: Cell, wanted: QueueOptions, key: str, failed: pb.Run | None = None
+) -> tuple[pb.Run, bool]:
+    config = config_of(plan, cell, cpus=wanted.cpus, gpus=wanted.gpus, install_missing=wanted.install_missing)
+    if failed is not None:
+        config["tags"].append(f"{_RETRY}{failed.run_id}")
+    answer = submit_once(client, config, key)
+    return answer.run, answer.already_known
+
+
+def _retried(runs: Sequence[pb.Run]) -> dict[str, pb.Run]:
+    """Which run was queued in place of one that failed."""
+    return {tag.removeprefix(_RETRY): run for run in runs for tag in run.tags if tag.startswith(_RETRY)}

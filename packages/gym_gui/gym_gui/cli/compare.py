@@ -1,20 +1,20 @@
-"""`mosaic compare`: runs side by side, with how sure the figures are."""
+"""`mosaic compare | report`: runs side by side, with how sure the values are, and reports to read offline."""
 
 from __future__ import annotations
 
 import csv
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gym_gui.cli.context import Cli, json_option, pass_cli, say
-from gym_gui.cli.listing import Column, terminal_width, write_json_object, write_table
-from gym_gui.cli.selecting import Selection, run_selection, say_left_out, select_runs
-from gym_gui.cli.terminal import as_it_is, style
+from gym_gui.cli.context import Cli, as_it_is, json_option, pass_cli, say, style
+from gym_gui.cli.listing import Column, check_target, force_option, terminal_width, write_json_object, write_table
+from gym_gui.cli.selection import Selection, run_selection, say_left_out, select_runs
 from gym_gui.wording import formats
-from gym_gui.wording.plain_text import one_line
+from gym_gui.wording.formats import one_line
 from gym_gui.wording.run_view import short_id
 
 if TYPE_CHECKING:
@@ -29,16 +29,18 @@ _MOST_RUNS_SHOWN = 20
 """Beyond that only groups are listed, unless --runs asks for all"""
 _MOST_PAIRS = 12
 _NOTHING = "–"
-_COLOURS = {"learned": "green", "learned nothing": "red", "some learned": "yellow"}
+_COLOURS = {"learned": "green", "learned nothing": "red", "some learned": "yellow", "did not improve": "yellow"}
+_REASONS = {
+    "learned nothing": "never updated, or its last 100 episodes are not better than a random policy's (95 % interval)",
+    "did not improve": "better than a random policy, but not than its own first 100 episodes (95 % interval)",
+}
 
 
 @click.command()
 @run_selection
 @click.option("--tag", metavar="TAG", help="Compare by this curve (more is better).  [default: the return]")
 @click.option("--no-baseline", is_flag=True, help="Do not measure a random policy where none is known yet.")
-@click.option(
-    "--runs/--no-runs", "show_runs", default=None, help=f"List single runs.  [default: up to {_MOST_RUNS_SHOWN}]"
-)
+@click.option("--runs/--no-runs", "show_runs", default=None, help=f"List runs.  [default: up to {_MOST_RUNS_SHOWN}]")
 @click.option("--csv", "as_csv", is_flag=True, help="Print one line a run as CSV.")
 @json_option
 @pass_cli
@@ -64,7 +66,7 @@ def compare_command(cli: Cli, /, **options: Any) -> int:
         shown = {part for run_id in found.runs for part in members(by_id[run_id], by_id)}
         say_left_out([run for run in runs if run.run_id not in shown], "episodes")
     if options["as_json"]:
-        from gym_gui.services.analytics.comparison_document import comparison_document
+        from gym_gui.services.analytics.exporting import comparison_document
 
         write_json_object(comparison_document(found, runs))
     elif options["as_csv"]:
@@ -80,7 +82,7 @@ def find_baselines(client: TrainerClient, runs: Sequence[pb.Run], *, measure: bo
 
     told = _Progress()
     try:
-        return baselines_for(client, runs, measure=measure, told=told)
+        return baselines_for(client, runs, measure=measure, on_progress=told)
     finally:
         told.end()
 
@@ -136,8 +138,9 @@ def _write(found: Comparison, runs: Sequence[pb.Run], *, show_runs: bool) -> Non
     if few:
         named = ", ".join(few[:3]) + (" …" if len(few) > 3 else "")
         say(f"few seeds ({named}): with fewer than {ENOUGH_SEEDS} an interval is too narrow to rely on")
-    if any(figures.learned == "learned nothing" for figures in found.runs.values()):
-        say("learned nothing: its last 100 episodes are not better than a random policy's (95 % interval)")
+    for verdict, reason in _REASONS.items():
+        if any(figures.learned == verdict for figures in found.runs.values()):
+            say(f"{verdict}: {reason}")
 
 
 def _headline(env_id: str, groups: Sequence[GroupFigures], found: Comparison) -> str:
@@ -157,13 +160,14 @@ def _write_groups(groups: Sequence[GroupFigures], found: Comparison) -> None:
     middles = [_value(group.final_iqm) if len(group.run_ids) > 3 else "" for group in groups]
     write_table(
         [
-            Column("GROUP", [_short_label(group) for group in groups], shrink_to=20),
+            Column("GROUP", [_short_label(group) for group in groups], shrink_to=18),
             Column("FINAL", [_estimate(group.final) for group in groups], right=True),
             Column("± STD", [_quantity(group.final_std) for group in groups], right=True, optional=5),
             Column("IQM", middles, right=True, optional=6),
             Column("BEST", [_value(group.best) for group in groups], right=True, optional=1),
             Column("AUC", [_value(group.auc) for group in groups], right=True, optional=2),
             Column("SPS", [_speed(group.sps) for group in groups], right=True, optional=3),
+            Column("STEPS", [_steps(group, found) for group in groups], right=True, optional=7),
             Column("TIME", [_time(group.wall_s) for group in groups], right=True, optional=4),
             _learned_column([_learned_text(group) for group in groups], [group.learned for group in groups]),
         ]
@@ -241,6 +245,12 @@ def _learned_column(texts: list[str], verdicts: Sequence[Verdict]) -> Column:
     return Column("LEARNED", texts, colours=[_COLOURS.get(str(verdict)) for verdict in verdicts])
 
 
+def _steps(group: GroupFigures, found: Comparison) -> str:
+    """`50k`; `30k-50k` where its runs took different numbers of steps."""
+    steps = sorted({found.runs[run_id].steps for run_id in group.run_ids})
+    return "-".join(dict.fromkeys(map(formats.short_count, (steps[0], steps[-1]))))
+
+
 def _speed(value: float | None) -> str:
     return formats.short_count(value) if value else ""
 
@@ -293,8 +303,90 @@ def _probability(estimate: Estimate) -> str:
 
 
 def _write_csv(found: Comparison, runs: Sequence[pb.Run]) -> None:
-    from gym_gui.services.analytics.comparison_document import RUN_COLUMNS, run_rows
+    from gym_gui.services.analytics.exporting import RUN_COLUMNS, run_rows
 
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(RUN_COLUMNS)
     out.writerows(run_rows(found, runs))
+
+
+# ---------------------------------------------------------------- reports
+
+
+MOST_RUNS = 200
+"""More make a page too long to read"""
+
+
+@click.command()
+@run_selection
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+    metavar="FILE.html",
+    help="Where to (- is standard output).  [default: mosaic-report-<RUN>.html]",
+)
+@click.option("--title", default="", help="Heading of the page.")
+@click.option("--no-baseline", is_flag=True, help="Measure no random policy; use what is known.")
+@force_option
+@pass_cli
+def report_command(cli: Cli, /, out: Path | None, title: str, no_baseline: bool, force: bool, **options: Any) -> int:
+    """Write a report of RUNs, or of those that the conditions find, as one HTML file.
+
+    It needs no network, no script and nothing beside it: summary, curves, comparison, parameters, failures, story,
+    machine and versions, files, and how to do it again. Small videos are in it, larger ones linked.
+    """
+    selection = Selection.take(options)
+    with cli.client() as client:
+        runs = select_runs(client, selection, with_failed=True)
+        if len(runs) > MOST_RUNS:
+            raise click.UsageError(f"a report has at most {MOST_RUNS} runs; these are {len(runs):,}")
+        target = out or Path(f"mosaic-report-{_name(runs, selection)}.html")
+        check_target(target, force=force)
+        from gym_gui.services.analytics.html_report import write_html_report
+
+        baselines = find_baselines(client, runs, measure=not no_baseline)
+        size = write_html_report(client, runs, target, commands=commands_of(runs), baselines=baselines, title=title)
+    if str(target) != "-":
+        click.echo(f"{target}  {formats.size(size)}")
+    return 0
+
+
+def _name(runs: Sequence[pb.Run], selection: Selection) -> str:
+    if len(runs) == 1 or not selection.run_tags:
+        return short_id(runs[0].run_id)
+    from gym_gui.services.analytics.bench_report import file_name
+
+    return file_name(selection.run_tags[0])
+
+
+def commands_of(runs: Sequence[pb.Run]) -> dict[str, str]:
+    """What does each run again, where its config can be read here."""
+    from gym_gui.ui.presenters.workers.train_request import command_of_run
+
+    commands = {}
+    for run in runs:
+        try:
+            commands[run.run_id] = command_of_run(run).text
+        except (OSError, ValueError) as error:
+            say(f"mosaic: how {short_id(run.run_id)} is done again is left out: {error}")
+    return commands
+
+
+REPORT, PLOTS = "report.html", "plots"
+
+
+def keep_report(client: TrainerClient, run: pb.Run) -> None:
+    """Write `report.html` and `plots/` into the run's folder, in place of those it has."""
+    folder = Path(run.run_dir)
+    if not run.run_dir or not folder.is_dir():
+        raise click.ClickException(
+            f"the folder of {short_id(run.run_id)} is not on this machine: --report writes into it. "
+            "Export without it, or on the daemon's machine"
+        )
+    from gym_gui.services.analytics.bench_report import plots_in_place
+    from gym_gui.services.analytics.html_report import write_html_report
+
+    baselines = find_baselines(client, [run], measure=False)
+    write_html_report(client, [run], folder / REPORT, commands=commands_of([run]), baselines=baselines)
+    plots_in_place(client, [run], folder / PLOTS)

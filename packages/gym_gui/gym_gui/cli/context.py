@@ -1,22 +1,89 @@
-"""What every command needs: where the home is and a client of its daemon."""
+"""What every command needs: the home, a client of its daemon, and output without control characters."""
 
 from __future__ import annotations
 
+import io
 import os
+import re
+import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
+
+from gym_gui.wording.formats import printable
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
     from mosaic_wire.paths import Home
     from mosaic_wire.proto import trainer_pb2 as pb
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
     from gym_gui.services.trainer.client import TrainerClient
+
+_MARK = f"\x1b{secrets.token_hex(8)}["
+"""Begins a colour of `style`. No text of a run can contain it: it is drawn anew in each process."""
+_COLOUR = re.compile(re.escape(_MARK) + "([0-9;]*m)")
+
+
+class TerminalText:
+    """A text stream that cleans what is written, and writes `?` for what its encoding does not have."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        if isinstance(stream, io.TextIOWrapper):
+            # click would write past this object to an ASCII stream, as UTF-8
+            stream.reconfigure(encoding="utf-8" if stream.encoding == "ascii" else None, errors="replace")
+
+    def write(self, text: str) -> int:
+        parts = _COLOUR.split(text)  # text, colour, text, …
+        self.stream.write("".join(f"\x1b[{part}" if index % 2 else printable(part) for index, part in enumerate(parts)))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def clean_output() -> None:
+    """From now on this process prints through `TerminalText`."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, TerminalText):
+            setattr(sys, name, TerminalText(stream))
+
+
+def as_it_is(stream: TextIO) -> TextIO:
+    """The stream below, for a display that moves the cursor and cleans the text itself."""
+    return cast("TextIO", getattr(stream, "stream", stream))
+
+
+def use_colour() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+def style(text: str, **look: Any) -> str:
+    """`click.style` where colours are used; only these get through to the terminal."""
+    return coloured(text, **look) if use_colour() else text
+
+
+def coloured(text: str, **look: Any) -> str:
+    """`style` for callers that have asked `use_colour`."""
+    return click.style(printable(text), **look).replace("\x1b[", _MARK)
+
+
+class Cleaned:
+    """Draws a rich renderable with its text cleaned."""
+
+    def __init__(self, content: RenderableType) -> None:
+        self._content = content
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self._content, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
 @dataclass(frozen=True)
@@ -65,7 +132,7 @@ class Cli:
         return bool(self.connect) or running_record(self.home) is not None
 
     def remote_token(self) -> str:
-        """The token that --connect needs; raise UsageError when nobody gave one."""
+        """The token that --connect needs; raise UsageError when none was given."""
         from mosaic_wire import env
 
         from gym_gui.services.trainer.errors import DaemonUnreachable
@@ -80,6 +147,8 @@ class Cli:
             except (OSError, ValueError) as error:
                 raise click.UsageError(f"cannot read the token file {self.token_file}: {error}") from error
         if token := os.environ.get(env.MOSAIC_DAEMON_TOKEN):
+            if not (token.isascii() and token.isprintable()):
+                raise click.UsageError(f"{env.MOSAIC_DAEMON_TOKEN} holds no token; one is 64 hexadecimal digits")
             return token
         try:
             return read_token(self.home)
@@ -91,6 +160,15 @@ class Cli:
 
 
 pass_cli = click.make_pass_decorator(Cli)
+
+
+def read_limited(file: str, most_bytes: int) -> bytes:
+    """Read a file, or standard input for `-`; one byte more than allowed shows that there is too much."""
+    try:
+        with click.open_file(file, "rb") as stream:
+            return bytes(stream.read(most_bytes + 1))
+    except OSError as error:
+        raise click.UsageError(f"cannot read {file}: {error.strerror}") from error
 
 
 def say(message: str) -> None:
@@ -125,6 +203,8 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     ]
 
 
+FOLDER = click.Path(path_type=Path, file_okay=False)
+POSITIVE = click.IntRange(min=1)
 one_run = click.argument("run", metavar="RUN", shell_complete=complete_run)
 some_runs = click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_run)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

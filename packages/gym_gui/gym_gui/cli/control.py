@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+from mosaic_wire.run_status import RunStatus
 
 from gym_gui.cli.context import Cli, complete_run, find_runs, one_run, pass_cli, say, some_runs
-from gym_gui.cli.selecting import Selection, runs_to_change, select_to_change
-from gym_gui.cli.values import Steps
+from gym_gui.cli.flags import Steps
+from gym_gui.cli.selection import Selection, runs_to_change, select_to_change
 from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
 from gym_gui.wording.run_view import short_id, state_of, title_of
 
@@ -28,14 +29,14 @@ def cancel_command(cli: Cli, /, wait: bool, yes: bool, **options: Any) -> int:
     selection = Selection.take(options)
     with cli.client() as client:
         found = select_to_change(
-            client, selection, "cancel", yes=yes, fits=lambda run: run.status != "TERM", unfit="ended already"
+            client, selection, "cancel", yes=yes, fits=lambda run: run.status != RunStatus.TERM, unfit="ended already"
         )
         refused = client.cancel_many([run.run_id for run in found])
         for run_id, why in refused.items():
             say(f"mosaic: cannot cancel {short_id(run_id)}: {why}")
         changed, code = [run for run in found if run.run_id not in refused], int(bool(refused))
         for run in changed:
-            state = "cancelled" if run.status in ("INIT", "TERM") else "cancelling"
+            state = "cancelled" if run.status in (RunStatus.INIT, RunStatus.TERM) else "cancelling"
             click.echo(f"{run.run_id}  {title_of(run)}: {state}")
         if wait and changed:
             from gym_gui.cli.progress import follow
@@ -58,9 +59,11 @@ def pause_command(cli: Cli, /, runs: tuple[str, ...], release: bool) -> int:
 @click.command()
 @click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=complete_run)
 @click.option(
-    "--checkpoint", default="", metavar="PATH",
+    "--checkpoint",
+    default="",
+    metavar="PATH",
     help="Of a finished run: start from this checkpoint. Without RUN: a checkpoint folder or a .cleanrl_model file.",
-)  # fmt: skip
+)
 @click.option("--timesteps", type=Steps(), help="Without RUN: train this many steps.")
 @click.option("--algo", metavar="ALGO", help="Without RUN: the algorithm, for a file that does not say it.")
 @click.option("--env-id", metavar="ENV", help="Without RUN: the environment, for a file that does not say it.")
@@ -68,19 +71,31 @@ def pause_command(cli: Cli, /, runs: tuple[str, ...], release: bool) -> int:
 @click.option("-f/-d", "--follow/--detach", "wants_follow", help="Follow them until they end.")
 @pass_cli
 def resume_command(
-    cli: Cli, /, runs: tuple[str, ...], checkpoint: str, timesteps: int | None, algo: str | None, env_id: str | None,
-    no_statistics: bool, wants_follow: bool,
-) -> int:  # fmt: skip
-    """Let runs go on. A finished run is continued by a new one; so is a checkpoint of anybody's."""
+    cli: Cli,
+    /,
+    runs: tuple[str, ...],
+    checkpoint: str,
+    timesteps: int | None,
+    algo: str | None,
+    env_id: str | None,
+    no_statistics: bool,
+    wants_follow: bool,
+) -> int:
+    """Let runs go on. A finished run is continued by a new one; so is a checkpoint of any origin."""
     if not runs:
-        from gym_gui.cli.resume_checkpoint import resume_checkpoint
+        from gym_gui.cli.evaluate import resume_checkpoint
 
         if not checkpoint:
             raise click.UsageError("which run? Or a checkpoint: mosaic resume --checkpoint PATH")
         return resume_checkpoint(
-            cli, checkpoint, timesteps=timesteps, algo=algo, env_id=env_id, no_statistics=no_statistics,
+            cli,
+            checkpoint,
+            timesteps=timesteps,
+            algo=algo,
+            env_id=env_id,
+            no_statistics=no_statistics,
             follow=wants_follow,
-        )  # fmt: skip
+        )
     if timesteps or algo or env_id or no_statistics:
         raise click.UsageError(
             "--timesteps, --algo, --env-id and --no-statistics go with --checkpoint alone; `mosaic extend` trains "
@@ -130,16 +145,11 @@ def for_each(
 
 def _tell(before: pb.Run, after: pb.Run, done: str = "") -> None:
     continues = f", continues {short_id(before.run_id)}" if before.run_id != after.run_id else ""
-    waits = f" ({after.queue_reason})" if done and after.status == "INIT" and after.queue_reason else ""
+    waits = f" ({after.queue_reason})" if done and after.status == RunStatus.INIT and after.queue_reason else ""
     click.echo(f"{after.run_id}  {title_of(after)}: {done or state_of(after)}{continues}{waits}")
 
 
 def _follow(client: TrainerClient, runs: Sequence[pb.Run]) -> int:
-    from gym_gui.cli.progress import follow
-    from gym_gui.cli.summary import say_how_to_return, summarise
+    from gym_gui.cli.progress import follow_to_end
 
-    ended = follow(client, runs)
-    if ended is None:
-        say_how_to_return(runs)
-        return 130
-    return summarise(client, ended)
+    return follow_to_end(client, runs)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gym_gui.cli.context import Cli, json_option, pass_cli, say
+from gym_gui.cli.context import Cli, json_option, pass_cli, say, style
 from gym_gui.cli.listing import write_json_object, write_pairs
-from gym_gui.cli.terminal import style
 from gym_gui.wording import formats
 
 if TYPE_CHECKING:

@@ -1,25 +1,37 @@
-"""`mosaic eval`: play a trained policy and see how well it does."""
+"""`mosaic eval` and `mosaic resume --checkpoint`: play a trained policy, or continue training it."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+from mosaic_wire.ids import is_run_id
+from mosaic_wire.manifest import AnalyticsManifest
+from mosaic_wire.paths import person_path
+from mosaic_wire.run_request import NOT_TRAINING, Extras, Mode, run_request, worker_part
+from mosaic_wire.run_status import RunStatus
+from mosaic_wire.worker_spec import AlgorithmSpec
 
 from gym_gui.cli.algorithms import choose_algorithm, installed_workers
-from gym_gui.cli.checkpoint_word import Chosen, choose
-from gym_gui.cli.context import Cli, complete_run, json_option, pass_cli
-from gym_gui.cli.queued import follow_or_tell, submit
-from gym_gui.services import run_configs
+from gym_gui.cli.context import POSITIVE, Cli, complete_run, json_option, pass_cli
+from gym_gui.cli.flags import default_of
+from gym_gui.cli.submit import follow_or_print, submit_once
+from gym_gui.services import policy_files, run_configs
+from gym_gui.services.policy_files import MODEL_SUFFIX, Chosen
+from gym_gui.services.trainer.errors import RunNotFound
+from gym_gui.wording.run_view import extras_of, short_id
 
-DEFAULT_EPISODES = 20
+if TYPE_CHECKING:
+    from mosaic_wire.proto import trainer_pb2 as pb
+
+    from gym_gui.services.trainer.client import TrainerClient
 
 
 @click.command()
 @click.argument("policy", metavar="RUN|CKPT", required=False, shell_complete=complete_run)
 @click.option("--random", "random_env", metavar="ENV", help="Instead: a policy that acts at random in ENV.")
-@click.option("--episodes", type=click.IntRange(min=1), default=DEFAULT_EPISODES, show_default=True, metavar="N",
-              help="Episodes to play.")  # fmt: skip
+@click.option("--episodes", type=POSITIVE, default=20, show_default=True, metavar="N", help="Episodes to play.")
 @click.option("--video", is_flag=True, help="Record the first episode (requirement set video).")
 @click.option("--gamma", type=click.FloatRange(0, 1), metavar="G", help="Of the discounted return, if not as trained.")
 @click.option("--repeat", type=click.IntRange(min=1), default=1, metavar="N", help="Batches of so many episodes.")
@@ -52,10 +64,9 @@ def eval_command(cli: Cli, /, policy: str | None, random_env: str | None, **opti
         else:
             chosen = choose(client, str(policy), options["checkpoint"])
         config = evaluation_config(cli, chosen, options)
-        return follow_or_tell(
-            client, submit(client, config), detach=options["detach"] or options["as_json"], as_json=options["as_json"],
-            expect_return=options["expect_return"],
-        )  # fmt: skip
+        run, as_json = submit_once(client, config).run, options["as_json"]
+        detach, expected = options["detach"] or as_json, options["expect_return"]
+        return follow_or_print(client, run, detach=detach, as_json=as_json, expect_return=expected)
 
 
 def evaluation_config(cli: Cli, chosen: Chosen, options: dict[str, Any]) -> dict[str, Any]:
@@ -65,19 +76,160 @@ def evaluation_config(cli: Cli, chosen: Chosen, options: dict[str, Any]) -> dict
     if missing:
         raise click.UsageError(f"{chosen.title} does not say what it was trained with; give {' and '.join(missing)}")
     spec, algorithm = choose_algorithm(installed_workers(cli), algo, chosen.worker_type or None)
-    if "policy_eval" not in algorithm.modes:
+    if Mode.EVALUATE not in algorithm.modes:
         raise click.UsageError(f"policies of {algo!r} (worker {spec.name}) cannot be evaluated")
-    settings = {
-        "eval_gamma": options["gamma"], "eval_batch_size": options["batch_size"],
-        "eval_max_episode_steps": options["max_steps"], "eval_max_episode_seconds": options["max_seconds"],
+    settings: Extras = {
+        "eval_gamma": options["gamma"],
+        "eval_batch_size": options["batch_size"],
+        "eval_max_episode_steps": options["max_steps"],
+        "eval_max_episode_seconds": options["max_seconds"],
         "eval_capture_video": True if options["video"] else None,
         "eval_deterministic": False if options["stochastic"] else None,
         "policy_statistics": "none" if options["no_statistics"] else None,
         "install_missing": True if options["install_missing"] else None,
-    }  # fmt: skip
+    }
     return run_configs.evaluation_config(
-        worker_type=spec.name, module=spec.module, algo=algo, env_id=env_id, checkpoint=chosen.path or None,
-        episodes=options["episodes"], repeat=options["repeat"],
+        worker_type=spec.name,
+        module=spec.module,
+        algo=algo,
+        env_id=env_id,
+        checkpoint=chosen.path or None,
+        episodes=options["episodes"],
+        repeat=options["repeat"],
         seed=options["seed"] if options["seed"] is not None else chosen.seed,
-        name=options["name"] or f"eval of {chosen.title}", tags=options["tags"], settings=settings,
-    )  # fmt: skip
+        name=options["name"] or f"eval of {chosen.title}",
+        tags=options["tags"],
+        settings=settings,
+    )
+
+
+# ---------------------------------------------------------------- which policy is meant
+
+
+__all__ = ["MODEL_SUFFIX", "Chosen", "choose", "of_path"]
+
+
+def choose(client: TrainerClient, word: str, checkpoint: str = "") -> Chosen:
+    """A run (or one checkpoint of it), a checkpoint folder, or a file with weights."""
+    path = person_path(word)
+    if path.suffix == MODEL_SUFFIX or path.exists():
+        if checkpoint:
+            raise click.UsageError("--checkpoint chooses among the checkpoints of a run; a path names one already")
+        return of_path(path)
+    return _of_run(client.find(word), checkpoint)
+
+
+def _of_run(run: pb.Run, checkpoint: str) -> Chosen:
+    extras = extras_of(run)
+    if extras.get("mode") in NOT_TRAINING:
+        raise click.UsageError(f"{short_id(run.run_id)} trained no policy: its mode was {extras['mode']}")
+    if run.status == RunStatus.TERM and not run.started_at:
+        raise click.UsageError(f"run {short_id(run.run_id)} never started, so it has no policy")
+    if extras.get("script_path") and run.status == RunStatus.TERM and _saved_no_model(Path(run.run_dir)):
+        raise click.UsageError(f"run {short_id(run.run_id)} saved no model: its script wrote no {MODEL_SUFFIX} file")
+    schedule = extras.get("curriculum_schedule")
+    path = run.run_id
+    if checkpoint:
+        path = str(Path(run.run_dir) / "checkpoints" / f"step-{checkpoint.rpartition('step-')[2].strip('/')}")
+    seed = run.seed if run.HasField("seed") else None
+    return Chosen(
+        path,
+        short_id(run.run_id),
+        run.worker_type,
+        run.algo,
+        _last_env(schedule) or run.env_id,
+        seed,
+        run.step,
+        curriculum=schedule,
+    )
+
+
+def _saved_no_model(folder: Path) -> bool:
+    """Whether the run's manifest names none; False where it cannot be read (on another machine)."""
+    manifest = AnalyticsManifest.find(folder / "analytics.json")
+    return manifest is not None and not manifest.policy
+
+
+def _last_env(schedule: Any) -> str:
+    """A curriculum's policy is judged in its last environment."""
+    if isinstance(schedule, dict):
+        schedule = schedule.get("stages")
+    last = schedule[-1] if isinstance(schedule, list) and schedule else None
+    return str(last.get("env_id") or "") if isinstance(last, dict) else ""
+
+
+def of_path(path: Path) -> Chosen:
+    """A checkpoint folder or a file with weights, by what lies in it and around it."""
+    try:
+        return policy_files.of_path(path)
+    except policy_files.NoPolicy as error:
+        raise click.UsageError(str(error)) from error
+
+
+# ---------------------------------------------------------------- resuming from a checkpoint
+
+
+_SAID_ELSEWHERE = ("env_id", "seed", "total_timesteps", "track", "cuda")
+
+
+def resume_checkpoint(
+    cli: Cli,
+    word: str,
+    *,
+    timesteps: int | None,
+    algo: str | None,
+    env_id: str | None,
+    no_statistics: bool,
+    follow: bool,
+) -> int:
+    """Queue a run that resumes from this folder or file."""
+    path = person_path(word)
+    if not path.exists():
+        raise click.UsageError(f"there is no {path}; name the run in front to choose one of its checkpoints")
+    chosen = of_path(path)
+    with cli.client(start=True) as client:
+        owner = path.parent.parent
+        if not chosen.weights_only and is_run_id(owner.name) and owner == cli.home.run_folder(owner.name).root:
+            try:  # one of this home's runs: the daemon knows its config
+                run = client.resume(
+                    owner.name, additional_timesteps=timesteps or 0, checkpoint=f"checkpoints/{path.name}"
+                )
+                return follow_or_print(client, run, detach=not follow)
+            except RunNotFound:
+                pass  # its folder was copied here without the run
+        config = _config(cli, chosen, timesteps, algo or chosen.algo, env_id or chosen.env_id)
+        if no_statistics:
+            worker_part(config)["extras"]["policy_statistics"] = "none"
+        return follow_or_print(client, submit_once(client, config).run, detach=not follow)
+
+
+def _config(cli: Cli, chosen: Chosen, timesteps: int | None, algo: str, env_id: str) -> dict[str, Any]:
+    missing = [flag for flag, value in (("--algo", algo), ("--env-id", env_id)) if not value]
+    if missing:
+        raise click.UsageError(f"{chosen.title} does not say what it was trained with; give {' and '.join(missing)}")
+    spec, algorithm = choose_algorithm(installed_workers(cli), algo, None)
+    total = chosen.step + timesteps if timesteps else chosen.args.get("total_timesteps")
+    total = total or default_of(algorithm, "total_timesteps")
+    if not total or total <= chosen.step:
+        raise click.UsageError(f"{chosen.title} has trained {chosen.step} steps; say how many more: --timesteps N")
+    return run_request(
+        spec.name,
+        module=spec.module,
+        algo=algo,
+        env_id=env_id,
+        total_timesteps=total,
+        seed=chosen.seed if isinstance(chosen.seed, int) else None,
+        extras={"mode": Mode.RESUME, "checkpoint_path": chosen.path, "algo_params": _flags(chosen, algorithm)},
+    )
+
+
+def _flags(chosen: Chosen, algorithm: AlgorithmSpec) -> dict[str, Any]:
+    """The flags it was trained with, as far as the algorithm still has them."""
+    return {
+        name: value
+        for name, value in chosen.args.items()
+        if name not in _SAID_ELSEWHERE
+        and (known := algorithm.field(name)) is not None
+        and value != known.default
+        and known.problem_with(value) is None
+    }

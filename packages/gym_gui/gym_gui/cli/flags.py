@@ -1,25 +1,42 @@
-"""Algorithm flags as people type them for CleanRL, read with the worker's description of the algorithm."""
+"""Algorithm flags as people type them for CleanRL, and the values of options: seeds, durations, big numbers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+import click
 from mosaic_wire.worker_config import canonical_flags
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, nearest
+
+from gym_gui.wording.formats import parse_minutes, parse_seeds, parse_steps
 
 OWN_FIELDS = ("env_id", "seed", "total_timesteps")
 """Fields of every algorithm that `mosaic train` has options of its own for."""
 
 _USUAL_NAMES = {
-    "lr": "learning-rate", "timesteps": "total-timesteps", "steps": "total-timesteps", "n-steps": "num-steps",
-    "envs": "num-envs", "n-envs": "num-envs", "env": "env-id", "environment": "env-id", "discount": "gamma",
-    "epochs": "update-epochs", "entropy-coef": "ent-coef", "minibatches": "num-minibatches", "buffer": "buffer-size",
-    "epsilon": "start-e", "polyak": "tau", "video": "capture-video", "wandb": "track", "gpu": "cuda",
-}  # fmt: skip
-"""What people type who come from elsewhere"""
+    "lr": "learning-rate",
+    "timesteps": "total-timesteps",
+    "steps": "total-timesteps",
+    "n-steps": "num-steps",
+    "envs": "num-envs",
+    "n-envs": "num-envs",
+    "env": "env-id",
+    "environment": "env-id",
+    "discount": "gamma",
+    "epochs": "update-epochs",
+    "entropy-coef": "ent-coef",
+    "minibatches": "num-minibatches",
+    "buffer": "buffer-size",
+    "epsilon": "start-e",
+    "polyak": "tau",
+    "video": "capture-video",
+    "wandb": "track",
+    "gpu": "cuda",
+}
+"""Names that users of other libraries type"""
 
 _BOOLEAN_WORDS = ("true", "false", "yes", "no", "1", "0")
 
@@ -150,3 +167,50 @@ def _explanation(known: FieldSpec) -> str:
     default = "none" if known.default is None else f"{known.default}"
     details = ", ".join(filter(None, [*limits, f"default: {default}"]))
     return f"{known.help}  [{details}]".strip()
+
+
+# ---------------------------------------------------------------- values
+
+
+T = TypeVar("T")
+
+
+def _read(
+    kind: click.ParamType[T], parse: Callable[[str], T], value: Any, param: click.Parameter | None, ctx: Any
+) -> T:
+    try:
+        return parse(str(value))
+    except ValueError as error:
+        kind.fail(str(error), param, ctx)
+
+
+class Steps(click.ParamType[int]):
+    """A number of steps: 500000, 500_000, 5e5 or 500k."""
+
+    name = "N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return value if isinstance(value, int) else _read(self, parse_steps, value, param, ctx)
+
+
+class Minutes(click.ParamType[float]):
+    """A time: a plain number is minutes; 90m, 2h, 1.5h, 30s, 1d."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        return _read(self, parse_minutes, value, param, ctx)
+
+
+class Seeds(click.ParamType[list[int]]):
+    """Seeds: 1-5, 1,3,7 or a mixture."""
+
+    name = "SEEDS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        return value if isinstance(value, list) else _read(self, parse_seeds, value, param, ctx)
+
+
+def listed_problems(problems: Sequence[str]) -> str:
+    """Return one message that names every problem."""
+    return problems[0] if len(problems) == 1 else "\n  ".join(["invalid arguments:", *problems])

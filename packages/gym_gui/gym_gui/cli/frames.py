@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 from mosaic_wire.paths import Home
+from mosaic_wire.run_status import RunStatus
 
 from gym_gui.cli.context import Cli, one_run, pass_cli, say
+from gym_gui.cli.listing import check_target, force_option
 from gym_gui.cli.summary import videos_of
 from gym_gui.services.trainer.errors import NotPossibleNow
 from gym_gui.wording.run_view import short_id
@@ -30,26 +32,37 @@ _PATIENCE_S = 60.0
 
 @click.command()
 @one_run
-@click.option("-o", "--out", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE",
-              help="clip.mp4, .gif or .webp; a .png or .jpg is one picture.")  # fmt: skip
+@click.option(
+    "-o",
+    "--out",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    metavar="FILE",
+    help="clip.mp4, .gif or .webp; a .png or .jpg is one image.",
+)
 @click.option("--seconds", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Length of the clip.")
 @click.option("--fps", type=click.FloatRange(min=0.1, max=60), default=30.0, show_default=True)
-@click.option("--max-side", type=click.IntRange(min=16, max=8192), help="Make pictures smaller than they are drawn.")
+@click.option("--max-side", type=click.IntRange(min=16, max=8192), help="Make frames smaller than they are drawn.")
+@force_option
 @pass_cli
-def frames_command(cli: Cli, /, run: str, out: Path, seconds: float, fps: float, max_side: int | None) -> int:
-    """Record what a run draws while it trains; it draws only as long as somebody looks."""
+def frames_command(
+    cli: Cli, /, run: str, out: Path, seconds: float, fps: float, max_side: int | None, force: bool
+) -> int:
+    """Record what a run draws while it trains; it draws only while it has a viewer."""
+    check_target(out, force=force)
     with cli.client() as client:
         found = client.find(run)
-        if found.status == "TERM":
+        if found.status == RunStatus.TERM:
             videos = videos_of(found)
-            told = f"its last video is {videos[-1]}" if videos else "it recorded no video"
-            raise NotPossibleNow(f"run {short_id(found.run_id)} is over and draws nothing any more; {told}")
+            video = f"its last video is {videos[-1]}" if videos else "it recorded no video"
+            raise NotPossibleNow(f"run {short_id(found.run_id)} is over and draws nothing any more; {video}")
         single = out.suffix.lower() in (".png", ".jpg", ".jpeg")
         clip = _clip_for(out, fps, cli.home)
         recorded = 0
         try:
             with clip:
-                for frame in _pictures(client, found.run_id, fps, max_side or 0, 0.0 if single else seconds):
+                for frame in _frames(client, found.run_id, fps, max_side or 0, 0.0 if single else seconds):
                     clip.add(frame)
                     recorded += 1
         except KeyboardInterrupt:
@@ -57,12 +70,12 @@ def frames_command(cli: Cli, /, run: str, out: Path, seconds: float, fps: float,
     if not recorded:
         with suppress(FileNotFoundError):
             out.unlink()
-        raise NotPossibleNow(f"run {run} showed no picture within {_PATIENCE_S:g} s")
-    say(f"{out}: {recorded} pictures")
+        raise NotPossibleNow(f"run {run} drew no frame within {_PATIENCE_S:g} s")
+    say(f"{out}: {recorded} frames")
     return 0
 
 
-def _pictures(client: TrainerClient, run_id: str, fps: float, max_side: int, seconds: float) -> Iterator[pb.RunFrame]:
+def _frames(client: TrainerClient, run_id: str, fps: float, max_side: int, seconds: float) -> Iterator[pb.RunFrame]:
     began: float | None = None
     asked = time.monotonic()
     with client.frames(run_id, max_fps=fps, max_side=max_side, encoding="rgb") as stream:
@@ -91,9 +104,9 @@ class _Clip(Protocol):
 def _clip_for(out: Path, fps: float, home: Home) -> _Clip:
     suffix = out.suffix.lower()
     if suffix in (*_MOVING, ".jpg", ".jpeg"):
-        return _Pictures(out, fps)
+        return _Images(out, fps)
     if suffix not in (".mp4", ".mkv", ".webm"):
-        raise NotPossibleNow(f"{out.name}: a clip is an .mp4, .webm, .gif or .webp file, a picture a .png or .jpg")
+        raise NotPossibleNow(f"{out.name}: a clip is an .mp4, .webm, .gif or .webp file, an image a .png or .jpg")
     program = _ffmpeg(home)
     if program is None:
         raise NotPossibleNow(
@@ -110,14 +123,14 @@ def _ffmpeg(home: Home) -> str | None:
     return next((str(path) for path in sorted(home.root.glob(pattern))), None)
 
 
-class _Pictures:
-    """Moving or single pictures, written by Pillow at the end."""
+class _Images:
+    """Animated or single images, written by Pillow at the end."""
 
     def __init__(self, out: Path, fps: float) -> None:
         self._out, self._fps = out, fps
         self._images: list[Any] = []
 
-    def __enter__(self) -> _Pictures:
+    def __enter__(self) -> _Images:
         return self
 
     def add(self, frame: pb.RunFrame) -> None:
@@ -136,7 +149,7 @@ class _Pictures:
 
 
 class _Film:
-    """ffmpeg, fed with pictures of the first one's size."""
+    """ffmpeg, fed with frames of the first one's size."""
 
     def __init__(self, out: Path, fps: float, program: str) -> None:
         self._out, self._fps, self._program = out, fps, program

@@ -14,9 +14,7 @@ INSTALL = "pip install -r requirements/gui.txt"
 
 
 @click.command()
-@click.option(
-    "--theme", type=click.Choice(["light", "dark", "system"]), help="Colours; without it, those chosen last time."
-)
+@click.option("--theme", type=click.Choice(["light", "dark", "system"]), help="Colors; without it, those of last time.")
 @pass_cli
 def gui_command(cli: Cli, /, theme: str | None) -> int:
     """Open the window. Starts the trainer daemon when none runs; closing the window stops nothing.

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
-from gym_gui.cli.terminal import coloured, style, use_colour
-from gym_gui.wording.plain_text import json_escaped, one_line
+from gym_gui.cli.context import coloured, style, use_colour
+from gym_gui.wording.formats import json_escaped, one_line
 
 _GAP = "  "
 
@@ -147,3 +149,16 @@ def _cut(text: str, width: int) -> str:
 def _pad(text: str, width: int, right: bool) -> str:
     space = " " * max(0, width - _cells_wide(text))
     return space + text if right else text + space
+
+
+force_option = click.option("--force", is_flag=True, help="Replace a file that exists.")
+
+
+def check_target(target: Path, *, force: bool) -> None:
+    """Refuse to write over what exists, or into a folder that does not; `-` is standard output."""
+    if str(target) != "-" and os.path.lexists(target) and not force:
+        raise click.UsageError(f"{target} exists; --force replaces it")
+    if target.exists() and not target.is_file():  # what is written is renamed: that would replace a device, too
+        raise click.UsageError(f"{target} is a folder, pipe or device, not a file")
+    if not target.absolute().parent.is_dir():
+        raise click.UsageError(f"there is no folder {target.absolute().parent}")

@@ -1,7 +1,9 @@
-"""`mosaic plot`: curves of runs, seeds taken together, as a picture, a table of points, or here in the terminal."""
+"""`mosaic plot | metrics`: curves of runs as an image, a table of points, or here in the terminal."""
 
 from __future__ import annotations
 
+import csv
+import math
 import re
 import shutil
 import sys
@@ -12,18 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gym_gui.cli.context import Cli, pass_cli, say
-from gym_gui.cli.selecting import Selection, run_selection, say_left_out, select_runs
-from gym_gui.cli.terminal import style, use_colour
+from gym_gui.cli.context import Cli, json_option, one_run, pass_cli, say, style, use_colour
+from gym_gui.cli.listing import Column, check_target, force_option, write_json, write_table
+from gym_gui.cli.progress import reconnecting
+from gym_gui.cli.selection import Selection, run_selection, say_left_out, select_runs
 from gym_gui.wording import formats
-from gym_gui.wording.plain_text import one_line
+from gym_gui.wording.formats import one_line
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
 
     from gym_gui.services.analytics.curves import Curve
     from gym_gui.services.analytics.figure import Figure, FigureOptions
-    from gym_gui.services.trainer.client import TrainerClient
+    from gym_gui.services.trainer.client import RpcStream, TrainerClient
 
 _PICTURES = (".png", ".svg", ".pdf")
 _TABLES = (".csv", ".parquet")
@@ -46,26 +49,53 @@ class Size(click.ParamType[tuple[int, int]]):
         return int(match[1]), int(match[2])
 
 
+_AXIS = click.Choice(["step", "time", "episode"])
+
+
 @click.command()
 @run_selection
-@click.option("--tag", "tags", multiple=True, metavar="TAG",
-              help="The curve, or a pattern ('losses/*'); may be repeated.  [default: the return]")  # fmt: skip
-@click.option("--x", "axis", type=click.Choice(["step", "time", "episode"]), default="step", show_default=True,
-              help="What it is drawn against.")  # fmt: skip
-@click.option("--smooth", type=click.FloatRange(0, 1, max_open=True), metavar="W",
-              help=f"Weight of the past in a moving average; 0: none.  [default: {_SMOOTH}]")  # fmt: skip
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="TAG",
+    help="The curve, or a pattern ('losses/*'); may be repeated.  [default: the return]",
+)
+@click.option("--x", "axis", type=_AXIS, default="step", show_default=True, help="What it is drawn against.")
+@click.option(
+    "--smooth",
+    type=click.FloatRange(0, 1, max_open=True),
+    metavar="W",
+    help=f"Weight of the past in a moving average; 0: none.  [default: {_SMOOTH}]",
+)
 @click.option("--window", type=click.IntRange(min=1), metavar="N", help="The mean of the last N points instead.")
-@click.option("--group/--no-group", "grouped", default=True, show_default=True,
-              help="Runs that differ only in their seed are one line.")  # fmt: skip
-@click.option("--band", type=click.Choice(["std", "ci", "iqm", "none"]), default="std", show_default=True,
-              help="Around it: deviation, 95 % bootstrap interval, or interquartile mean and interval.")  # fmt: skip
+@click.option(
+    "--group/--no-group",
+    "grouped",
+    default=True,
+    show_default=True,
+    help="Runs that differ only in their seed are one line.",
+)
+@click.option(
+    "--band",
+    type=click.Choice(["std", "ci", "iqm", "none"]),
+    default="std",
+    show_default=True,
+    help="Around it: deviation, 95 % bootstrap interval, or interquartile mean and interval.",
+)
 @click.option("--log-x", is_flag=True, help="Logarithmic x axis.")
 @click.option("--log-y", is_flag=True, help="Logarithmic y axis.")
 @click.option("--title", default="", help="Title of the figure.")
 @click.option("--dark", is_flag=True, help="Light on dark.")
 @click.option("--size", type=Size(), default=(960, 540), metavar="WxH", help="In pixels.  [default: 960x540]")
-@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="A picture (.png, .svg, .pdf), or the points (.csv, .parquet).  [default: a sketch]")  # fmt: skip
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="An image (.png, .svg, .pdf), or the points (.csv, .parquet).  [default: a sketch]",
+)
+@force_option
 @pass_cli
 def plot_command(cli: Cli, /, **options: Any) -> int:
     """Draw curves of runs; those that differ only in their seed become one line with a band, each seed once.
@@ -85,6 +115,7 @@ def plot_command(cli: Cli, /, **options: Any) -> int:
             say(note)
         tags = _tags(client, runs, options["tags"])
         if out is not None and out.suffix.lower() in _TABLES:
+            check_target(out, force=options["force"])
             return _write_points(client, runs, tags, out)
         curves = _load(client, runs, tags, wanted)
     environments = list(dict.fromkeys(run.env_id for run in chosen))
@@ -103,15 +134,12 @@ def _check_out(out: Path | None) -> None:
         return
     if out.suffix.lower() not in (*_PICTURES, *_TABLES):
         raise click.UsageError(f"--out: a file ends in {', '.join((*_PICTURES, *_TABLES))}; {out.name!r} does not")
-    if not out.absolute().parent.is_dir():
-        raise click.UsageError(f"--out: there is no folder {out.absolute().parent}")
+    check_target(out, force=True)  # what it is called in the end is known with the figures
 
 
 def _figure_options(options: Mapping[str, Any]) -> FigureOptions:
-    from gym_gui.services.analytics.aggregate import Band
-    from gym_gui.services.analytics.curves import Axis
-    from gym_gui.services.analytics.figure import FigureOptions
-    from gym_gui.services.analytics.smoothing import Smoothing
+    from gym_gui.services.analytics.curves import Axis, Smoothing
+    from gym_gui.services.analytics.figure import Band, FigureOptions
 
     if options["window"] is not None and options["smooth"] is not None:
         raise click.UsageError("--smooth and --window are two ways to smooth; choose one")
@@ -120,9 +148,14 @@ def _figure_options(options: Mapping[str, Any]) -> FigureOptions:
     else:
         smoothing = Smoothing.ema(_SMOOTH if options["smooth"] is None else options["smooth"])
     return FigureOptions(
-        axis=Axis(options["axis"]), smoothing=smoothing, grouped=options["grouped"], band=Band(options["band"]),
-        log_x=options["log_x"], log_y=options["log_y"], title=options["title"],
-    )  # fmt: skip
+        axis=Axis(options["axis"]),
+        smoothing=smoothing,
+        grouped=options["grouped"],
+        band=Band(options["band"]),
+        log_x=options["log_x"],
+        log_y=options["log_y"],
+        title=options["title"],
+    )
 
 
 def _tags(client: TrainerClient, runs: Sequence[pb.Run], patterns: Sequence[str]) -> list[str]:
@@ -186,13 +219,18 @@ def _write_points(client: TrainerClient, runs: Sequence[pb.Run], tags: Sequence[
 
 
 def _show(
-    tag: str, runs: Sequence[pb.Run], chosen: Sequence[pb.Run], curves: Mapping[str, Mapping[str, Curve]],
-    wanted: FigureOptions, options: Mapping[str, Any], endings: Sequence[str],
-) -> None:  # fmt: skip
+    tag: str,
+    runs: Sequence[pb.Run],
+    chosen: Sequence[pb.Run],
+    curves: Mapping[str, Mapping[str, Curve]],
+    wanted: FigureOptions,
+    options: Mapping[str, Any],
+    endings: Sequence[str],
+) -> None:
     from dataclasses import replace
 
     from gym_gui.services.analytics.figure import build_figure
-    from gym_gui.services.analytics.repeated_seeds import unfinished_note
+    from gym_gui.services.analytics.lineage import unfinished_note
 
     figure = build_figure(runs, curves, replace(wanted, tag=tag))
     drawn = {run_id for line in figure.lines for run_id in line.run_ids}
@@ -209,13 +247,14 @@ def _show(
     from gym_gui.services.analytics.drawing import save_figure
 
     target = out.with_stem("-".join((out.stem, *(re.sub(r"[^\w.]+", "-", ending) for ending in endings))))
+    check_target(target, force=options["force"])
     save_figure(figure, target, size=options["size"], dark=options["dark"])
     lines = sum(not line.is_faint for line in figure.lines)
     click.echo(f"{target}  {formats.plural(lines, 'line')} of {formats.plural(len(drawn), 'run')}")
 
 
 def _print_sketch(figure: Figure) -> None:
-    from gym_gui.services.analytics.sketch import COLOURS, mark_of, sketch, visible
+    from gym_gui.services.analytics.drawing import COLOURS, mark_of, sketch, visible
 
     colour = use_colour()
 
@@ -236,3 +275,118 @@ def _print_sketch(figure: Figure) -> None:
         click.echo(f"     … and {len(lines) - _MOST_LISTED} more")
     if sys.stdout.isatty():
         say("--out plot.png draws it properly")
+
+
+# ---------------------------------------------------------------- metrics
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+_SPARK_POINTS = 24
+
+
+@click.command()
+@one_run
+@click.argument("tags", metavar="[TAG]...", nargs=-1)
+@click.option("-f", "--follow", is_flag=True, help="Print points as they come, until the run ends.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print every point: tag, step, wall time, value.")
+@click.option("--points", type=click.IntRange(min=1), metavar="N", help="At most about N points a curve.")
+@json_option
+@pass_cli
+def metrics_command(
+    cli: Cli, /, run: str, tags: tuple[str, ...], follow: bool, as_csv: bool, points: int | None, as_json: bool
+) -> int:
+    """The curves of a run. TAG may be a pattern ('losses/*'); without one, all of them.
+
+    By default a table with the last values. --csv and --json print the points, all of them unless --points says how
+    many: then a curve is thinned so that its highest and lowest points stay.
+    """
+    with cli.client() as client:
+        run_id = client.find(run).run_id
+        if follow or as_csv:
+            return _print_points(client, run_id, tags, points or -1, follow)
+        if as_json:
+            return _print_json(client, run_id, tags, points or -1)
+        return _print_table(client, run_id, tags, run)
+
+
+def _print_table(client: TrainerClient, run_id: str, tags: Sequence[str], name: str) -> int:
+    curves: dict[str, pb.MetricCurve] = {}
+    with client.metrics(run_id, tags, max_points=8 * _SPARK_POINTS) as stream:
+        for update in stream:
+            curves |= {curve.tag: curve for curve in update.curves}
+    if not curves:
+        say(f"{name} has no curves" + (f" called {', '.join(tags)}" if tags else " yet"))
+        return 1 if tags else 0
+    rows = [curves[tag] for tag in sorted(curves)]
+    write_table(
+        [
+            Column("CURVE", [curve.tag for curve in rows]),
+            Column("LAST", [f"{curve.values[-1]:.5g}" for curve in rows], right=True),
+            Column("LOWEST", [f"{_extremes(curve.values)[0]:.5g}" for curve in rows], right=True, optional=2),
+            Column("HIGHEST", [f"{_extremes(curve.values)[1]:.5g}" for curve in rows], right=True, optional=2),
+            Column("STEP", [formats.count(curve.steps[-1]) for curve in rows], right=True),
+            Column("POINTS", [formats.count(curve.total) for curve in rows], right=True, optional=1),
+            Column("", [sparkline(curve.steps, curve.values) for curve in rows]),
+        ]
+    )
+    return 0
+
+
+def _extremes(values: Sequence[float]) -> tuple[float, float]:
+    finite = [value for value in values if math.isfinite(value)] or [math.nan]
+    return min(finite), max(finite)
+
+
+def sparkline(steps: Sequence[int], values: Sequence[float], width: int = _SPARK_POINTS) -> str:
+    """A curve in one line: the mean of each stretch of steps."""
+    known = [(step, value) for step, value in zip(steps, values, strict=True) if math.isfinite(value)]
+    if len(known) < 2:
+        return ""
+    first, span = known[0][0], max(1, known[-1][0] - known[0][0])
+    stretches: list[list[float]] = [[] for _ in range(width)]
+    for step, value in known:
+        stretches[min(width - 1, max(0, (step - first) * width // span))].append(value)
+    means = [sum(stretch) / len(stretch) if stretch else None for stretch in stretches]
+    present = [mean for mean in means if mean is not None]
+    low, reach = min(present), (max(present) - min(present)) or 1.0
+    return "".join(" " if mean is None else _BARS[int((mean - low) / reach * (len(_BARS) - 1))] for mean in means)
+
+
+def _print_points(client: TrainerClient, run_id: str, tags: Sequence[str], points: int, follow: bool) -> int:
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(("tag", "step", "wall_time", "value"))
+    newest: dict[str, tuple[int, float]] = {}
+    printed: dict[str, tuple[int, float]] = {}
+
+    def opened() -> RpcStream[pb.RunMetrics]:
+        printed.update(newest)  # after a break, everything is sent again
+        return client.metrics(run_id, tags, max_points=points, follow=follow)
+
+    try:
+        for update in reconnecting(opened, say):
+            for curve in update.curves:
+                rows, before = zip(curve.steps, curve.wall_times, curve.values, strict=True), printed.get(curve.tag)
+                new = [row for row in rows if before is None or row[:2] > before]
+                out.writerows((curve.tag, *row) for row in new)
+                if new:
+                    newest[curve.tag] = new[-1][:2]
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _print_json(client: TrainerClient, run_id: str, tags: Sequence[str], points: int) -> int:
+    with client.metrics(run_id, tags, max_points=points) as stream:
+        write_json(
+            {
+                "tag": curve.tag,
+                "total": curve.total,
+                "steps": list(curve.steps),
+                "wall_times": list(curve.wall_times),
+                "values": [value if math.isfinite(value) else None for value in curve.values],
+            }
+            for update in stream
+            for curve in update.curves
+        )
+    return 0

@@ -13,7 +13,7 @@ import click
 
 from gym_gui.cli.context import Cli, json_option, pass_cli, say
 from gym_gui.cli.listing import Column, write_json, write_table
-from gym_gui.cli.selecting import Selection, check_filter, conditions_of, list_runs, run_conditions, status_words
+from gym_gui.cli.selection import Selection, check_filter, conditions_of, list_runs, run_conditions, status_words
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import (
     COLOURS,
@@ -33,14 +33,19 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT = 50
 _UP: dict[str, Callable[[pb.Run], Any]] = {
-    "name": lambda run: run.name.lower(), "algo": algo_of, "env": lambda run: run.env_id, "status": state_of,
-}  # fmt: skip
+    "name": lambda run: run.name.lower(),
+    "algo": algo_of,
+    "env": lambda run: run.env_id,
+    "status": state_of,
+}
 _DOWN: dict[str, Callable[[pb.Run], float]] = {
     "created": lambda run: run.number,
     "return": lambda run: run.episodic_return if run.HasField("episodic_return") else -math.inf,
-    "steps": lambda run: run.step, "sps": lambda run: run.sps, "size": lambda run: run.size_bytes,
+    "steps": lambda run: run.step,
+    "sps": lambda run: run.sps,
+    "size": lambda run: run.size_bytes,
     "duration": lambda run: elapsed_s(run) or 0.0,
-}  # fmt: skip
+}
 """What is sorted the highest first"""
 
 
@@ -91,9 +96,15 @@ def runs_command(
 
 
 def _sorted_runs(
-    client: TrainerClient, conditions: dict[str, Any], limit: int | None, *, sort: str, reverse: bool,
-    everything: bool, **_: Any,
-) -> tuple[list[pb.Run], int]:  # fmt: skip
+    client: TrainerClient,
+    conditions: dict[str, Any],
+    limit: int | None,
+    *,
+    sort: str,
+    reverse: bool,
+    everything: bool,
+    **_: Any,
+) -> tuple[list[pb.Run], int]:
     most = 0 if everything else limit or DEFAULT_LIMIT
     is_stored_order = sort == "created" and not reverse
     runs, matching = list_runs(client, conditions, most if is_stored_order else 0)

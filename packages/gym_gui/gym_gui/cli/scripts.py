@@ -1,7 +1,8 @@
-"""Scripts by path, and those of a CleanRL checkout: found by the client, read by the worker."""
+"""Python scripts by path, those of a CleanRL checkout, and shell scripts as runs."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,15 +11,19 @@ from typing import TYPE_CHECKING, Any
 import click
 from mosaic_wire import env
 from mosaic_wire.errors import ConfigProblems, SpecError
+from mosaic_wire.files import write_bytes_atomically
 from mosaic_wire.paths import person_path
-from mosaic_wire.worker_spec import ScriptSpec, WorkerSpec
+from mosaic_wire.run_request import OWN_SOURCES, UPSTREAM, Extras, Mode
+from mosaic_wire.worker_spec import AlgorithmSpec, ScriptSpec, WorkerSpec, read_script_header
+
+from gym_gui.cli.algorithms import PREFERRED_WORKER, InstalledWorker
 
 if TYPE_CHECKING:
     from gym_gui.cli.algorithms import InstalledWorker
+    from gym_gui.cli.context import Cli
+    from gym_gui.cli.train import TrainRequest
 
-UPSTREAM = "upstream"
 SHELL = ".sh"
-OWN = ("", "mosaic")
 NO_ENVIRONMENT = "none"
 """What is written for the environment of a script that has no parameter for it"""
 
@@ -80,10 +85,76 @@ def with_script_found(config: dict[str, Any]) -> dict[str, Any]:
         extras["script_path"] = str(person_path(path))
     elif (
         isinstance(source, str)
-        and source not in OWN
+        and source not in OWN_SOURCES
         and isinstance(algo, str)
-        and extras.get("mode") != "custom_script"
+        and extras.get("mode") != Mode.CUSTOM_SCRIPT
     ):
         extras["script_path"] = str(Path(checkout_of(source), "cleanrl", f"{algo}.py"))
         extras["source"] = UPSTREAM
     return config
+
+
+# ---------------------------------------------------------------- shell scripts
+
+
+_OF_AN_ALGORITHM = ("stop_at_return", "expect_return", "source")
+
+
+def shell_request(
+    cli: Cli, workers: Sequence[InstalledWorker], word: str, arguments: Sequence[str], options: dict[str, Any]
+) -> TrainRequest:
+    """What to run, checked; `arguments` go to the script as they are."""
+    from gym_gui.cli.train import TrainRequest
+
+    if wrong := [f"--{name.replace('_', '-')}" for name in _OF_AN_ALGORITHM if options[name]]:
+        raise click.UsageError(f"{wrong[0]} is for algorithms; arguments of the script stand behind --")
+    if options["seed"] is not None and options["seeds"] is not None:
+        raise click.UsageError("give --seed or --seeds, not both")
+    spec = next((w.spec for w in workers if w.spec is not None and w.name == PREFERRED_WORKER), None)
+    if spec is None:
+        raise click.UsageError(f"scripts are run by the worker {PREFERRED_WORKER!r}, which is not installed")
+    path = Path(word)
+    facts = facts_of(path)
+    options["name"] = options["name"] or path.name
+    env_id = options["env_id"] or str(facts.get("env_family") or "custom")
+    total = options["total_timesteps"] or facts.get("total_timesteps") or 1  # 1: not known
+    place = path if cli.connect else _allowed(cli, path)
+    extras: Extras = {
+        "mode": Mode.CUSTOM_SCRIPT,
+        "script_path": str(place),
+        "script_arguments": list(arguments) or None,
+    }
+    seeds = tuple(options["seeds"] or [options["seed"]])
+    return TrainRequest(spec, AlgorithmSpec(Mode.CUSTOM_SCRIPT), env_id, seeds, total, {}, extras=extras)
+
+
+def facts_of(path: Path) -> dict[str, Any]:
+    """What a script says about itself in its first lines."""
+    if path.exists() and not path.is_file():  # a pipe would be waited on for ever
+        raise click.UsageError(f"{path} is {'a folder' if path.is_dir() else 'no regular file'}, not a script")
+    try:
+        return read_script_header(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        raise click.UsageError(f"cannot read {path}: {error.strerror}") from error
+
+
+def find_file(cli: Cli, word: str) -> Path:
+    """The file a person means: by its path, or by its name in the home's folder for scripts."""
+    path = person_path(word)
+    kept = cli.home.custom_scripts / word
+    return kept if not path.exists() and Path(word).name == word and kept.exists() else path
+
+
+def _allowed(cli: Cli, path: Path) -> Path:
+    """A file of the user's own, where the daemon runs scripts from: there, or as a copy of what it says now."""
+    from gym_gui.config.settings import load_settings
+    from gym_gui.services.trainer.validation.worker_part import script_folders
+
+    folders = script_folders(cli.home, load_settings().custom_scripts)
+    if any(path.resolve().is_relative_to(folder.resolve()) for folder in folders):
+        return path
+    content = path.read_bytes()
+    copy = cli.home.custom_scripts / hashlib.sha256(content).hexdigest()[:16] / path.name
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes_atomically(copy, content)
+    return copy

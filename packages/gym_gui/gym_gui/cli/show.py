@@ -1,26 +1,35 @@
-"""`mosaic show`: everything about a run."""
+"""`mosaic show | history | logs`: everything about a run."""
 
 from __future__ import annotations
 
+import codecs
 import json
-from collections.abc import Iterator
+import queue
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
+from mosaic_wire.run_status import RunStatus
 
-from gym_gui.cli.context import Cli, find_runs, json_option, pass_cli, some_runs
-from gym_gui.cli.listing import write_json, write_pairs
+from gym_gui.cli.context import Cli, as_it_is, find_runs, json_option, one_run, pass_cli, say, some_runs, style
+from gym_gui.cli.listing import Column, write_json, write_pairs, write_table
+from gym_gui.cli.progress import reconnecting
 from gym_gui.cli.summary import evaluation_in_words
-from gym_gui.cli.terminal import style
+from gym_gui.services.trainer.errors import TrainerError
 from gym_gui.wording import formats
+from gym_gui.wording.formats import printable, without_escapes
 from gym_gui.wording.run_view import (
     COLOURS,
     elapsed_s,
     evaluation_of,
     figures_of,
+    lifecycle_line,
     parsed,
     progress_of,
     remaining_s,
@@ -33,6 +42,8 @@ from gym_gui.wording.run_view import (
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
+
+    from gym_gui.services.trainer.client import RpcStream, TrainerClient
 
 
 @click.command()
@@ -71,10 +82,8 @@ def details_of(run: pb.Run) -> dict[str, Any]:
 
 
 def _manifest_of(run: pb.Run) -> dict[str, Any]:
-    try:
-        return AnalyticsManifest.read(RunFolder(Path(run.run_dir)).manifest).to_json()
-    except (OSError, ValueError):
-        return {}
+    manifest = AnalyticsManifest.find(RunFolder(Path(run.run_dir)).manifest)
+    return manifest.to_json() if manifest is not None else {}
 
 
 def _pairs(run: pb.Run) -> Iterator[tuple[str, str]]:
@@ -97,7 +106,7 @@ def _pairs(run: pb.Run) -> Iterator[tuple[str, str]]:
     took = elapsed_s(run)
     yield "took" if run.finished_at else "runs for", formats.duration(took) if took is not None else ""
     yield "resources", _resources(run)
-    yield "priority", str(run.priority) if run.priority or run.status == "INIT" else ""
+    yield "priority", str(run.priority) if run.priority or run.status == RunStatus.INIT else ""
     yield "attempt", f"{run.attempt} of {run.retries + 1}" if run.retries or run.attempt > 1 else ""
     if run.HasField("parent"):
         yield "continues", f"{run.parent.run_id} from step {formats.count(run.parent.step)}"
@@ -161,3 +170,209 @@ def _compact(value: Any, leave_out: tuple[str, ...] = ()) -> str:
     return "\n".join(
         f"{key}: {json.dumps(item, ensure_ascii=False)}" for key, item in value.items() if key not in leave_out
     )
+
+
+# ---------------------------------------------------------------- history
+
+
+@click.command()
+@one_run
+@json_option
+@pass_cli
+def history_command(cli: Cli, /, run: str, as_json: bool) -> int:
+    """What happened to a run, step by step."""
+    with cli.client() as client:
+        events = list(client.history(client.find(run).run_id))
+    if as_json:
+        write_json(
+            {
+                "seq": event.seq,
+                "run_id": event.run_id,
+                "timestamp": event.timestamp,
+                "kind": event.kind,
+                "from": event.from_status or None,
+                "to": event.to_status or None,
+                "reason": event.reason,
+                "payload": parsed(event.payload_json),
+                "attempt": event.attempt,
+            }
+            for event in events
+        )
+        return 0
+    several = any(event.attempt > 1 for event in events)
+    moves = [
+        f"{event.from_status} → {event.to_status}"
+        if event.from_status and event.from_status != event.to_status
+        else event.to_status
+        for event in events
+    ]
+    write_table(
+        [
+            Column("TIME", [formats.moment(event.timestamp) for event in events]),
+            Column("EVENT", [event.kind for event in events]),
+            Column("STATUS", moves),
+            Column("ATTEMPT", [str(event.attempt) if several else "" for event in events], right=True),
+            Column("REASON", [" ".join(event.reason.split()) for event in events], shrink_to=20),
+        ]
+    )
+    return 0
+
+
+# ---------------------------------------------------------------- logs
+
+
+STREAMS = ("stdout", "stderr", "training_stdout", "training_stderr")
+_BYTES_PER_LINE = 256
+_GROWTH = 1 << 20
+"""A log may grow this much between finding its last lines and following it, without a gap"""
+
+
+@click.command()
+@one_run
+@click.option("-f", "--follow", is_flag=True, help="Print what is written until the run ends.")
+@click.option("--stream", type=click.Choice(STREAMS), help="Only this one.  [default: all that hold something]")
+@click.option("--raw", is_flag=True, help="Print lifecycle events as the JSON lines they are.")
+@click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
+@pass_cli
+def logs_command(cli: Cli, /, run: str, follow: bool, stream: str | None, raw: bool, tail: int | None) -> int:
+    """Print what the worker (stdout, stderr) and its training process (training_…) wrote."""
+    with cli.client() as client:
+        found = client.find(run)
+        printer = _Printer(with_headings=stream is None, raw=raw)
+        streams = (stream,) if stream else STREAMS
+        if follow and found.status != RunStatus.TERM:
+            try:
+                _follow(client, found.run_id, streams, tail, printer)
+            except KeyboardInterrupt:
+                return 130
+        else:
+            for name in streams:
+                for data in _content(client, found.run_id, name, tail):
+                    printer.write(name, data)
+                printer.end(name)
+        if not printer.wrote:
+            say(f"{run} wrote nothing yet" if found.status != RunStatus.TERM else f"{run} wrote nothing")
+    return 0
+
+
+class _Printer:
+    """Writes bytes through, to a terminal their text; with a heading when another stream begins, as `tail` does.
+
+    Lifecycle events, which a worker prints to stdout as JSON lines, are rendered unless `raw`.
+    """
+
+    def __init__(self, *, with_headings: bool, raw: bool) -> None:
+        self.wrote = False
+        self._raw, self._rest = raw, b""
+        self._with_headings = with_headings
+        self._last = ""
+        self._at_line_start = True
+        self._decoders: dict[str, codecs.IncrementalDecoder] = defaultdict(
+            lambda: codecs.getincrementaldecoder("utf-8")("replace")
+        )
+
+    def write(self, stream: str, data: bytes) -> None:
+        """Print what was written to a stream; of the worker's stdout whole lines alone."""
+        if stream == "stdout" and not self._raw:
+            whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
+            data = b"".join(_rendered(line) + b"\n" for line in whole.split(b"\n")) if newline else b""
+        self._print(stream, data)
+
+    def end(self, stream: str) -> None:
+        """Print what is left of a last line."""
+        if stream == "stdout":
+            self._print(stream, self._rest)
+            self._rest = b""
+
+    def _print(self, stream: str, data: bytes) -> None:
+        if not data:
+            return
+        if self._with_headings and stream != self._last:
+            gap = "" if not self.wrote else "\n" if self._at_line_start else "\n\n"
+            print(f"{gap}==> {stream} <==", flush=True)
+        self.wrote, self._last, self._at_line_start = True, stream, data.endswith(b"\n")
+        if sys.stdout.isatty():  # elsewhere, the bytes as they are
+            parts = self._decoders[stream].decode(data).split("\r")  # progress bars go back to the line's beginning
+            as_it_is(sys.stdout).write("\r".join(printable(without_escapes(part)) for part in parts))
+            sys.stdout.flush()
+            return
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+def _rendered(line: bytes) -> bytes:
+    return lifecycle_line(line.decode(errors="replace")).encode() if line.startswith(b'{"event"') else line
+
+
+def _content(client: TrainerClient, run_id: str, stream: str, tail: int | None) -> Iterator[bytes]:
+    if tail is not None:
+        yield _last_lines(client, run_id, stream, tail)[1]
+        return
+    with client.logs(run_id, stream) as chunks:
+        for chunk in chunks:
+            yield chunk.data
+
+
+def _last_lines(client: TrainerClient, run_id: str, stream: str, lines: int) -> tuple[int, bytes]:
+    """The last lines of a log and where they begin; reads only as far back as it must."""
+    reach = max(1 << 16, lines * _BYTES_PER_LINE)
+    while True:
+        with client.logs(run_id, stream, tail_bytes=reach) as chunks:
+            received = list(chunks)
+        if not received:
+            return 0, b""
+        start, data = received[0].offset, b"".join(chunk.data for chunk in received)
+        if start == 0 or data.count(b"\n") > lines:
+            break
+        reach *= 8
+    if lines == 0:
+        return start + len(data), b""
+    kept = b"".join(data.splitlines(keepends=True)[-lines:])
+    return start + len(data) - len(kept), kept
+
+
+_Arrived = queue.SimpleQueue[tuple[str, bytes | str | TrainerError | None]]
+"""What came of a stream: bytes, something to tell the user, why it failed, or None at its end"""
+
+
+def _follow(client: TrainerClient, run_id: str, streams: Sequence[str], tail: int | None, printer: _Printer) -> None:
+    arrived: _Arrived = queue.SimpleQueue()
+    for stream in streams:
+        threading.Thread(target=_read, args=(client, run_id, stream, tail, arrived), daemon=True).start()
+    open_streams, told = len(streams), ""
+    while open_streams:
+        stream, item = arrived.get()
+        if isinstance(item, TrainerError):
+            raise item
+        if item is None:
+            open_streams -= 1
+            printer.end(stream)
+        elif isinstance(item, bytes):
+            printer.write(stream, item)
+        elif item != told:  # the streams break off together
+            told = item
+            say(item)
+
+
+def _read(client: TrainerClient, run_id: str, stream: str, tail: int | None, arrived: _Arrived) -> None:
+    start, seen = 0, 0
+
+    def opened() -> RpcStream[pb.LogChunk]:
+        nonlocal start, seen
+        reach = 0
+        if seen:  # after a break: what is printed already is left out
+            start, seen = seen, 0
+        elif tail is not None:
+            start, kept = _last_lines(client, run_id, stream, tail)
+            reach = len(kept) + _GROWTH
+        return client.logs(run_id, stream, follow=True, tail_bytes=reach)
+
+    try:
+        for chunk in reconnecting(opened, lambda message: arrived.put((stream, message))):
+            if chunk.offset < seen:
+                start = 0  # the log outgrew its cap, was cut and begins anew
+            arrived.put((stream, chunk.data[max(0, start - chunk.offset) :]))
+            seen = chunk.offset + len(chunk.data)
+        arrived.put((stream, None))
+    except TrainerError as error:
+        arrived.put((stream, error))

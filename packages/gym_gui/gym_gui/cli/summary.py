@@ -1,4 +1,4 @@
-"""What a person wants to know when a run has ended: how, how well, where things are, and why not."""
+"""The summary of runs that have ended: how, how well, where things are, and why not."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
+from mosaic_wire.run_status import RunOutcome
 
-from gym_gui.cli.context import say
+from gym_gui.cli.context import say, style
 from gym_gui.cli.listing import write_pairs
-from gym_gui.cli.terminal import style
 from gym_gui.services.trainer.errors import TrainerError
 from gym_gui.wording import formats
-from gym_gui.wording.last_words import last_words
 from gym_gui.wording.run_view import (
     COLOURS,
     SYMBOLS,
     elapsed_s,
     evaluation_of,
+    last_output,
     mean_return,
     short_id,
     state_of,
@@ -42,11 +42,11 @@ def summarise(client: TrainerClient, runs: Sequence[pb.Run], *, expect_return: f
     """Print the end of these runs; return the exit code."""
     for run in runs:
         _write_end(run, brief=len(runs) > 1)
-        if run.outcome == "failed":
+        if run.outcome == RunOutcome.FAILED:
             _write_last_words(client, run)
     if len(runs) > 1:
         _write_spread(runs)
-    if any(run.outcome != "completed" for run in runs):
+    if any(run.outcome != RunOutcome.COMPLETED for run in runs):
         return 1
     return _check_expectation(runs, expect_return)
 
@@ -96,20 +96,17 @@ def _checkpoints(run: pb.Run) -> str:
 
 def videos_of(run: pb.Run) -> list[str]:
     """Where its videos lie, the newest last; empty where the run's folder is on another machine."""
-    try:
-        manifest = AnalyticsManifest.read(RunFolder(Path(run.run_dir)).manifest)
-    except (OSError, ValueError):
-        return []
-    return [str(Path(run.run_dir) / video) for video in manifest.videos]
+    manifest = AnalyticsManifest.find(RunFolder(Path(run.run_dir)).manifest)
+    return [str(Path(run.run_dir) / video) for video in manifest.videos] if manifest is not None else []
 
 
 def _write_last_words(client: TrainerClient, run: pb.Run) -> None:
     try:
-        events = list(client.story(run.run_id))
+        events = list(client.history(run.run_id))
     except TrainerError as error:
         say(f"mosaic: cannot read the run's history: {error}")
         return
-    name, lines = last_words(events)
+    name, lines = last_output(events)
     if lines:
         say(f"  the end of its {name}:")
     for line in lines:

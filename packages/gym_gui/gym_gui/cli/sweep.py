@@ -1,8 +1,9 @@
-"""`mosaic sweep`: look for good hyper-parameters. The sweep is a run; this only submits and follows it."""
+"""`mosaic sweep`: search for good hyper-parameters, and train with the values of a trial."""
 
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 import tomllib
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from mosaic_wire.errors import Problem
+from mosaic_wire.run_request import worker_part
+from mosaic_wire.run_status import RunStatus
 from mosaic_wire.sweep_settings import AGGREGATES, DIRECTIONS, PRUNERS, SAMPLERS, WORKER_TYPE
 
-from gym_gui.cli.context import Cli, complete_run, json_option, one_run, pass_cli, say
+from gym_gui.cli.context import Cli, complete_run, json_option, one_run, pass_cli, read_limited, say
+from gym_gui.cli.flags import Minutes, Seeds, Steps, listed_problems
 from gym_gui.cli.listing import write_json_object
-from gym_gui.cli.queued import submit, tell_queued
-from gym_gui.cli.values import Minutes, Seeds, Steps, listed_problems
+from gym_gui.cli.submit import print_queued, submit_once
+from gym_gui.services.sweeps import SweepUnreadable, config_of_trial, settings_of, trial_of, use_trials_script
 from gym_gui.services.trainer.errors import NotPossibleNow
 from gym_gui.services.trainer.validation.json_document import MAX_BYTES
 from gym_gui.wording.run_view import short_id
@@ -25,15 +29,12 @@ if TYPE_CHECKING:
     from mosaic_wire.worker_spec import ScriptSpec
 
     from gym_gui.cli.algorithms import InstalledWorker
-    from gym_gui.services.sweeps import SweepOrder
+    from gym_gui.services.sweeps import SweepRequest
     from gym_gui.services.trainer.client import TrainerClient
 
-_PLAIN = (
-    "trials", "parallel", "sampler", "pruner", "seeds", "aggregate", "metric", "direction", "total_timesteps",
-    "reports", "warmup_trials", "startup_trials", "timeout_minutes", "give_up_after", "storage", "study_name", "seed",
-    "name",
-)  # fmt: skip
-"""Options that are keys of a sweep as they are"""
+_OTHERWISE = ("parameters", "fixed", "cpus", "gpus", "memory_mb", "install_missing", "tags")
+_OF_THE_COMMAND = ("resume", "only_print", "detach", "as_json")
+"""Options that are not keys of a sweep as they are"""
 
 
 class SweepGroup(click.Group):
@@ -74,14 +75,17 @@ class Trials(click.ParamType[int]):
 @click.option("--algo", metavar="ALGO", help="The algorithm to tune.")
 @click.option("--env", "--env-id", "env_id", metavar="ENV", help="The environment.")
 @click.option(
-    "--param", "parameters", multiple=True, metavar="NAME=RANGE",
+    "--param",
+    "parameters",
+    multiple=True,
+    metavar="NAME=RANGE",
     help="A parameter to search for: lr=log:1e-5:1e-2, n=int:32:256[:32], x=float:0:1, b=choice:true,false.",
-)  # fmt: skip
+)
 @click.option("--set", "fixed", multiple=True, metavar="NAME=VALUE", help="A parameter that stays the same.")
 @click.option("--trials", type=Trials(), help="How many.  [default: 50]")
 @click.option("--parallel", type=click.IntRange(1, 1000), metavar="N", help="Trials at a time.  [default: 1]")
-@click.option("--sampler", type=click.Choice(SAMPLERS), help="Who chooses the next values.  [default: tpe]")
-@click.option("--pruner", type=click.Choice(PRUNERS), help="Who ends trials that do badly.  [default: none]")
+@click.option("--sampler", type=click.Choice(SAMPLERS), help="How the next values are chosen.  [default: tpe]")
+@click.option("--pruner", type=click.Choice(PRUNERS), help="How bad trials are ended early.  [default: none]")
 @click.option("--seeds", type=Seeds(), help="One run per seed in every trial: 1-3.  [default: 1]")
 @click.option("--aggregate", type=click.Choice(AGGREGATES), help="What the seeds give together.  [default: mean]")
 @click.option("--metric", metavar="TAG", help="The figure to judge by.  [default: mean return of 100 episodes]")
@@ -90,9 +94,7 @@ class Trials(click.ParamType[int]):
 @click.option("--timeout", "timeout_minutes", type=Minutes(), help="No new trials after: 90 (minutes), 2h, 1d.")
 @click.option("--reports", type=click.IntRange(1, 1000), metavar="N", help="How often a trial is compared.")
 @click.option("--warmup-trials", type=click.IntRange(0), metavar="N", help="Trials that end before one is pruned.")
-@click.option(
-    "--startup-trials", type=click.IntRange(0), metavar="N", help="Trials at random before the sampler learns."
-)
+@click.option("--startup-trials", type=click.IntRange(0), metavar="N", help="Random trials before the sampler learns.")
 @click.option("--give-up-after", type=click.IntRange(0), metavar="N", help="Failed trials in a row; 0: never.")
 @click.option("--storage", metavar="WHERE", help="journal, sqlite, or the URL of a database.  [default: journal]")
 @click.option("--study-name", metavar="NAME", help="Name of the study.")
@@ -105,9 +107,11 @@ class Trials(click.ParamType[int]):
 @click.option("--name", help="Name of the sweep.")
 @click.option("--tag", "tags", multiple=True, help="A tag of the sweep; may be repeated.")
 @click.option(
-    "--resume", metavar="RUN", shell_complete=complete_run,
+    "--resume",
+    metavar="RUN",
+    shell_complete=complete_run,
     help="Go on with a finished, failed or cancelled sweep; --trials +20: with more trials.",
-)  # fmt: skip
+)
 @click.option("--print", "only_print", is_flag=True, help="Print the config and queue nothing.")
 @click.option("-d/-f", "--detach/--follow", help="Queue and return, do not follow.")
 @json_option
@@ -131,12 +135,12 @@ def start_command(ctx: click.Context, /, file: str | None, **options: Any) -> in
         return _resume(cli, ctx, file, options)
     config = _config(cli, ctx, file, options)
     if options["only_print"]:
-        from gym_gui.cli.clone import shown
+        from gym_gui.cli.submit import shown
 
         write_json_object(shown(config))
         return 0
     with cli.client(start=True) as client:
-        run = submit(client, config)
+        run = submit_once(client, config).run
         return _queued(client, run, detach=options["detach"], as_json=options["as_json"])
 
 
@@ -147,7 +151,7 @@ def start_command(ctx: click.Context, /, file: str | None, **options: Any) -> in
 @pass_cli
 def show_command(cli: Cli, /, run: str, limit: int | None, as_json: bool) -> int:
     """The trials of a sweep, best first."""
-    from gym_gui.cli.sweep_table import write_trials
+    from gym_gui.cli.sweep_display import write_trials
 
     with cli.client() as client:
         return write_trials(find_sweep(client, run), limit=limit, as_json=as_json)
@@ -159,7 +163,7 @@ def show_command(cli: Cli, /, run: str, limit: int | None, as_json: bool) -> int
 @pass_cli
 def best_command(cli: Cli, /, run: str, as_json: bool) -> int:
     """The best values a sweep has found, as flags of `mosaic train`."""
-    from gym_gui.cli.sweep_table import write_best
+    from gym_gui.cli.sweep_display import write_best
 
     with cli.client() as client:
         return write_best(find_sweep(client, run), as_json=as_json)
@@ -169,9 +173,9 @@ def find_sweep(client: TrainerClient, word: str) -> pb.Run:
     """The sweep that a person means; `last` is the newest sweep, not the newest of its trials."""
     if word in ("last", "@"):
         found = client.list(text=WORKER_TYPE, include_archived=True).runs
-        newest = next((run for run in found if run.worker_type == WORKER_TYPE), None)
-        if newest is not None:
-            return newest
+        for run in found:
+            if run.worker_type == WORKER_TYPE and not client.was_imported(run.run_id):
+                return run
     return client.find(word)
 
 
@@ -180,11 +184,10 @@ def find_sweep(client: TrainerClient, word: str) -> pb.Run:
 
 def _queued(client: TrainerClient, run: pb.Run, *, detach: bool, as_json: bool) -> int:
     if detach:
-        words = f"queued; `mosaic sweep show {short_id(run.run_id)}` lists its trials, `mosaic watch` follows it"
-        return tell_queued(run, words, as_json=as_json)
+        message = f"queued; `mosaic sweep show {short_id(run.run_id)}` lists its trials, `mosaic watch` follows it"
+        return print_queued(run, message, as_json=as_json)
     say(f"queued {run.name}  {run.run_id}")
-    from gym_gui.cli.sweep_display import follow_sweep
-    from gym_gui.cli.sweep_table import write_end
+    from gym_gui.cli.sweep_display import follow_sweep, write_end
 
     ended = follow_sweep(client, run)
     if ended is None:
@@ -206,16 +209,16 @@ def _resume(cli: Cli, ctx: click.Context, file: str | None, options: dict[str, A
         earlier = find_sweep(client, options["resume"])
         if earlier.worker_type != WORKER_TYPE:
             raise click.UsageError(f"{short_id(earlier.run_id)} is no sweep; `mosaic resume` continues other runs", ctx)
-        if earlier.status != "TERM" and earlier.status != "PAUSE":
+        if earlier.status != RunStatus.TERM and earlier.status != RunStatus.PAUSE:
             raise NotPossibleNow(f"sweep {earlier.run_id} has not ended; `mosaic watch {short_id(earlier.run_id)}`")
         wanted = options["trials"] or 0
         more = wanted if is_more else max(0, wanted - earlier.total)
-        if earlier.status == "TERM" and not more and earlier.step >= earlier.total:
+        if earlier.status == RunStatus.TERM and not more and earlier.step >= earlier.total:
             known = short_id(earlier.run_id)
             raise click.UsageError(
                 f"all {earlier.total} trials have ended; how many more? mosaic sweep --resume {known} --trials +20", ctx
             )
-        run = client.resume(earlier.run_id, additional_timesteps=more if earlier.status == "TERM" else 0)
+        run = client.resume(earlier.run_id, additional_timesteps=more if earlier.status == RunStatus.TERM else 0)
         return _queued(client, run, detach=options["detach"], as_json=options["as_json"])
 
 
@@ -223,27 +226,27 @@ def _config(cli: Cli, ctx: click.Context, file: str | None, options: dict[str, A
     """The run config; everything that is wrong with it is told at once."""
     from gym_gui.cli.algorithms import choose_algorithm, installed_workers
     from gym_gui.cli.scripts import choose_script, is_script
-    from gym_gui.services.sweeps import SweepOrder
+    from gym_gui.services.sweeps import SweepRequest
 
     document = _read(file) if file else {}
     if "metadata" in document:
         return document  # a run config: the daemon checks it
     problems: list[str] = []
-    order = SweepOrder(_merged(document, options, problems))
+    request = SweepRequest(_merged(document, options, problems))
     workers = installed_workers(cli)
     _require_sweep_worker(workers)
-    algo = order.values.get("algo")
+    algo = request.values.get("algo")
     if not isinstance(algo, str) or not algo:
         raise click.UsageError("which algorithm? --algo ppo; `mosaic algos` lists them", ctx)
     if is_script(algo):
-        spec, script = choose_script(workers, algo, order.values.get("worker"), "")
+        spec, script = choose_script(workers, algo, request.values.get("worker"), "")
         algorithm = script.algorithm
-        order.values["extras"] = {**(order.values.get("extras") or {}), "script_path": script.path}
-        order.values = {**_told_by(script), **order.values}
+        request.values["extras"] = {**(request.values.get("extras") or {}), "script_path": script.path}
+        request.values = {**_told_by(script), **request.values}
     else:
-        spec, algorithm = choose_algorithm(workers, algo, order.values.get("worker"))
-    _read_fixed(order, options["fixed"], algorithm, problems)
-    config, wrong = order.config(spec, algorithm)
+        spec, algorithm = choose_algorithm(workers, algo, request.values.get("worker"))
+    _read_fixed(request, options["fixed"], algorithm, problems)
+    config, wrong = request.config(spec, algorithm)
     problems += [_in_a_sentence(problem) for problem in wrong]
     if problems:
         raise click.UsageError(listed_problems(problems), ctx)
@@ -252,9 +255,8 @@ def _config(cli: Cli, ctx: click.Context, file: str | None, options: dict[str, A
 
 def _told_by(script: ScriptSpec) -> dict[str, Any]:
     """What the script says where the person does not: its environment, its length, that it has no seed."""
-    from gym_gui.cli.custom_script import facts_of
     from gym_gui.cli.flags import default_of
-    from gym_gui.cli.scripts import NO_ENVIRONMENT
+    from gym_gui.cli.scripts import NO_ENVIRONMENT, facts_of
 
     algorithm = script.algorithm
     length = default_of(algorithm, "total_timesteps") or facts_of(Path(script.path)).get("total_timesteps")
@@ -272,11 +274,7 @@ def _in_a_sentence(problem: Problem) -> str:
 
 
 def _read(file: str) -> dict[str, Any]:
-    try:
-        with click.open_file(file, "rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise click.UsageError(f"cannot read {file}: {error.strerror}") from error
+    data = read_limited(file, MAX_BYTES)
     if len(data) > MAX_BYTES:
         raise click.UsageError(f"{file} is larger than {MAX_BYTES} bytes")
     try:
@@ -292,7 +290,7 @@ def _read(file: str) -> dict[str, Any]:
 
 def _merged(document: dict[str, Any], options: dict[str, Any], problems: list[str]) -> dict[str, Any]:
     """The file with what was typed over it."""
-    from gym_gui.wording.values import parse_seeds
+    from gym_gui.wording.formats import parse_seeds
 
     values = dict(document)
     if "env" in values:
@@ -302,7 +300,8 @@ def _merged(document: dict[str, Any], options: dict[str, Any], problems: list[st
             values["seeds"] = parse_seeds(seeds)
         except ValueError as error:
             problems.append(f"seeds: {error}")
-    values |= {name: options[name] for name in ("algo", "env_id", "worker", *_PLAIN) if options[name] is not None}
+    plain = options.keys() - {*_OTHERWISE, *_OF_THE_COMMAND}
+    values |= {name: value for name, value in options.items() if name in plain and value is not None}
     ranges = dict(values.get("parameters") or {}) if isinstance(values.get("parameters") or {}, dict) else {}
     for text in options["parameters"]:
         name, is_given, given = text.partition("=")
@@ -320,9 +319,9 @@ def _merged(document: dict[str, Any], options: dict[str, Any], problems: list[st
     return values
 
 
-def _read_fixed(order: SweepOrder, fixed: tuple[str, ...], algorithm: Any, problems: list[str]) -> None:
+def _read_fixed(request: SweepRequest, fixed: tuple[str, ...], algorithm: Any, problems: list[str]) -> None:
     """`--set NAME=VALUE`, read as the algorithm's flag would be."""
-    found = dict(order.values.get("fixed") or {})
+    found = dict(request.values.get("fixed") or {})
     for text in fixed:
         name, is_given, value = text.partition("=")
         name = name.strip().replace("-", "_")
@@ -337,7 +336,7 @@ def _read_fixed(order: SweepOrder, fixed: tuple[str, ...], algorithm: Any, probl
             except ValueError as error:
                 problems.append(str(error))
     if found:
-        order.values["fixed"] = found
+        request.values["fixed"] = found
 
 
 def _require_sweep_worker(workers: list[InstalledWorker]) -> None:
@@ -349,3 +348,50 @@ def _require_sweep_worker(workers: list[InstalledWorker]) -> None:
         )
     if known.spec is None:
         raise click.ClickException(f"the sweep worker cannot be used: {known.problem}")
+
+
+# ---------------------------------------------------------------- training with a trial's values
+
+
+def queue_trial(client: TrainerClient, word: str, options: dict[str, Any]) -> list[pb.Run]:
+    """Queue runs with the values of the best trial of a sweep, or of the one after the colon; one run per seed."""
+    name, _, number = word.partition(":")
+    if number and not number.isdigit():
+        raise click.UsageError(f"--from-trial {word}: the trial is a number: {name}:3")
+    sweep = find_sweep(client, name)
+    try:
+        trial = trial_of(sweep, int(number) if number else None)
+        config = config_of_trial(sweep, trial)
+    except SweepUnreadable as error:
+        raise click.ClickException(str(error)) from error
+    values = ", ".join(
+        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in trial.params.items()
+    )
+    say(f"trial {trial.number} of {short_id(sweep.run_id)}: {values}")
+    for notice in use_trials_script(sweep, trial, config):
+        say(f"mosaic: {notice}")
+    _adjust(config, options)
+    usual = [None] if settings_of(sweep).get("seeds") == [None] else [1]
+    seeds = options["seeds"] or ([options["seed"]] if options["seed"] is not None else usual)
+    key = options["idempotency_key"] or secrets.token_hex(16)
+    runs = []
+    for seed in seeds:
+        worker_part(config)["seed"] = seed
+        config["run_name"] = (options["name"] or f"trial-{trial.number}-of-{short_id(sweep.run_id)}") + (
+            f"-s{seed}" if len(seeds) > 1 else ""
+        )
+        runs.append(submit_once(client, config, f"{key}-s{seed}").run)
+    return runs
+
+
+def _adjust(config: dict[str, Any], options: dict[str, Any]) -> None:
+    """What the command line says about the run, not about the algorithm."""
+    worker = worker_part(config)
+    if options["total_timesteps"]:
+        worker["total_timesteps"] = options["total_timesteps"]
+    from gym_gui.cli.train import resources_of
+
+    for key, given in resources_of(options).items():
+        found = {name: value for name, value in given.items() if value is not None}
+        config[key] = {**config.get(key, {}), **found}
+    config["tags"] = [*config.get("tags", []), *options["tags"]]

@@ -1,24 +1,31 @@
-"""Follows a sweep: its own line, the trials that run, and those that have just ended."""
+"""A sweep on the terminal: its own line, the trials that run, and the table of all trials."""
 
 from __future__ import annotations
 
 import json
+import math
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from gym_gui.cli.context import say
-from gym_gui.cli.follow import RunFollower
-from gym_gui.cli.progress import FRAME_S, line_about
-from gym_gui.cli.sweep_table import value_text
-from gym_gui.cli.terminal import Cleaned, as_it_is
+import click
+from mosaic_wire.run_request import algo_params, worker_part
+from mosaic_wire.run_status import RunOutcome, RunStatus
+
+from gym_gui.cli.context import Cleaned, say
+from gym_gui.cli.listing import Column, write_json, write_json_object, write_table
+from gym_gui.cli.progress import RunFollower, line_about, show_live
+from gym_gui.cli.scripts import NO_ENVIRONMENT
+from gym_gui.services.sweeps import SweepUnreadable, settings_of, study_of, trial_of
 from gym_gui.wording import formats
-from gym_gui.wording.run_view import COLOURS, fraction, remaining_s, remark_on, short_id, state_of
+from gym_gui.wording.run_view import COLOURS, extras_of, fraction, remaining_s, remark_on, short_id, state_of
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
     from rich.console import Console, RenderableType
 
+    from gym_gui.services.analytics.studies.study import Study, Trial
     from gym_gui.services.trainer.client import TrainerClient
 
 _LINE_S = 30.0
@@ -31,7 +38,13 @@ def follow_sweep(client: TrainerClient, run: pb.Run) -> pb.Run | None:
     with RunFollower(client, [run, *known.runs], since_seq=run.event_seq, adopt=True) as follower:
         try:
             if sys.stdout.isatty():
-                _show_live(follower, run.run_id)
+                show_live(
+                    follower,
+                    lambda: follower.runs[run.run_id].status == RunStatus.TERM,
+                    lambda console: live_display(
+                        follower.runs[run.run_id], _children(follower, run.run_id), console, follower.trouble
+                    ),
+                )
             else:
                 _show_lines(follower, run.run_id)
         except KeyboardInterrupt:
@@ -45,17 +58,9 @@ def trial_number(run: pb.Run) -> str:
 
 def searched_values(run: pb.Run, sweep: pb.Run) -> str:
     """The values this run was given of what the sweep searches for."""
-    searched = _parameters(sweep).get("parameters") or {}
-    given = _parameters(run)
+    searched = algo_params(extras_of(sweep)).get("parameters") or {}
+    given = algo_params(extras_of(run))
     return "  ".join(f"{name} {value_text(given[name])}" for name in searched if name in given)
-
-
-def _parameters(run: pb.Run) -> dict[str, Any]:
-    try:
-        found = json.loads(run.extras_json or "{}").get("algo_params")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _children(follower: RunFollower, sweep_id: str) -> list[pb.Run]:
@@ -63,30 +68,30 @@ def _children(follower: RunFollower, sweep_id: str) -> list[pb.Run]:
 
 
 def _show_lines(follower: RunFollower, sweep_id: str) -> None:
-    told: set[str] = set()
-    state, told_at, trouble = "", 0.0, ""
+    printed: set[str] = set()
+    state, printed_at, trouble = "", 0.0, ""
     while True:
         sweep = follower.runs[sweep_id]
         for run in sorted(_children(follower, sweep_id), key=lambda run: run.number):
-            if run.status == "TERM" and run.run_id not in told:
-                told.add(run.run_id)
+            if run.status == RunStatus.TERM and run.run_id not in printed:
+                printed.add(run.run_id)
                 print(_line_about_trial(run, sweep), flush=True)
         now = time.monotonic()
-        if state_of(sweep) != state or now - told_at > _LINE_S:
+        if state_of(sweep) != state or now - printed_at > _LINE_S:
             print(line_about(sweep).replace(" steps", " trials"), flush=True)
-            state, told_at = state_of(sweep), now
+            state, printed_at = state_of(sweep), now
         if follower.trouble != trouble:
             trouble = follower.trouble
             say(trouble or "the daemon answers again")
-        if sweep.status == "TERM":
+        if sweep.status == RunStatus.TERM:
             return
         follower.poll(0.5)
 
 
 def _line_about_trial(run: pb.Run, sweep: pb.Run) -> str:
-    seed = f" seed {run.seed}" if len(_parameters(sweep).get("seeds") or [1]) > 1 else ""
+    seed = f" seed {run.seed}" if len(algo_params(extras_of(sweep)).get("seeds") or [1]) > 1 else ""
     figure = f", return {formats.quantity(run.episodic_return)}" if run.HasField("episodic_return") else ""
-    remark = f" ({remark_on(run)})" if run.outcome == "failed" else ""
+    remark = f" ({remark_on(run)})" if run.outcome == RunOutcome.FAILED else ""
     word = "pruned" if "pruned at step" in run.reason else state_of(run)
     values = searched_values(run, sweep)
     return (
@@ -95,21 +100,7 @@ def _line_about_trial(run: pb.Run, sweep: pb.Run) -> str:
     )
 
 
-def _show_live(follower: RunFollower, sweep_id: str) -> None:
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console(file=as_it_is(sys.stdout))
-    with Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
-        while True:
-            sweep = follower.runs[sweep_id]
-            live.update(picture(sweep, _children(follower, sweep_id), console, follower.trouble), refresh=True)
-            if sweep.status == "TERM":
-                return
-            follower.poll(FRAME_S)
-
-
-def picture(sweep: pb.Run, children: list[pb.Run], console: Console, trouble: str = "") -> RenderableType:
+def live_display(sweep: pb.Run, children: list[pb.Run], console: Console, trouble: str = "") -> RenderableType:
     """The live display."""
     from rich.console import Group
     from rich.constrain import Constrain
@@ -137,16 +128,16 @@ def picture(sweep: pb.Run, children: list[pb.Run], console: Console, trouble: st
         table.add_column(no_wrap=True, min_width=width, justify="right")
     table.add_column(no_wrap=True)
     height = max(3, console.size.height - 6 - _ENDED_SHOWN)
-    going = sorted((run for run in children if run.status != "TERM"), key=lambda run: run.number)
-    ended = sorted((run for run in children if run.status == "TERM"), key=lambda run: run.finished_at)
+    going = sorted((run for run in children if run.status != RunStatus.TERM), key=lambda run: run.number)
+    ended = sorted((run for run in children if run.status == RunStatus.TERM), key=lambda run: run.finished_at)
     for run in [*ended[-_ENDED_SHOWN:], *going[:height]]:
         word = "pruned" if "pruned at step" in run.reason else state_of(run)
         done = fraction(run)
         table.add_row(
-            Text(f"trial {trial_number(run)}", style="" if run.status != "TERM" else "dim"),
+            Text(f"trial {trial_number(run)}", style="" if run.status != RunStatus.TERM else "dim"),
             Text(f"seed {run.seed}" if run.HasField("seed") else "", style="dim"),
             Text(word, style="yellow" if word == "pruned" else COLOURS.get(word, "")),
-            f"{100 * done:.0f} %" if done is not None and run.status != "TERM" else "",
+            f"{100 * done:.0f} %" if done is not None and run.status != RunStatus.TERM else "",
             formats.quantity(run.episodic_return) if run.HasField("episodic_return") else "",
             Text(searched_values(run, sweep), style="dim", overflow="ellipsis", no_wrap=True),
         )
@@ -158,3 +149,125 @@ def picture(sweep: pb.Run, children: list[pb.Run], console: Console, trouble: st
     if trouble:
         parts.append(Text(f"no news: {trouble}", style="red"))
     return Constrain(Cleaned(Group(*parts)), console.width - 3)
+
+
+# ---------------------------------------------------------------- the table of trials
+
+
+_COLOURS = {"complete": "green", "pruned": "yellow", "fail": "red", "running": "blue", "waiting": "cyan"}
+_SHOWN_AT_THE_END = 5
+
+
+def write_trials(run: pb.Run, *, limit: int | None = None, as_json: bool = False) -> int:
+    """Print the trials, best first; those without a value after them, the newest first."""
+    study = _readable(run)
+    trials = in_order_of_merit(study)
+    shown = trials if limit is None else trials[:limit]
+    if as_json:
+        write_json(_document(trial) for trial in shown)
+        return 0
+    if not shown:
+        click.echo("no trial has begun yet")
+        return 0
+    names = list(study.parameters)
+    states = [trial.state.name.lower() for trial in shown]
+    write_table(
+        [
+            Column("trial", [str(trial.number) for trial in shown], right=True),
+            Column("state", states, colours=[_COLOURS.get(state) for state in states]),
+            Column("objective", [_value(trial) for trial in shown], right=True),
+            *(
+                Column(name, [value_text(trial.params.get(name)) for trial in shown], right=True, shrink_to=8)
+                for name in names
+            ),
+            Column("runs", [" ".join(map(short_id, trial.run_ids)) for trial in shown], shrink_to=8, optional=2),
+            Column(
+                "remark", [str(trial.user_attrs.get("mosaic_reason", "")) for trial in shown], shrink_to=12, optional=1
+            ),
+        ]
+    )
+    if len(shown) < len(trials):
+        click.echo(f"… and {formats.plural(len(trials) - len(shown), 'more trial')}")
+    return 0
+
+
+def write_best(run: pb.Run, *, as_json: bool = False) -> int:
+    """Print the best trial."""
+    try:
+        trial, settings = trial_of(run), settings_of(run)
+    except SweepUnreadable as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        write_json_object(_document(trial))
+        return 0
+    click.echo(f"trial {trial.number}: {_value(trial)}")
+    for name, value in trial.params.items():
+        click.echo(f"  {name} = {value_text(value)}")
+    part = worker_part(settings["trial"])
+    extras = part.get("extras") or {}
+    values = {"total_timesteps": part["total_timesteps"], **(extras.get("algo_params") or {}), **trial.params}
+    script = extras.get("script_path")
+    what = [script] if script and part["env_id"] == NO_ENVIRONMENT else [script or part["algo"], part["env_id"]]
+    flags = [flag for name, value in values.items() for flag in (f"--{name.replace('_', '-')}", _typed(value))]
+    click.echo(f"\ntrain with it:  mosaic train --from-trial {short_id(run.run_id)}:{trial.number}")
+    click.echo(f"or by hand:     mosaic train {shlex.join([*what, *flags])}")
+    return 0
+
+
+def write_end(client: TrainerClient, run: pb.Run) -> int:
+    """The end of a followed sweep: how it ended, and its best trials."""
+    from gym_gui.cli.summary import summarise
+
+    code = summarise(client, [run])
+    try:
+        study = study_of(run)
+    except SweepUnreadable:
+        return code
+    if study.best is not None:
+        click.echo("")
+        write_trials(run, limit=_SHOWN_AT_THE_END)
+        click.echo(f"\ntrain with the best:  mosaic train --from-trial {short_id(run.run_id)}")
+    return code
+
+
+def in_order_of_merit(study: Study) -> list[Trial]:
+    sign = -1 if study.is_maximised() else 1
+
+    def rank(trial: Trial) -> tuple[int, float, int]:
+        is_judged = trial.state.name == "COMPLETE" and bool(trial.values)
+        return (0, sign * trial.values[0], trial.number) if is_judged else (1, 0.0, -trial.number)
+
+    return sorted(study.trials, key=rank)
+
+
+def _readable(run: pb.Run) -> Study:
+    try:
+        return study_of(run)
+    except SweepUnreadable as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _value(trial: Trial) -> str:
+    return formats.quantity(trial.values[0]) if trial.values and math.isfinite(trial.values[0]) else ""
+
+
+def value_text(value: Any) -> str:
+    """A parameter's value, short."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def _typed(value: Any) -> str:
+    return repr(value) if isinstance(value, float) else json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def _document(trial: Trial) -> dict[str, Any]:
+    return {
+        "number": trial.number,
+        "state": trial.state.name.lower(),
+        "value": trial.values[0] if trial.values else None,
+        "params": trial.params,
+        "runs": list(trial.run_ids),
+        "reason": trial.user_attrs.get("mosaic_reason", ""),
+    }

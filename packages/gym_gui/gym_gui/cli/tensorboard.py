@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gym_gui.cli.context import Cli, pass_cli, say
-from gym_gui.cli.selecting import Selection, run_selection, say_left_out, select_runs
+from gym_gui.cli.selection import Selection, run_selection, say_left_out, select_runs
 from gym_gui.wording import formats
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
 
-    from gym_gui.services.analytics.tensorboard_runs import Linked
+    from gym_gui.services.analytics.web_servers import Linked
 
 _LOOK_EVERY_S = 0.5
 
@@ -26,8 +26,7 @@ _LOOK_EVERY_S = 0.5
 @pass_cli
 def tensorboard_command(cli: Cli, /, in_browser: bool, **options: Any) -> int:
     """Serve TensorBoard for these runs on this machine and print its address; Ctrl-C ends it."""
-    from gym_gui.services.analytics.tensorboard_runs import interpreters_of, linked
-    from gym_gui.services.analytics.tensorboard_server import has_event_files
+    from gym_gui.services.analytics.web_servers import has_event_files, interpreters_of, linked
 
     if cli.connect:
         raise click.UsageError("event files lie on the daemon's machine: run `mosaic tensorboard` there")
@@ -50,9 +49,9 @@ def tensorboard_command(cli: Cli, /, in_browser: bool, **options: Any) -> int:
 
 
 def _serve(cli: Cli, runs: Sequence[Linked], pythons: Sequence[str], *, in_browser: bool) -> int:
-    from gym_gui.services.analytics.tensorboard_server import (
+    from gym_gui.services.analytics.web_servers import (
         LinkFolder,
-        TensorBoardProblem,
+        ServerProblem,
         TensorBoardServer,
         find_interpreter,
         log_for,
@@ -71,8 +70,8 @@ def _serve(cli: Cli, runs: Sequence[Linked], pythons: Sequence[str], *, in_brows
             click.launch(server.address)
         while server.is_running:
             time.sleep(_LOOK_EVERY_S)
-        say(f"TensorBoard has ended. {server.last_words()}")
-    except TensorBoardProblem as problem:
+        say(f"TensorBoard has ended. {server.last_output()}")
+    except ServerProblem as problem:
         say(str(problem))
     except KeyboardInterrupt:
         say("ended")

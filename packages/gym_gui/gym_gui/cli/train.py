@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from mosaic_wire.errors import Problem
+from mosaic_wire.run_request import OWN_SOURCES, UPSTREAM, Extras, run_request
 from mosaic_wire.worker_spec import AlgorithmSpec, ScriptSpec, WorkerSpec, check_algorithm_choice
 
 from gym_gui.cli.algorithms import choose_algorithm, installed_workers
 from gym_gui.cli.context import Cli, say
-from gym_gui.cli.flags import OWN_FIELDS, default_of, flag_help, parse_flags
+from gym_gui.cli.flags import OWN_FIELDS, Minutes, Seeds, Steps, default_of, flag_help, listed_problems, parse_flags
 from gym_gui.cli.listing import write_json
-from gym_gui.cli.scripts import NO_ENVIRONMENT, OWN, SHELL, UPSTREAM, choose_script, is_script
-from gym_gui.cli.values import Minutes, Seeds, Steps, listed_problems
+from gym_gui.cli.progress import follow_to_end
+from gym_gui.cli.scripts import NO_ENVIRONMENT, SHELL, choose_script, is_script
+from gym_gui.cli.submit import submit_once
 from gym_gui.services.run_configs import seed_name
-from gym_gui.services.trainer.errors import DaemonUnreachable, InvalidConfig, TrainerError
+from gym_gui.services.trainer.errors import InvalidConfig, TrainerError
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import run_document, short_id, title_of
 
@@ -33,7 +36,7 @@ EVALUATION_EPISODES = 20
 
 
 @dataclass(frozen=True)
-class Order:
+class TrainRequest:
     """What to train, checked."""
 
     spec: WorkerSpec
@@ -44,8 +47,8 @@ class Order:
     parameters: dict[str, Any]
     script: ScriptSpec | None = None
     """The file that trains, when it is not an algorithm of the worker"""
-    extras: dict[str, Any] = field(default_factory=dict)
-    """What else the worker is told"""
+    extras: Extras = field(default_factory=Extras)
+    """Other settings of the worker"""
 
 
 def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -71,9 +74,12 @@ def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: s
     options_metavar=None,
 )
 @click.argument(
-    "words", metavar="ALGO|FILE.py|FILE.sh [ENV] [OPTIONS] [ALGORITHM FLAGS]", nargs=-1, type=click.UNPROCESSED,
+    "words",
+    metavar="ALGO|FILE.py|FILE.sh [ENV] [OPTIONS] [ALGORITHM FLAGS]",
+    nargs=-1,
+    type=click.UNPROCESSED,
     shell_complete=complete_algorithm,
-)  # fmt: skip
+)
 @click.option("--env-id", metavar="ENV", help="The environment, if not given as a word.")
 @click.option("--total-timesteps", type=Steps(), help="Steps to train for: 500000, 500k, 5e5.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="One seed.")
@@ -89,13 +95,17 @@ def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: s
 @click.option("--notes", help="A note on the run.")
 @click.option("--stop-at-return", type=float, metavar="X", help="Stop once episodes average this return.")
 @click.option(
-    "--expect-return", type=float, metavar="X",
+    "--expect-return",
+    type=float,
+    metavar="X",
     help=f"Evaluate at the end ({EVALUATION_EPISODES} episodes); exit 1 below this mean.",
-)  # fmt: skip
+)
 @click.option(
-    "--source", default="", metavar="WHERE",
+    "--source",
+    default="",
+    metavar="WHERE",
     help="upstream: CleanRL's own script of that name ($CLEANRL_HOME); or the folder of a checkout.",
-)  # fmt: skip
+)
 @click.option("--install-missing", is_flag=True, help="Install what the run lacks before it starts.")
 @click.option("--worker", metavar="NAME", help="The worker, when several have the algorithm.")
 @click.option("--from-trial", metavar="SWEEP[:N]", help="The values of a sweep's best trial, or of its trial N.")
@@ -126,15 +136,15 @@ def train_command(ctx: click.Context, /, words: tuple[str, ...], wants_help: boo
         raise click.UsageError(f"the algorithm comes first, before {algo}: mosaic train ppo CartPole-v1 {algo} …", ctx)
     workers = installed_workers(cli)
     if is_script(algo):
-        from gym_gui.cli.custom_script import find_file, shell_order
+        from gym_gui.cli.scripts import find_file, shell_request
 
         algo = str(find_file(cli, algo))
     if algo.endswith(SHELL) and not wants_help:
-        order = shell_order(cli, workers, algo, rest, options)
+        request = shell_request(cli, workers, algo, rest, options)
         with cli.client(start=True) as client:
-            return _follow(client, _queue(client, order, options), options)
+            return _follow(client, _queue(client, request, options), options)
     script: ScriptSpec | None = None
-    if is_script(algo) or options["source"] not in OWN:
+    if is_script(algo) or options["source"] not in OWN_SOURCES:
         spec, script = choose_script(workers, algo, options["worker"], options["source"])
         algorithm = script.algorithm
     else:
@@ -145,9 +155,9 @@ def train_command(ctx: click.Context, /, words: tuple[str, ...], wants_help: boo
     if wants_help:
         click.echo(_algorithm_help(ctx, spec, algorithm))
         return 0
-    order = _check(ctx, spec, algorithm, script, rest, options)
+    request = _check(ctx, spec, algorithm, script, rest, options)
     with cli.client(start=True) as client:
-        return _follow(client, _queue(client, order, options), options)
+        return _follow(client, _queue(client, request, options), options)
 
 
 script_command = train_command
@@ -157,7 +167,7 @@ script_command = train_command
 def _train_trial(ctx: click.Context, cli: Cli, words: tuple[str, ...], options: dict[str, Any]) -> int:
     if words:
         raise click.UsageError(f"the trial says what is trained; what is {' '.join(words)!r}?", ctx)
-    from gym_gui.cli.from_trial import queue_trial
+    from gym_gui.cli.sweep import queue_trial
 
     with cli.client(start=True) as client:
         return _follow(client, queue_trial(client, options["from_trial"], options), options)
@@ -169,20 +179,17 @@ def _follow(client: TrainerClient, runs: list[pb.Run], options: dict[str, Any]) 
         return 0
     for run in runs:
         say(f"queued {title_of(run)}  {run.run_id}")
-    from gym_gui.cli.progress import follow
-    from gym_gui.cli.summary import say_how_to_return, summarise
-
-    ended = follow(client, runs)
-    if ended is None:
-        say_how_to_return(runs)
-        return 130
-    return summarise(client, ended, expect_return=options["expect_return"])
+    return follow_to_end(client, runs, expect_return=options["expect_return"])
 
 
 def _check(
-    ctx: click.Context, spec: WorkerSpec, algorithm: AlgorithmSpec, script: ScriptSpec | None, rest: list[str],
+    ctx: click.Context,
+    spec: WorkerSpec,
+    algorithm: AlgorithmSpec,
+    script: ScriptSpec | None,
+    rest: list[str],
     options: dict[str, Any],
-) -> Order:  # fmt: skip
+) -> TrainRequest:
     """Everything that is wrong with the command line, at once, before anything is queued."""
     own_options = [name for param in ctx.command.params for name in param.opts if name.startswith("--")]
     given = parse_flags(rest, algorithm, own_options)
@@ -208,7 +215,7 @@ def _check(
         problems.append("give --seed or --seeds, not both")
     total = options["total_timesteps"] or default_of(algorithm, "total_timesteps")
     if total is None and script is not None:
-        from gym_gui.cli.custom_script import facts_of
+        from gym_gui.cli.scripts import facts_of
 
         total = facts_of(Path(script.path)).get("total_timesteps")
     if total is None:
@@ -217,65 +224,66 @@ def _check(
     if problems:
         raise click.UsageError(listed_problems(problems), ctx)
     seeds = options["seeds"] or [options["seed"] if options["seed"] is not None else default_of(algorithm, "seed")]
-    return Order(spec, algorithm, env_id, tuple(seeds), total, parameters, script)
+    return TrainRequest(spec, algorithm, env_id, tuple(seeds), total, parameters, script)
 
 
 def _in_a_sentence(problem: Problem) -> str:
     return problem.message + (f"; did you mean {problem.suggestion!r}?" if problem.suggestion else "")
 
 
-def _config(order: Order, seed: int | None, options: dict[str, Any]) -> dict[str, Any]:
+def _config(request: TrainRequest, seed: int | None, options: dict[str, Any]) -> dict[str, Any]:
     """The run config of one seed; what was not asked for is left to the daemon's defaults."""
-    worker_config: dict[str, Any] = {"run_id": "${RUN_ID}", "algo": order.algorithm.name, "env_id": order.env_id}
-    if seed is not None:
-        worker_config["seed"] = seed
-    is_clear = order.script is not None or not order.spec.checks or len(order.spec.variants(order.algorithm.name)) < 2
-    if options["total_timesteps"] or is_clear:  # else as usual for the algorithm that the daemon chooses
-        worker_config["total_timesteps"] = order.total_timesteps
-    worker_config["extras"] = dict(order.extras)
-    if order.script is not None:
-        worker_config["extras"]["script_path"] = order.script.path
-        if options["source"] not in OWN:
-            worker_config["extras"]["source"] = UPSTREAM
-    if order.parameters:
-        worker_config["extras"]["algo_params"] = order.parameters
-    if options["notes"]:
-        worker_config["extras"]["notes"] = options["notes"]
-    if options["install_missing"]:
-        worker_config["extras"]["install_missing"] = True
-    resources = {
-        "cpus": None if options["cpus"] is None else {"requested": options["cpus"]},
-        "gpus": options["gpus"],
-        "memory_mb": options["memory_mb"],
-        "max_wallclock_minutes": options["max_wallclock"],
+    # Without a total the daemon takes that of the variant it chooses.
+    spec, script, algo = request.spec, request.script, request.algorithm.name
+    is_clear = script is not None or not spec.checks or len(spec.variants(algo)) < 2
+    extras: Extras = {
+        **request.extras,
+        "script_path": script.path if script is not None else request.extras.get("script_path"),
+        "source": UPSTREAM if script is not None and options["source"] not in OWN_SOURCES else None,
+        "algo_params": request.parameters or None,
+        "notes": options["notes"] or None,
+        "install_missing": options["install_missing"] or None,
     }
-    scheduling = {"priority": options["priority"], "retries": options["retries"]}
-    given = options["name"] or str(order.parameters.get("exp_name") or "")
-    name = seed_name(given, order.spec.name, order.algorithm.name, seed, order.seeds)
+    given = options["name"] or str(request.parameters.get("exp_name") or "")
+    return run_request(
+        spec.name,
+        module=spec.module,
+        algo=algo,
+        env_id=request.env_id,
+        seed=seed,
+        total_timesteps=request.total_timesteps if options["total_timesteps"] or is_clear else None,
+        extras=extras,
+        run_name=seed_name(given, spec.name, algo, seed, request.seeds),
+        **resources_of(options),
+        tags=options["tags"],
+    )
+
+
+def resources_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the options of `mosaic train` reserve and limit, None where they leave it to the daemon."""
     return {
-        **({"run_name": name} if name else {}),
-        "resources": {key: value for key, value in resources.items() if value is not None},
-        "scheduling": {key: value for key, value in scheduling.items() if value is not None},
-        "tags": list(options["tags"]),
-        "metadata": {"worker": {"type": order.spec.name, "module": order.spec.module, "config": worker_config}},
+        "resources": {
+            "cpus": None if options["cpus"] is None else {"requested": options["cpus"]},
+            "gpus": options["gpus"],
+            "memory_mb": options["memory_mb"],
+            "max_wallclock_minutes": options["max_wallclock"],
+        },
+        "scheduling": {"priority": options["priority"], "retries": options["retries"]},
     }
 
 
-def _queue(client: TrainerClient, order: Order, options: dict[str, Any]) -> list[pb.Run]:
+def _queue(client: TrainerClient, request: TrainRequest, options: dict[str, Any]) -> list[pb.Run]:
     # With a key of our own a submission whose answer got lost can be sent again without making two runs.
     key = options["idempotency_key"] or secrets.token_hex(16)
     runs: list[pb.Run] = []
-    for seed in order.seeds:
-        config, seed_key = _config(order, seed, options), key if len(order.seeds) == 1 else f"{key}-s{seed}"
+    for seed in request.seeds:
+        config, seed_key = _config(request, seed, options), key if len(request.seeds) == 1 else f"{key}-s{seed}"
         try:
-            try:
-                answer = client.submit(config, idempotency_key=seed_key)
-            except DaemonUnreachable:
-                answer = client.submit(config, idempotency_key=seed_key)
+            answer = submit_once(client, config, seed_key)
         except TrainerError as error:
             if runs:
                 queued = " ".join(run.run_id for run in runs)
-                say(f"mosaic: {len(runs)} of {len(order.seeds)} runs were queued: {queued}")
+                say(f"mosaic: {len(runs)} of {len(request.seeds)} runs were queued: {queued}")
             if isinstance(error, InvalidConfig):
                 raise click.UsageError(listed_problems([_in_a_sentence(each) for each in error.problems])) from error
             raise
@@ -284,8 +292,8 @@ def _queue(client: TrainerClient, order: Order, options: dict[str, Any]) -> list
             say(f"this key is known already: {short_id(run.run_id)}")
         elif options["notes"] and run.notes != options["notes"]:
             run = client.update(run.run_id, notes=options["notes"])
-        if run.algo != order.algorithm.name and not runs:
-            say(f"{order.algorithm.name} in {run.env_id} means {run.algo}")
+        if run.algo != request.algorithm.name and not runs:
+            say(f"{request.algorithm.name} in {run.env_id} means {run.algo}")
         for note in answer.notes if not runs else ():
             say(f"note: {note}")
         runs.append(run)

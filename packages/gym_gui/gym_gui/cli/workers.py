@@ -1,14 +1,18 @@
-"""`mosaic workers | algos`: what is installed."""
+"""`mosaic workers | algos | envs | extras`: what is installed."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import click
+from mosaic_wire import env
 from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec, nearest
 
-from gym_gui.cli.algorithms import InstalledWorker, installed_workers
+from gym_gui.cli.algorithms import PREFERRED_WORKER, InstalledWorker, installed_workers
 from gym_gui.cli.context import Cli, json_option, pass_cli, say
 from gym_gui.cli.listing import Column, write_json, write_table
 
@@ -111,7 +115,7 @@ def _with_refusals(
 async def _asked(
     cli: Cli, pairs: list[tuple[WorkerSpec, AlgorithmSpec]], env_id: str
 ) -> list[tuple[WorkerSpec, AlgorithmSpec]]:
-    from gym_gui.services.trainer.check_processes import CheckProcesses
+    from gym_gui.services.trainer.checking import CheckProcesses
 
     processes, found = CheckProcesses(cli.home, answer_s=120), []
     try:
@@ -136,3 +140,104 @@ def _document(worker: InstalledWorker) -> dict[str, object]:
         "hidden": worker.spec.hidden if worker.spec else False,
         "problem": worker.problem or None,
     }
+
+
+# ---------------------------------------------------------------- environments
+
+
+@click.command()
+@click.option("--family", metavar="NAME", help="Only of this family: atari, mujoco, classic, …")
+@click.option("--search", default="", metavar="TEXT", help="Only ids that contain this.")
+@json_option
+@pass_cli
+def envs_command(cli: Cli, /, family: str | None, search: str, as_json: bool) -> int:
+    """List environments to train in, and the requirement set that each needs.
+
+    A family may have more than are listed (every Atari game); any registered id is accepted.
+    """
+    from gym_gui.ui.workers.environments import environments_of, family_of
+
+    specs = [worker.spec for worker in installed_workers(cli) if worker.spec is not None and not worker.spec.hidden]
+    found = {env_id: title for spec in specs for title, ids in environments_of(spec).items() for env_id in ids}
+    titles = list(dict.fromkeys(found.values()))
+    if family is not None:
+        chosen = {title for title in titles if _plain(title).startswith(_plain(family))}
+        if not chosen:
+            raise click.UsageError(f"there is no family {family!r}; there are {', '.join(titles)}")
+        found = {env_id: title for env_id, title in found.items() if title in chosen}
+    rows = [
+        {"env_id": env_id, "family": title, "requirement_set": family_of(env_id).requirement_set or None}
+        for env_id, title in found.items()
+        if search.lower() in env_id.lower()
+    ]
+    if as_json:
+        write_json(rows)
+        return 0
+    if not rows:
+        say("no environment fits; `mosaic envs` lists all")
+    write_table(
+        [
+            Column("ENV", [str(row["env_id"]) for row in rows]),
+            Column("FAMILY", [str(row["family"]) for row in rows]),
+            Column("NEEDS SET", [row["requirement_set"] or "" for row in rows]),
+        ]
+    )
+    return 0
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
+
+
+# ---------------------------------------------------------------- requirement sets
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def extras_command(ctx: click.Context) -> int | None:
+    """Requirement sets: list (also without a command), install, check and remove them."""
+    return _run(ctx.find_object(Cli) or Cli(), ["--list"], as_json=False) if ctx.invoked_subcommand is None else None
+
+
+@extras_command.command("list")
+@json_option
+@pass_cli
+def list_command(cli: Cli, /, as_json: bool) -> int:
+    """Show every set, its state, its size and what it is for."""
+    return _run(cli, ["--list"], as_json=as_json)
+
+
+@extras_command.command("install")
+@click.argument("sets", metavar="SET...", nargs=-1, required=True)
+@json_option
+@pass_cli
+def install_command(cli: Cli, /, sets: tuple[str, ...], as_json: bool) -> int:
+    """Install sets, such as atari or minigrid, as overlays on the base environment."""
+    return _run(cli, ["--set", ",".join(sets)], as_json=as_json)
+
+
+@extras_command.command("check")
+@click.argument("sets", metavar="[SET]...", nargs=-1)
+@json_option
+@pass_cli
+def check_command(cli: Cli, /, sets: tuple[str, ...], as_json: bool) -> int:
+    """Say whether sets are ready; nothing is installed. Exit code 1: one is not."""
+    return _run(cli, ["--check", *(["--set", ",".join(sets)] if sets else [])], as_json=as_json)
+
+
+@extras_command.command("remove")
+@click.argument("sets", metavar="SET...", nargs=-1, required=True)
+@json_option
+@pass_cli
+def remove_command(cli: Cli, /, sets: tuple[str, ...], as_json: bool) -> int:
+    """Remove sets and free their space; one that a run uses now stays."""
+    return _run(cli, ["--remove", "--set", ",".join(sets)], as_json=as_json)
+
+
+def _run(cli: Cli, words: Sequence[str], *, as_json: bool) -> int:
+    spec = next((w.spec for w in installed_workers(cli) if w.spec is not None and w.name == PREFERRED_WORKER), None)
+    if spec is None or not spec.argv:
+        raise click.UsageError(f"requirement sets belong to the worker {PREFERRED_WORKER!r}, which is not installed")
+    package = spec.module.partition(".")[0]
+    argv = [spec.argv[0], "-P", "-m", f"{package}.tools.install_extras", *words, *(["--json"] if as_json else [])]
+    return subprocess.run(argv, env={**os.environ, env.MOSAIC_HOME: str(cli.home.root)}, check=False).returncode

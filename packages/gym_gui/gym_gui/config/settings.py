@@ -10,7 +10,10 @@ Flat keys, all optional:
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
+import re
+import secrets
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,8 +22,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mosaic_wire.errors import ConfigProblems, Problem
-from mosaic_wire.files import open_chosen
-from mosaic_wire.paths import config_home
+from mosaic_wire.files import chosen_file, open_chosen, read_plain_file
+from mosaic_wire.paths import config_home, make_private_folder
 from mosaic_wire.worker_spec import nearest
 
 _MAX_BYTES = 1 << 20
@@ -142,24 +145,19 @@ def _is_loopback(address: str) -> bool:
         return False
 
 
-def _number(minimum: float, maximum: float) -> Callable[[Any], float]:
-    def check(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"expected a number, got {value!r}")
-        if not minimum <= value <= maximum:  # NaN is not, either
-            raise ValueError(f"must lie between {minimum:g} and {maximum:g}, got {value!r}")
-        return float(value)
+def _between(
+    low: float, high: float, kind: type[int] | type[float] = float, *, optional: bool = False
+) -> Callable[[Any], Any]:
+    """Return the check of a number; NaN is refused as well."""
 
-    return check
-
-
-def _whole(minimum: int, maximum: int) -> Callable[[Any], int]:
-    def check(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"expected a whole number, got {value!r}")
-        if not minimum <= value <= maximum:
-            raise ValueError(f"must lie between {minimum} and {maximum}, got {value}")
-        return value
+    def check(value: Any) -> Any:
+        if value is None and optional:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | kind):
+            raise ValueError(f"expected a {'whole ' if kind is int else ''}number, got {value!r}")
+        if not low <= value <= high:
+            raise ValueError(f"must lie between {low} and {high}, got {value!r}")
+        return kind(value)
 
     return check
 
@@ -174,26 +172,22 @@ def _address(value: Any) -> str:
 
 
 def _file(value: Any) -> Path | None:
-    if value is None:
-        return None
-    if not isinstance(value, str | Path) or not str(value):
-        raise ValueError(f"expected the path of a file, got {value!r}")
-    path = _absolute(value)
-    if not path.is_file():
+    path = _path(value, "file")
+    if path is not None and not path.is_file():
         raise ValueError(f"there is no file {path}")
     return path
 
 
 def _folder(value: Any) -> Path | None:
+    return _path(value, "folder")
+
+
+def _path(value: Any, what: str) -> Path | None:
     if value is None:
         return None
     if not isinstance(value, str | Path) or not str(value):
-        raise ValueError(f"expected the path of a folder, got {value!r}")
-    return _absolute(value)
-
-
-def _absolute(value: str | Path) -> Path:
-    path = Path(os.path.expanduser(value))  # Path.expanduser raises for somebody whom this machine does not know
+        raise ValueError(f"expected the path of a {what}, got {value!r}")
+    path = Path(os.path.expanduser(value))  # Path.expanduser raises for a user whom this machine does not know
     if not path.is_absolute():
         raise ValueError(f"expected an absolute path, got {str(value)!r}")
     return path
@@ -235,18 +229,18 @@ def _webhook(value: Any) -> str:
 
 _DAY_S = 86_400
 _CHECKS: dict[str, Callable[[Any], Any]] = {
-    "heartbeat_s": _number(0.05, 3600),
-    "silence_s": _number(0.1, _DAY_S),
-    "handshake_s": _number(0.1, _DAY_S),
-    "grace_s": _number(0, _DAY_S),
-    "cpus": lambda value: None if value is None else _number(0.1, 4096)(value),
-    "memory_mb": lambda value: None if value is None else _whole(16, 2**30)(value),
-    "max_processes": _whole(1, 2**22),
-    "log_cap_mb": _whole(1, 2**20),
-    "min_free_disk_mb": _whole(0, 2**30),
-    "min_free_memory_mb": _whole(0, 2**30),
+    "heartbeat_s": _between(0.05, 3600),
+    "silence_s": _between(0.1, _DAY_S),
+    "handshake_s": _between(0.1, _DAY_S),
+    "grace_s": _between(0, _DAY_S),
+    "cpus": _between(0.1, 4096, optional=True),
+    "memory_mb": _between(16, 2**30, int, optional=True),
+    "max_processes": _between(1, 2**22, int),
+    "log_cap_mb": _between(1, 2**20, int),
+    "min_free_disk_mb": _between(0, 2**30, int),
+    "min_free_memory_mb": _between(0, 2**30, int),
     "listen": _address,
-    "port": _whole(0, 65_535),
+    "port": _between(0, 65_535, int),
     "tls_cert": _file,
     "tls_key": _file,
     "on_end_command": _command,
@@ -254,3 +248,78 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "custom_scripts": _folders,
     "cleanrl_home": _folder,
 }
+
+# ---------------------------------------------------------------- writing
+
+
+def change_settings(changes: Mapping[str, Any], path: Path | None = None) -> Settings:
+    """Write these (None: back to the default) and return all settings; ConfigProblems when they are not right.
+
+    Nothing is written unless every setting of the result is right.
+    """
+    file = settings_file() if path is None else path
+    try:
+        before = read_plain_file(file, opener=chosen_file).decode()
+    except FileNotFoundError:
+        before = ""
+    text = changed_text(before, changes)
+    make_private_folder(file.parent)
+    unfinished = file.with_name(f".{file.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        settings = load_settings(unfinished)
+        os.replace(unfinished, file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return settings
+
+
+def changed_text(text: str, changes: Mapping[str, Any]) -> str:
+    """The file with these settings changed: each on its old line, new ones at the end."""
+    try:
+        wanted = {**tomllib.loads(text), **changes}
+    except tomllib.TOMLDecodeError:
+        wanted = dict(changes)
+        text = ""  # it cannot be parsed; keep only what was typed in the form
+    wanted = {key: value for key, value in wanted.items() if value is not None}
+    lines, done = [], set()
+    for line in text.splitlines():
+        match = re.match(r"\s*([A-Za-z0-9_-]+)\s*=", line)
+        if match is None or match[1] not in changes:
+            lines.append(line)
+        elif match[1] not in done:
+            done.add(match[1])
+            if changes[match[1]] is not None:
+                lines.append(f"{match[1]} = {to_toml(changes[match[1]])}")
+    for key, value in changes.items():
+        if key not in done and value is not None:
+            lines.append(f"{key} = {to_toml(value)}")
+    result = "\n".join(lines) + "\n" if lines else ""
+    try:
+        if tomllib.loads(result) == _plain(wanted):
+            return result
+    except tomllib.TOMLDecodeError:
+        pass
+    # A value over several lines, or a table: written anew as a whole, without its comments.
+    return "".join(f"{key} = {to_toml(value)}\n" for key, value in wanted.items())
+
+
+def to_toml(value: Any) -> str:
+    """A value of a flat setting."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(to_toml(entry) for entry in value) + "]"
+    # A basic string of TOML escapes as JSON does, but for DEL, which it does not allow as it is.
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tomllib.loads(f"value = {to_toml(value)}")["value"] for key, value in values.items()}

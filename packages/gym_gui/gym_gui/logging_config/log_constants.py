@@ -15,12 +15,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class LogCode:
-    """One code: the number operators search for, its constant's name, how loud it is, and what it means."""
+    """One code: the number operators search for, what it means, and its log level."""
 
     number: int
-    name: str
-    level: int
     meaning: str
+    level: int = logging.INFO
 
     @property
     def code(self) -> str:
@@ -42,38 +41,25 @@ MAX_LINE_CHARACTERS = 64 * 1024
 """A longer line is ordinary output, not a structured one."""
 
 # -- 400: the trainer daemon
-LOG_TRAINER_RUN_SUBMITTED = LogCode(401, "LOG_TRAINER_RUN_SUBMITTED", logging.INFO, "a run was accepted and queued")
-LOG_TRAINER_RUN_DISPATCHED = LogCode(402, "LOG_TRAINER_RUN_DISPATCHED", logging.INFO, "a worker process was started")
-LOG_TRAINER_WORKER_REGISTERED = LogCode(403, "LOG_TRAINER_WORKER_REGISTERED", logging.INFO, "a worker shook hands")
-LOG_TRAINER_RUN_ENDED = LogCode(404, "LOG_TRAINER_RUN_ENDED", logging.INFO, "a run completed, failed or was cancelled")
-LOG_TRAINER_RUN_FAULTED = LogCode(405, "LOG_TRAINER_RUN_FAULTED", logging.INFO, "an attempt failed; the reason follows")
-LOG_TRAINER_RUN_REATTACHED = LogCode(
-    406, "LOG_TRAINER_RUN_REATTACHED", logging.INFO, "a restarted daemon recovered a run"
-)
-LOG_TRAINER_ARCHIVE_REFUSED = LogCode(
-    408, "LOG_TRAINER_ARCHIVE_REFUSED", logging.INFO, "an archive was refused; nothing was unpacked"
-)
-LOG_TRAINER_RUN_PAUSED = LogCode(
-    409, "LOG_TRAINER_RUN_PAUSED", logging.INFO, "a run was paused, or gave its CPUs and GPUs back"
-)
-LOG_TRAINER_RUN_RESUMED = LogCode(
-    410, "LOG_TRAINER_RUN_RESUMED", logging.INFO, "a paused run resumed, or was queued to resume"
-)
-LOG_TRAINER_RUN_RETRIED = LogCode(411, "LOG_TRAINER_RUN_RETRIED", logging.INFO, "a failed attempt is retried")
-LOG_TRAINER_RUN_WAITS = LogCode(412, "LOG_TRAINER_RUN_WAITS", logging.INFO, "a queued run waits for capacity")
+LOG_TRAINER_RUN_SUBMITTED = LogCode(401, "a run was accepted and queued")
+LOG_TRAINER_RUN_DISPATCHED = LogCode(402, "a worker process was started")
+LOG_TRAINER_WORKER_REGISTERED = LogCode(403, "a worker shook hands")
+LOG_TRAINER_RUN_ENDED = LogCode(404, "a run completed, failed or was cancelled")
+LOG_TRAINER_RUN_FAULTED = LogCode(405, "an attempt failed; the reason follows")
+LOG_TRAINER_RUN_REATTACHED = LogCode(406, "a restarted daemon recovered a run")
+LOG_TRAINER_ARCHIVE_REFUSED = LogCode(408, "an archive was refused; nothing was unpacked")
+LOG_TRAINER_RUN_PAUSED = LogCode(409, "a run was paused, or gave its CPUs and GPUs back")
+LOG_TRAINER_RUN_RESUMED = LogCode(410, "a paused run resumed, or was queued to resume")
+LOG_TRAINER_RUN_RETRIED = LogCode(411, "a failed attempt is retried")
+LOG_TRAINER_RUN_WAITS = LogCode(412, "a queued run waits for capacity")
 
 # -- 500: workers
-LOG_WORKER_STARTED = LogCode(501, "LOG_WORKER_STARTED", logging.INFO, "a worker has read its config and begins")
-LOG_WORKER_FAILED = LogCode(503, "LOG_WORKER_FAILED", logging.ERROR, "a worker's training failed")
-LOG_WORKER_DESCRIBE_FAILED = LogCode(
-    504, "LOG_WORKER_DESCRIBE_FAILED", logging.INFO, "an installed worker cannot be described; it is listed with why"
-)
+LOG_WORKER_STARTED = LogCode(501, "a worker has read its config and begins")
+LOG_WORKER_FAILED = LogCode(503, "a worker's training failed", logging.ERROR)
+LOG_WORKER_DESCRIBE_FAILED = LogCode(504, "an installed worker cannot be described; it is listed with why")
 
 # -- 700: the window, and what it hears from the trainer
-LOG_UI_MAINWINDOW_INVALID_CONFIG = LogCode(
-    # A person's mistake, told to that person: not a warning about the daemon.
-    705, "LOG_UI_MAINWINDOW_INVALID_CONFIG", logging.INFO, "the trainer rejected a config; the problems are listed"
-)  # fmt: skip
+LOG_UI_MAINWINDOW_INVALID_CONFIG = LogCode(705, "the trainer rejected a config; the problems are listed")
 
 ALL_CODES: tuple[LogCode, ...] = tuple(value for value in list(globals().values()) if isinstance(value, LogCode))
 _BY_NUMBER = {code.number: code for code in ALL_CODES}

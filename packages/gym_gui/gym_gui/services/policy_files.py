@@ -17,7 +17,7 @@ MODEL_SUFFIX = ".cleanrl_model"
 
 
 class NoPolicy(ValueError):
-    """There is nothing to be played at this path; says why."""
+    """No policy lies at this path; says why."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +54,14 @@ def of_path(path: Path) -> Chosen:
     if envs.get("curriculum"):
         ids = envs["curriculum"].get("env_ids") or [args.get("env_id")]
         args = {**args, "env_id": ids[-1]}
-    return Chosen(
-        str(folder), folder.name, "", str(state.get("algo") or ""), str(args.get("env_id") or ""), args.get("seed"),
-        int(state["step"]), args=args,
-    )  # fmt: skip
+    algo, env_id = str(state.get("algo") or ""), str(args.get("env_id") or "")
+    return Chosen(str(folder), folder.name, "", algo, env_id, args.get("seed"), int(state["step"]), args=args)
 
 
 def _of_file(path: Path) -> Chosen:
     """Weights alone say nothing about themselves; the run they lie in may."""
     manifest = None
     if is_run_id(path.parent.name):
-        try:
-            manifest = AnalyticsManifest.read(RunFolder(path.parent).manifest)
-        except (OSError, ValueError):
-            manifest = None
+        manifest = AnalyticsManifest.find(RunFolder(path.parent).manifest)
     algo, env_id = (manifest.algo, manifest.env_id) if manifest is not None else ("", "")
     return Chosen(str(path), path.name, "", algo, env_id, weights_only=True)

@@ -1,4 +1,4 @@
-"""A run's config as it can be submitted again: the same run once more, or one that goes on from it."""
+"""Configs to submit a run again, to continue it, or to evaluate its policy."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic_wire.files import read_json_object
-from mosaic_wire.secret_refs import SECRET_REF, is_secret_ref
-from mosaic_wire.worker_config import RUN_ID_PLACEHOLDER
+from mosaic_wire.redaction import SECRET_REF, is_secret_ref
+from mosaic_wire.run_request import (
+    RUN_ID_PLACEHOLDER,
+    Extras,
+    Mode,
+    run_request,
+    with_checkpoint,
+    with_worker_part,
+    worker_part,
+)
 
-from gym_gui.services.trainer.launch import with_checkpoint
 from gym_gui.services.trainer.secrets import to_environment
 
 if TYPE_CHECKING:
@@ -33,32 +40,35 @@ def seed_name(name: str, worker: str, algo: str, seed: int | None, seeds: Sequen
 
 
 class ConfigUnreadable(ValueError):
-    """The config of a run is not there, or not readable here."""
+    """The config of a run is missing or cannot be read here."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A config, and what a person should know about how it differs from the run's."""
+    """A config, and notes for the user on how it differs from the run's."""
 
     document: dict[str, Any]
     notices: tuple[str, ...] = ()
 
 
 def config_of(run: pb.Run) -> RunConfig:
-    """The run's config as it can be submitted again; raise ConfigUnreadable with the reason."""
+    """Return the run's config for another submission; raise ConfigUnreadable with the reason."""
+    return config_in(Path(run.run_dir), run.run_id)
+
+
+def config_in(run_dir: Path, run_id: str) -> RunConfig:
+    """Return the config of the run in this folder for another submission."""
     # <home>/trainer/runs/<id> and <home>/trainer/configs: where the daemon keeps them.
-    file = Path(run.run_dir).parent.parent / "configs" / f"config-{run.run_id}.json"
+    file = run_dir.parent.parent / "configs" / f"config-{run_id}.json"
     try:
-        document = read_json_object(file)
-        worker = document["metadata"]["worker"]["config"]
+        document = _without_id(read_json_object(file), run_id)
+        worker = worker_part(document)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigUnreadable(f"the config of {run.run_id} cannot be read here: {error}") from error
-    document = _without_id(document, run.run_id)
-    worker = document["metadata"]["worker"]["config"]
+        raise ConfigUnreadable(f"the config of {run_id} cannot be read here: {error}") from error
     worker["run_id"] = RUN_ID_PLACEHOLDER
     if MADE_UP_NAME.fullmatch(str(document.get("run_name") or "")):
         document["run_name"] = None
-    notices = _use_the_copied_script(worker.get("extras") or {}, Path(run.run_dir))
+    notices = _use_the_copied_script(worker.get("extras") or {}, run_dir)
     return RunConfig({key: value for key, value in document.items() if value is not None}, notices)
 
 
@@ -68,12 +78,12 @@ def _without_id(value: Any, run_id: str) -> Any:
         return {key: _without_id(item, run_id) for key, item in value.items()}
     if isinstance(value, list):
         return [_without_id(item, run_id) for item in value]
-    # An absolute path (a checkpoint to go on from) means that very place.
+    # An absolute path (a checkpoint to continue from) means that very place.
     is_place = isinstance(value, str) and os.path.isabs(value)
     return value.replace(run_id, RUN_ID_PLACEHOLDER) if isinstance(value, str) and not is_place else value
 
 
-def _use_the_copied_script(extras: dict[str, Any], run_dir: Path) -> tuple[str, ...]:
+def _use_the_copied_script(extras: Extras, run_dir: Path) -> tuple[str, ...]:
     expected, script = extras.get("script_sha256"), extras.get("script_path")
     if not expected or not script or _sha256(Path(script)) == expected:
         return ()
@@ -92,7 +102,7 @@ def _sha256(file: Path) -> str:
 
 
 def take_secrets_from(environ: Mapping[str, str], part: Any) -> list[str]:
-    """Put secrets in place of their references; return the environment variables that were not there."""
+    """Replace references by secrets; return the environment variables that are missing."""
     missing = []
     for key, value in list(part.items()) if isinstance(part, MutableMapping) else []:
         if is_secret_ref(value):
@@ -111,17 +121,16 @@ def take_secrets_from(environ: Mapping[str, str], part: Any) -> list[str]:
 
 
 def continued_config(document: Mapping[str, Any], checkpoint: Path, *, step: int, more: int) -> dict[str, Any]:
-    """The config of a run that goes on from this checkpoint for so many steps more (0: to what was planned).
+    """Return the config of a run that continues this checkpoint for so many more steps (0: to what was planned).
 
     Raise ValueError when there is nothing left to do.
     """
-    worker = document["metadata"]["worker"]
-    config = with_checkpoint(worker["config"], checkpoint)
+    config = with_checkpoint(worker_part(document), checkpoint)
     planned = config.get("total_timesteps") or 0
     if more <= 0 and step >= planned:
         raise ValueError(f"it has trained all of its {planned} timesteps: say how many more")
     config["total_timesteps"] = step + more if more > 0 else planned
-    return {**document, "metadata": {"worker": {**worker, "config": config}}}
+    return with_worker_part(document, config)
 
 
 def evaluation_config(
@@ -136,25 +145,28 @@ def evaluation_config(
     seed: int | None = None,
     name: str = "",
     tags: Sequence[str] = (),
-    settings: Mapping[str, Any] | None = None,
+    settings: Extras | None = None,
 ) -> dict[str, Any]:
     """The config of a run that plays a policy (without a checkpoint: one that acts at random).
 
     `settings` are other `eval_…` extras, None where there is none.
     """
-    policy = {"checkpoint_path": checkpoint} if checkpoint is not None else {"eval_policy": "random"}
-    extras = {
-        "mode": "policy_eval", **policy, "eval_episodes": episodes, "eval_repeat": repeat,
-        **{key: value for key, value in (settings or {}).items() if value is not None},
-    }  # fmt: skip
-    worker_config = {
-        "run_id": RUN_ID_PLACEHOLDER, "algo": algo, "env_id": env_id,
-        "total_timesteps": episodes * repeat,  # what it counts are episodes
-        "extras": extras,
-        **({"seed": seed} if seed is not None else {}),
-    }  # fmt: skip
-    return {
-        **({"run_name": name} if name else {}),
-        "tags": list(tags),
-        "metadata": {"worker": {"type": worker_type, "module": module, "config": worker_config}},
+    extras: Extras = {
+        "mode": Mode.EVALUATE,
+        "checkpoint_path": checkpoint,
+        "eval_policy": "random" if checkpoint is None else None,
+        "eval_episodes": episodes,
+        "eval_repeat": repeat,
+        **(settings or {}),
     }
+    return run_request(
+        worker_type,
+        module=module,
+        algo=algo,
+        env_id=env_id,
+        total_timesteps=episodes * repeat,  # it counts episodes
+        seed=seed,
+        extras=extras,
+        run_name=name,
+        tags=tags,
+    )

@@ -1,4 +1,4 @@
-"""Sweeps as clients see them: put together from what a person asked for, and read back from what is stored of one."""
+"""Sweeps for clients: build the run config of a sweep, and read stored ones."""
 
 from __future__ import annotations
 
@@ -7,45 +7,60 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mosaic_wire.errors import Problem
+from mosaic_wire.errors import InvalidRunId, Problem
+from mosaic_wire.ids import check_run_id
 from mosaic_wire.manifest import AnalyticsManifest
-from mosaic_wire.sweep_ranges import check_ranges, range_from_text, read_ranges
-from mosaic_wire.sweep_settings import ALGORITHM, STUDY_FILES, WORKER_TYPE, read_settings, sweep_fields, with_parameters
+from mosaic_wire.run_request import run_request, worker_part
+from mosaic_wire.run_status import RunStatus
+from mosaic_wire.sweep_settings import (
+    ALGORITHM,
+    STUDY_FILES,
+    WORKER_TYPE,
+    check_ranges,
+    range_from_text,
+    read_ranges,
+    read_settings,
+    sweep_fields,
+    with_parameters,
+)
 from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec, check_algorithm_choice, nearest
 
 from gym_gui.services import run_configs
+from gym_gui.services.analytics.studies.study import Trial
 from gym_gui.services.run_configs import ConfigUnreadable
+from gym_gui.wording.run_view import short_id
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
 
-    from gym_gui.services.analytics.studies import Study, Trial
+    from gym_gui.services.analytics.studies.study import Study, Trial
+
 
 _SETTINGS = tuple(each.name for each in sweep_fields() if each.name not in ("total_timesteps", "seed", "trial"))
 _OF_THE_TRIAL = ("algo", "env_id", "total_timesteps", "worker", "fixed", "extras", "resources", "scheduling")
 _OF_THE_RUN = ("name", "tags", "notes", "trials", "seed")
 KEYS = (*_OF_THE_TRIAL, *_OF_THE_RUN, *_SETTINGS)
-"""What a sweep file may say"""
+"""Keys of a sweep file"""
 
 
 class SweepUnreadable(ValueError):
-    """What is stored of a sweep cannot be read here; the words are for people."""
+    """The stored sweep cannot be read here."""
 
 
 @dataclass
-class SweepOrder:
-    """A sweep as a person writes it, in a file or on the command line: the keys are those of `KEYS`."""
+class SweepRequest:
+    """A sweep as written in a file or on the command line, with the keys of `KEYS`."""
 
     values: dict[str, Any] = field(default_factory=dict)
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Name → range, as text or as an object."""
+        """Ranges by parameter name, as text or as an object"""
         found = self.values.get("parameters")
         return dict(found) if isinstance(found, Mapping) else {}
 
     def config(self, spec: WorkerSpec, algorithm: AlgorithmSpec) -> tuple[dict[str, Any], list[Problem]]:
-        """The run config to submit, and everything that is wrong with it."""
+        """Return the run config to submit, and all its problems."""
         problems = [
             Problem(key, "is not a key of a sweep", nearest(key, KEYS)) for key in self.values if key not in KEYS
         ]
@@ -65,17 +80,18 @@ class SweepOrder:
         if not problems:
             problems += read_settings(settings)[1]
         env_id = str(self.values.get("env_id") or "")
-        config = {
-            "algo": ALGORITHM, "env_id": env_id, "total_timesteps": trials, "seed": seed,
-            "extras": {"algo_params": settings},
-        }  # fmt: skip
-        if notes := self.values.get("notes"):
-            config["extras"] = {**config["extras"], "notes": notes}
         name = self.values.get("name") or f"sweep-{algorithm.name}-{env_id}"
-        return {
-            "run_name": str(name)[:200], "tags": list(self.values.get("tags") or ()),
-            "metadata": {"worker": {"type": WORKER_TYPE, "config": config}},
-        }, problems  # fmt: skip
+        request = run_request(
+            WORKER_TYPE,
+            algo=ALGORITHM,
+            env_id=env_id,
+            total_timesteps=trials,
+            seed=seed,
+            extras={"algo_params": settings, "notes": self.values.get("notes") or None},
+            run_name=str(name)[:200],
+            tags=list(self.values.get("tags") or ()),
+        )
+        return request, problems
 
     def _ranges(self, algorithm: AlgorithmSpec, problems: list[Problem]) -> dict[str, Any]:
         ranges: dict[str, Any] = {}
@@ -103,30 +119,32 @@ class SweepOrder:
             problems.append(Problem("total_timesteps", "how long does a trial train? --total-timesteps N"))
         if env_id:
             problems += check_algorithm_choice(spec, algorithm.name, env_id, fixed, path="")
-        extras = dict(self.values.get("extras") or {})
-        if fixed:
-            extras["algo_params"] = dict(fixed)
-        config = {"algo": algorithm.name, "env_id": env_id, "total_timesteps": total, "extras": extras}
-        trial: dict[str, Any] = {"metadata": {"worker": {"type": spec.name, "config": config}}}
-        for key in ("resources", "scheduling"):
-            if found := self.values.get(key):
-                trial[key] = found
-        return trial
+        return run_request(
+            spec.name,
+            algo=algorithm.name,
+            env_id=env_id,
+            total_timesteps=total,
+            extras={**(self.values.get("extras") or {}), **({"algo_params": dict(fixed)} if fixed else {})},
+            run_id=None,
+            resources=self.values.get("resources"),
+            scheduling=self.values.get("scheduling"),
+        )
 
 
 # ---------------------------------------------------------------- what is stored of a sweep
 
 
 def is_sweep(run: pb.Run) -> bool:
+    """Return whether a run is a sweep."""
     return run.worker_type == WORKER_TYPE
 
 
 def settings_of(run: pb.Run) -> dict[str, Any]:
-    """A sweep's settings as they were submitted."""
+    """Return a sweep's submitted settings."""
     if not is_sweep(run):
         raise SweepUnreadable(f"run {run.run_id} is no sweep: it is {run.algo} of worker {run.worker_type}")
     try:
-        config = run_configs.config_of(run).document["metadata"]["worker"]["config"]
+        config = worker_part(run_configs.config_of(run).document)
     except ConfigUnreadable as error:
         raise SweepUnreadable(str(error)) from error
     settings = config.get("extras", {}).get("algo_params")
@@ -136,11 +154,9 @@ def settings_of(run: pb.Run) -> dict[str, Any]:
 
 
 def study_address(run: pb.Run) -> str:
-    """Where the study of a sweep lies: a file here, or the URL of a database (without its password)."""
-    try:
-        named = AnalyticsManifest.read(Path(run.run_dir) / "analytics.json").optuna_db_path
-    except (OSError, ValueError):
-        named = None
+    """Return the study of a sweep: a file, or the URL of a database (without its password)."""
+    manifest = AnalyticsManifest.find(Path(run.run_dir) / "analytics.json")
+    named = manifest.optuna_db_path if manifest is not None else None
     named = named or next((name for name in STUDY_FILES.values() if (Path(run.run_dir) / name).exists()), None)
     if named is None:
         raise SweepUnreadable(f"sweep {run.run_id} has not written its study yet")
@@ -148,15 +164,14 @@ def study_address(run: pb.Run) -> str:
 
 
 def study_of(run: pb.Run) -> Study:
-    """The study of a sweep as it is now; read without Optuna, and never changed."""
-    from gym_gui.services.analytics.studies import StudyError, is_url, open_study
+    """Return the present study of a sweep, read without Optuna and without changing it."""
+    from gym_gui.services.analytics.studies.readers import is_url, open_study
+    from gym_gui.services.analytics.studies.study import StudyError
 
-    settings_of(run)  # says so when it is no sweep
+    settings_of(run)  # raises if it is not a sweep
     address = study_address(run)
     if is_url(address):
-        raise SweepUnreadable(
-            f"the study of this sweep lies in a database: {address}; look at it with optuna-dashboard"
-        )
+        raise SweepUnreadable(f"the study of this sweep lies in a database: {address}; open it with optuna-dashboard")
     try:
         return open_study(address)
     except StudyError as error:
@@ -164,11 +179,11 @@ def study_of(run: pb.Run) -> Study:
 
 
 def trial_of(run: pb.Run, number: int | None = None) -> Trial:
-    """A trial of a sweep; None: the best one."""
+    """Return a trial of a sweep; None selects the best one."""
     study = study_of(run)
     if number is None:
         if study.best is None:
-            yet = "" if run.status == "TERM" else " yet"
+            yet = "" if run.status == RunStatus.TERM else " yet"
             raise SweepUnreadable(f"no trial of sweep {run.run_id} has completed{yet}")
         return study.best
     found = next((trial for trial in study.trials if trial.number == number), None)
@@ -178,11 +193,66 @@ def trial_of(run: pb.Run, number: int | None = None) -> Trial:
 
 
 def config_of_trial(run: pb.Run, trial: Trial) -> dict[str, Any]:
-    """The run config that trains with a trial's values; the seed is left to whoever submits it."""
+    """Return the run config that trains with a trial's values, without a seed."""
     template = settings_of(run).get("trial")
     if not isinstance(template, dict):
         raise SweepUnreadable(f"the config of sweep {run.run_id} does not say what a trial is")
     document = with_parameters(template, trial.params)
-    document["metadata"]["worker"]["config"].pop("seed", None)
+    worker_part(document).pop("seed", None)
     document["tags"] = [*document.get("tags", []), f"from:{run.run_id}", f"from-trial:{trial.number}"]
     return document
+
+
+def use_trials_script(run: pb.Run, trial: Trial, document: dict[str, Any]) -> tuple[str, ...]:
+    """Make a trial's config train the code that the trial ran: where the file has changed, the copy of its run.
+
+    Return what the user should know of it.
+    """
+    extras = worker_part(document).get("extras") or {}
+    if not extras.get("script_path"):
+        return ()
+    try:
+        run_id = check_run_id(next(iter(trial.run_ids), ""))
+        found = run_configs.config_in(Path(run.run_dir).parent / run_id, run_id)
+    except (InvalidRunId, ConfigUnreadable):
+        return (f"the run of the trial is gone; whether {extras['script_path']} has changed since is not known",)
+    trained = worker_part(found.document)["extras"]
+    extras["script_path"], extras["script_sha256"] = trained.get("script_path"), trained.get("script_sha256")
+    return found.notices
+
+
+# ---------------------------------------------------------------- trial config
+
+
+_USUAL_WORKER, _USUAL_ALGORITHM = "cleanrl", "ppo"
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """A run config, and what the user should check before starting it."""
+
+    document: dict[str, Any]
+    notice: str = ""
+
+    @property
+    def worker(self) -> str:
+        """Return the worker that is to train it."""
+        return str(self.document["metadata"]["worker"].get("type") or _USUAL_WORKER)
+
+
+def training_of_sweep(sweep: pb.Run, trial: Trial) -> TrainingConfig:
+    """What the trial of a sweep trained; SweepUnreadable when the sweep's config cannot be read here."""
+    document = config_of_trial(sweep, trial)
+    document["run_name"] = f"trial-{trial.number}-of-{short_id(sweep.run_id)}"
+    worker_part(document)["seed"] = 1
+    return TrainingConfig(document, "; ".join(use_trials_script(sweep, trial, document)))
+
+
+def training_of_parameters(trial: Trial) -> TrainingConfig:
+    """Return the config for a trial of any study: only its parameters are known."""
+    # CleanRL's own tuner names parameters as flags: learning-rate.
+    parameters = {name.lstrip("-").replace("-", "_"): value for name, value in trial.params.items()}
+    return TrainingConfig(
+        run_request(_USUAL_WORKER, algo=_USUAL_ALGORITHM, run_id=None, extras={"algo_params": parameters}),
+        "The study does not say which algorithm it tuned, nor where and how long: please choose them.",
+    )

@@ -1,4 +1,4 @@
-"""Secrets of the person, not of one run: the key for Weights & Biases that was entered in the window.
+"""Secrets of the user instead of a run: the key for Weights & Biases that was entered in the window.
 
 Kept in the OS keyring or, where there is none, in a 0600 file of the user's config folder; never under `var/`.
 """
@@ -29,7 +29,7 @@ class UserSecrets:
         self._keyring = Keyring() if keyring is None else keyring
 
     def get(self, name: str) -> str:
-        """The secret; empty when there is none."""
+        """Return the secret, or an empty text."""
         entry = self._read().get(name)
         if not isinstance(entry, dict):
             return ""
@@ -42,14 +42,14 @@ class UserSecrets:
         return value if isinstance(value, str) else ""
 
     def place_of(self, name: str) -> str:
-        """Where it is kept, in words; empty when it is not."""
+        """Return a description of where it is stored, or an empty text."""
         entry = self._read().get(name)
         if not isinstance(entry, dict):
             return ""
         return "the keyring" if entry.get("store") == "keyring" else str(self._file)
 
     def put(self, name: str, value: str) -> None:
-        """Keep a secret; what was kept under this name before is replaced."""
+        """Store a secret, replacing an earlier one of this name."""
         if not value or "\0" in value or "\n" in value or len(value) > _MOST_CHARACTERS:
             raise SecretStoreError(f"{name} must be one line of 1 to {_MOST_CHARACTERS} characters")
         entry: dict[str, Any] = {"store": "file", "value": value}
@@ -57,13 +57,13 @@ class UserSecrets:
             try:
                 self._keyring.set(_keyring_name(name), value)
             except KeyringFailed:
-                pass  # locked or gone meanwhile: the file takes it
+                pass  # locked or removed meanwhile: use the file
             else:
                 entry = {"store": "keyring"}
         self._write({**self._read(), name: entry})
 
     def delete(self, name: str) -> None:
-        """Forget a secret; nothing happens when there is none."""
+        """Delete a secret if it exists."""
         known = self._read()
         entry = known.pop(name, None)
         if entry is None:
@@ -91,7 +91,7 @@ class UserSecrets:
             make_private_folder(self._folder)
             write_json_atomically(self._file, {"version": 1, "secrets": secrets}, mode=0o600, sealed=True)
         except (OSError, WireError) as error:
-            raise SecretStoreError(f"secrets cannot be kept in {self._folder}: {error}") from error
+            raise SecretStoreError(f"secrets cannot be stored in {self._folder}: {error}") from error
 
 
 def _keyring_name(name: str) -> str:

@@ -1,11 +1,11 @@
-"""The window's one connection to the daemon. gRPC runs in threads of its own; what it brings arrives as signals.
+"""The window's one connection to the daemon: gRPC in its own threads, results and updates as Qt signals.
 
     link = DaemonLink(connect, background)              connect: () -> TrainerClient, may start a daemon
     link.runs_changed.connect(model.update)
     link.call(lambda client: client.pause(run_id), owner=self, done=…)            one call
     link.stream(lambda client: client.metrics(run_id, follow=True), self.add, owner=self)   a stream, in batches
 
-A daemon that goes away is said by `state_changed` and looked for again without a click; streams go on by themselves.
+When the daemon is lost, `state_changed` is emitted and the link reconnects by itself; streams are resumed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,26 @@ from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
 from gym_gui.services.trainer.records import DELETED
 from gym_gui.ui.background import Background
 
+M = TypeVar("M")
 T = TypeVar("T")
 
+
+class DecodedStream(RpcStream[T]):
+    """Applies `decode` to each message of another stream."""
+
+    def __init__(self, stream: RpcStream[M], decode: Callable[[M], T]) -> None:
+        self._stream: RpcStream[Any] = stream
+        self._next: Callable[[], T] = lambda: decode(next(stream))
+
+    def __next__(self) -> T:
+        return self._next()
+
+    def cancel(self) -> None:
+        self._stream.cancel()
+
+
 BATCH_MS = 100
-"""How often news of runs reach the widgets; a window cannot show more, and 200 live runs must not fill its queue"""
+"""Interval of updates of runs: the window cannot show more, and 200 live runs must not flood its event queue"""
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 0.2, 2.0
 
 
@@ -43,12 +59,12 @@ class LinkPhase(Enum):
 class LinkState:
     phase: LinkPhase
     detail: str = ""
-    """Why it was lost, in words for people"""
+    """Why the connection was lost, in a message for users"""
     target: str = ""
 
 
 class Subscription(QObject, Generic[T]):
-    """A stream that is read in its own thread until it is over or `cancel` is called."""
+    """A stream that is read in its own thread until it ends or `cancel` is called."""
 
     def __init__(
         self,
@@ -68,7 +84,8 @@ class Subscription(QObject, Generic[T]):
         self._ended = ended
         self._every_ms = every_ms
         self._waiting: deque[T] = deque(maxlen=keep_last)
-        self._skipped = 0
+        self.skipped = 0
+        """Number of messages skipped because the window was slower than the stream (only with `keep_last`)."""
         self._flush_is_due = False
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -76,13 +93,8 @@ class Subscription(QObject, Generic[T]):
         self._thread = threading.Thread(target=self._read, name="mosaic-stream", daemon=True)
         self._thread.start()
 
-    @property
-    def skipped(self) -> int:
-        """How many messages were passed over because the window was slower than the stream (only with `keep_last`)."""
-        return self._skipped
-
     def cancel(self) -> None:
-        """End it; nothing is delivered afterwards."""
+        """Cancel the stream; nothing is delivered afterwards."""
         self._stopped.set()
         if self._stream is not None:
             self._stream.cancel()
@@ -92,32 +104,32 @@ class Subscription(QObject, Generic[T]):
         self._thread.join(timeout_s)
 
     def _read(self) -> None:
-        words = ""
+        text = ""
         while not self._stopped.is_set():
             client = self._link.wait_for_client(self._stopped)
             if client is None:
                 return
             try:
                 self._stream = self._open(client)
-                if self._stopped.is_set():  # cancelled in between: `cancel` found no stream to end
+                if self._stopped.is_set():  # cancelled before there was a stream to cancel
                     self._stream.cancel()
                 for message in self._stream:
-                    self._take(message)
+                    self._enqueue(message)
                     if self._stopped.is_set():
                         return
             except DaemonUnreachable:
                 self._link.lose(client)
                 continue
             except TrainerError as error:
-                words = str(error)
+                text = str(error)
             break
         if not self._stopped.is_set():
-            self._link.background.in_window(lambda: self._end(words), owner=self)
+            self._link.background.in_window(lambda: self._end(text), owner=self)
 
-    def _take(self, message: T) -> None:
+    def _enqueue(self, message: T) -> None:
         with self._lock:
             if self._waiting.maxlen is not None and len(self._waiting) == self._waiting.maxlen:
-                self._skipped += 1
+                self.skipped += 1
             self._waiting.append(message)
             if self._flush_is_due:
                 return
@@ -125,7 +137,7 @@ class Subscription(QObject, Generic[T]):
         self._link.background.in_window(self._flush, owner=self)
 
     def _flush(self) -> None:
-        """In the window's thread: hand over what has gathered; more of it at the earliest in `every_ms`."""
+        """Deliver the collected messages in the window's thread, at most every `every_ms`."""
         with self._lock:
             batch = list(self._waiting)
             self._waiting.clear()
@@ -134,22 +146,22 @@ class Subscription(QObject, Generic[T]):
             QTimer.singleShot(self._every_ms, self, self._flush)
             self._on_batch(batch)
 
-    def _end(self, words: str) -> None:
+    def _end(self, text: str) -> None:
         self._flush()
         self._link.forget_subscription(self)
         if self._ended is not None:
-            self._ended(words)
+            self._ended(text)
 
 
 class DaemonLink(QObject):
-    """Calls and streams of one daemon, and what it tells about all runs."""
+    """Calls and streams of one daemon, and its updates of all runs."""
 
     state_changed = Signal(object)  # LinkState
     runs_loaded = Signal(object)  # tuple[pb.Run, ...]: everything, after each (re)connection
     runs_changed = Signal(object)  # tuple[pb.Run, ...]: at most every BATCH_MS, each run once
-    runs_removed = Signal(object)  # tuple[str, ...]: ids of runs that somebody deleted, here or elsewhere
-    happened = Signal(object)  # tuple[pb.StoryEvent, ...]: live only, not what was before the window opened
-    problem = Signal(str)  # of a call whose caller does not want to know
+    runs_removed = Signal(object)  # tuple[str, ...]: ids of runs that the user deleted, in this or another client
+    events_arrived = Signal(object)  # tuple[pb.StoryEvent, ...]: new ones only
+    problem = Signal(str)  # error of a call without a `failed` callback
 
     def __init__(self, connect: Callable[[], TrainerClient], background: Background, parent: QObject | None = None):
         super().__init__(parent)
@@ -161,20 +173,20 @@ class DaemonLink(QObject):
         self._stopped = threading.Event()
         self._watch_stream: RpcStream[pb.RunUpdate] | None = None
         self._subscriptions: set[Subscription[Any]] = set()
-        self._news: dict[str, pb.Run] = {}
+        self._pending: dict[str, pb.Run] = {}
         self._events: list[pb.StoryEvent] = []
         self._removed: list[str] = []
-        self._news_lock = threading.Lock()
+        self._pending_lock = threading.Lock()
         self._flush_is_due = False
         self._thread = threading.Thread(target=self._watch, name="mosaic-link", daemon=True)
 
-    # -- life
+    # -- lifecycle
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Leave the daemon (it goes on); returns when every thread of this link has ended."""
+        """Disconnect from the daemon (it continues); return when every thread of this link has ended."""
         self._stopped.set()
         with self._client_ready:
             self._client_ready.notify_all()
@@ -192,7 +204,7 @@ class DaemonLink(QObject):
     def is_connected(self) -> bool:
         return self.state.phase is LinkPhase.CONNECTED
 
-    # -- what widgets use
+    # -- for widgets
 
     def call(
         self,
@@ -202,7 +214,7 @@ class DaemonLink(QObject):
         done: Callable[[T], Any] | None = None,
         failed: Callable[[str], Any] | None = None,
     ) -> None:
-        """One or several RPCs in a thread; `failed` gets words for people (without it: the signal `problem`)."""
+        """Run one or several RPCs in a thread; `failed` gets a message for users (default: the signal `problem`)."""
 
         def run() -> T:
             client = self._client
@@ -210,12 +222,12 @@ class DaemonLink(QObject):
                 raise DaemonUnreachable(self.state.detail or "not connected to the trainer daemon yet")
             return function(client)
 
-        def complain(error: Exception) -> None:
+        def on_error(error: Exception) -> None:
             if not isinstance(error, TrainerError | OSError | ValueError):
                 raise error
             (failed or self.problem.emit)(str(error))
 
-        self.background.run(run, owner=owner, done=done, failed=complain)
+        self.background.run(run, owner=owner, done=done, failed=on_error)
 
     def stream(
         self,
@@ -227,30 +239,30 @@ class DaemonLink(QObject):
         every_ms: int = BATCH_MS,
         keep_last: int | None = None,
     ) -> Subscription[T]:
-        """Read a stream in a thread and hand its messages over in batches; `keep_last` bounds what waits for that.
+        """Read a stream in a thread and deliver its messages in batches; `keep_last` limits the backlog.
 
-        When the daemon comes back after an absence, `open_stream` is called again: let it ask for what is missing.
-        `ended` is called with "" when the stream is over, or with words for people. It ends with `owner`.
+        After a reconnection `open_stream` is called again and should request only what is missing. `ended` is called
+        with "" at the end of the stream, or with a message for users. The subscription ends with `owner`.
         """
         subscription = Subscription(
             self, open_stream, on_batch, owner=owner, ended=ended, every_ms=every_ms, keep_last=keep_last
         )
         self._subscriptions.add(subscription)
-        stopped = subscription._stopped  # the object is gone when `destroyed` is emitted; its event is not
+        stopped = subscription._stopped  # `destroyed` is emitted after the object was deleted
         subscription.destroyed.connect(lambda: stopped.set())
         return subscription
 
-    # -- what subscriptions use
+    # -- for subscriptions
 
     def wait_for_client(self, given_up: threading.Event) -> TrainerClient | None:
-        """The connected client, as soon as there is one; None when it is over."""
+        """Wait for the connection and return the client; None when the link was stopped."""
         with self._client_ready:
             while self._client is None and not self._stopped.is_set() and not given_up.is_set():
                 self._client_ready.wait(0.5)
             return None if self._stopped.is_set() or given_up.is_set() else self._client
 
     def lose(self, client: TrainerClient) -> None:
-        """A thread found that nobody answers: the watching thread, which reconnects, must notice now."""
+        """Report a client that does not answer, so that the connection thread reconnects now."""
         if client is self._client and self._watch_stream is not None:
             self._watch_stream.cancel()
         self._stopped.wait(_FIRST_RETRY_S)
@@ -258,7 +270,7 @@ class DaemonLink(QObject):
     def forget_subscription(self, subscription: Subscription[Any]) -> None:
         self._subscriptions.discard(subscription)
 
-    # -- the watching thread
+    # -- the connection thread
 
     def _watch(self) -> None:
         retry_s = _FIRST_RETRY_S
@@ -269,36 +281,36 @@ class DaemonLink(QObject):
                 listing = client.list(include_archived=True)
                 retry_s = _FIRST_RETRY_S
                 self._serve(client, listing)
-                words = "the trainer daemon has ended its connection"
+                text = "the trainer daemon has ended its connection"
             except TrainerError as error:
-                words = str(error)
+                text = str(error)
             except OSError as error:
-                words = f"cannot reach the trainer daemon: {error}"
+                text = f"cannot reach the trainer daemon: {error}"
             with self._client_ready:
                 self._client = None
             if client is not None:
                 client.close()
             if not self._stopped.is_set():
-                self._say(LinkState(LinkPhase.LOST, words))
+                self._say(LinkState(LinkPhase.LOST, text))
                 self._stopped.wait(retry_s)
                 retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
 
     def _serve(self, client: TrainerClient, listing: pb.ListRunsResponse) -> None:
-        """Connected: publish the list, then every change of it, until the stream breaks."""
+        """Publish all runs, then every change, until the stream breaks."""
         runs = tuple(listing.runs)
-        with self._news_lock:
-            self._news.clear()
+        with self._pending_lock:
+            self._pending.clear()
             self._removed.clear()
         self._watch_stream = client.watch(since_seq=listing.last_seq)
         with self._client_ready:
             self._client = client
             self._client_ready.notify_all()
-        if self._stopped.is_set():  # while we were connecting: `stop` found no stream to end, and waits for us
+        if self._stopped.is_set():  # stopped before there was a stream to cancel
             self._watch_stream.cancel()
             return
         connected = LinkState(LinkPhase.CONNECTED, target=client.target)
 
-        def announce() -> None:  # in one turn: whoever hears of the runs may ask for more of them at once
+        def announce() -> None:  # together: receivers may use the new client at once
             self.state = connected
             self.runs_loaded.emit(runs)
             self.state_changed.emit(connected)
@@ -315,12 +327,12 @@ class DaemonLink(QObject):
         self._in_window(change)
 
     def _note(self, update: pb.RunUpdate) -> None:
-        with self._news_lock:
+        with self._pending_lock:
             if update.event.kind == DELETED:
-                self._news.pop(update.run.run_id, None)
+                self._pending.pop(update.run.run_id, None)
                 self._removed.append(update.run.run_id)
             else:
-                self._news[update.run.run_id] = update.run
+                self._pending[update.run.run_id] = update.run
                 if update.HasField("event"):
                     self._events.append(update.event)
             if self._flush_is_due:
@@ -330,9 +342,9 @@ class DaemonLink(QObject):
 
     @Slot()
     def _flush(self) -> None:
-        with self._news_lock:
-            runs, events, removed = tuple(self._news.values()), tuple(self._events), tuple(self._removed)
-            self._news.clear()
+        with self._pending_lock:
+            runs, events, removed = tuple(self._pending.values()), tuple(self._events), tuple(self._removed)
+            self._pending.clear()
             self._events.clear()
             self._removed.clear()
             self._flush_is_due = bool(runs or removed)
@@ -343,7 +355,7 @@ class DaemonLink(QObject):
         if removed:
             self.runs_removed.emit(removed)
         if events:
-            self.happened.emit(events)
+            self.events_arrived.emit(events)
 
     def _in_window(self, function: Callable[[], Any]) -> None:
         if isValid(self):

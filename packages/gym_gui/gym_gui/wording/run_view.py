@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Iterable
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from gym_gui.wording.formats import short_count
-from gym_gui.wording.plain_text import one_line
+from mosaic_wire.lifecycle import RunLifecycleEvent
+from mosaic_wire.run_request import UPSTREAM, Extras, Mode
+from mosaic_wire.run_status import RunOutcome, RunStatus
+
+from gym_gui.wording import formats
+from gym_gui.wording.formats import one_line, short_count
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
@@ -17,14 +22,14 @@ if TYPE_CHECKING:
 SHORT_ID = 8
 """Ids of one day begin alike and end at random, so the short form is the end."""
 
-STATE_WORDS = {
-    "INIT": "queued",
-    "HSHK": "starting",
-    "RDY": "starting",
-    "EXEC": "running",
-    "PAUSE": "paused",
-    "FAULT": "faulted",
-    "TERM": "finished",
+STATE_LABELS: dict[str, str] = {
+    RunStatus.INIT: "queued",
+    RunStatus.HSHK: "starting",
+    RunStatus.RDY: "starting",
+    RunStatus.EXEC: "running",
+    RunStatus.PAUSE: "paused",
+    RunStatus.FAULT: "faulted",
+    RunStatus.TERM: "finished",
 }
 COLOURS = {
     "queued": "yellow",
@@ -47,25 +52,32 @@ SYMBOLS = {"completed": "✓", "failed": "✗", "cancelled": "–"}
 
 
 def short_id(run_id: str) -> str:
+    """Return the end of a run id, as listings show it."""
     return run_id[-SHORT_ID:]
 
 
 def state_of(run: pb.Run) -> str:
     """One word: the outcome once it has one, else what it is doing."""
     status = run.status
-    if status == "TERM":
+    if status == RunStatus.TERM:
         return run.outcome or "finished"
     for flag in run.flags:
         if flag in ("cancelling", "stalled", "pausing", "released"):
             return flag
-    return STATE_WORDS.get(status, status)
+    return STATE_LABELS.get(status, status)
+
+
+def continued_by(runs: Iterable[pb.Run], listed: Iterable[pb.Run]) -> list[str]:
+    """Return the ids of the listed runs that continue one of these, and lose the beginning of their curves with it."""
+    chosen = {run.run_id for run in runs}
+    return [run.run_id for run in listed if run.parent.run_id in chosen and run.run_id not in chosen]
 
 
 def remark_on(run: pb.Run) -> str:
     """Why it waits or how it ended, in one line."""
-    if run.status == "INIT":
+    if run.status == RunStatus.INIT:
         text = run.queue_reason
-    elif run.status == "TERM" and run.outcome == "completed":
+    elif run.status == RunStatus.TERM and run.outcome == RunOutcome.COMPLETED:
         text = f"stopped early: {early}" if (early := stopped_early(run)) else ""
     else:
         text = run.reason
@@ -88,12 +100,19 @@ def unit_of(run: pb.Run) -> str:
 
 
 def fraction(run: pb.Run) -> float | None:
+    """Return how much is done, from 0 to 1; None when the total is not known.
+
+    Whole batches, or a script that counts otherwise, may end a completed run short of its total.
+    """
+    if run.total > 0 and run.outcome == RunOutcome.COMPLETED and unit_of(run) == "steps" and not stopped_early(run):
+        return 1.0
     return min(1.0, run.step / run.total) if run.total > 0 else None
 
 
 def progress_of(run: pb.Run) -> str:
-    if run.total > 0:
-        return f"{100 * min(1.0, run.step / run.total):.0f}%"
+    """Return how much is done: `42%`, or the steps where the total is not known."""
+    if (done := fraction(run)) is not None:
+        return f"{100 * done:.0f}%"
     return short_count(run.step) if run.step else ""
 
 
@@ -106,7 +125,7 @@ def elapsed_s(run: pb.Run, now: float | None = None) -> float | None:
 
 def remaining_s(run: pb.Run) -> float | None:
     """Seconds to go at the present speed; None when that cannot be said."""
-    if run.status != "EXEC" or run.total <= run.step or not run.HasField("sps") or not run.sps > 0:
+    if run.status != RunStatus.EXEC or run.total <= run.step or not run.HasField("sps") or not run.sps > 0:
         return None
     if run.step < 2:
         return None  # the speed of a single step means nothing
@@ -128,12 +147,12 @@ def algo_of(run: pb.Run) -> str:
     """`ppo`; `my_ppo.py` for a script of the user's, `dqn (upstream)` for one of CleanRL's own."""
     if '"script_path"' not in run.extras_json:  # most runs, and listings are long
         return run.algo
-    extras = parsed(run.extras_json)
-    if not isinstance(extras, dict) or not extras.get("script_path"):
+    extras = extras_of(run)
+    if not (script := extras.get("script_path")):
         return run.algo
-    if extras.get("mode") == "custom_script":
-        return PurePath(str(extras["script_path"])).name
-    return f"{run.algo} (upstream)" if extras.get("source") == "upstream" else f"{run.algo}.py"
+    if extras.get("mode") == Mode.CUSTOM_SCRIPT:
+        return PurePath(script).name
+    return f"{run.algo} (upstream)" if extras.get("source") == UPSTREAM else f"{run.algo}.py"
 
 
 def title_of(run: pb.Run) -> str:
@@ -204,8 +223,15 @@ def evaluation_of(run: pb.Run) -> dict[str, Any] | None:
 
 
 def mean_return(evaluation: dict[str, Any] | None) -> float | None:
+    """Return the mean return of an evaluation; None without one."""
     value = (evaluation or {}).get("mean_return")
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def extras_of(run: pb.Run) -> Extras:
+    """Return the extras of a run's config; empty when they are damaged."""
+    extras = parsed(run.extras_json)
+    return cast(Extras, extras) if isinstance(extras, dict) else {}
 
 
 def parsed(text: str) -> Any:
@@ -227,3 +253,36 @@ def _parent(run: pb.Run) -> dict[str, Any] | None:
 def _finite(number: float) -> float | None:
     # NaN and infinity are no JSON.
     return number if math.isfinite(number) else None
+
+
+TAIL_LINES = 20
+
+
+def last_output(events: Iterable[pb.StoryEvent], *, lines: int = TAIL_LINES) -> tuple[str, list[str]]:
+    """The stream (`stderr`, or `stdout` when that is empty) and its last lines; ("", []) when it wrote nothing."""
+    payloads = (parsed(event.payload_json) for event in reversed(list(events)))
+    tails = next(
+        (tail for tail in payloads if isinstance(tail, dict) and tail.keys() & {"stderr_tail", "stdout_tail"}), {}
+    )
+    for name in ("stderr", "stdout"):  # what went wrong is in stderr, mostly
+        kept = str(tails.get(f"{name}_tail") or "").rstrip().splitlines()
+        if kept:
+            return name, kept[-lines:]
+    return "", []
+
+
+def lifecycle_line(text: str) -> str:
+    """Return a lifecycle event's line as time, event and payload; any other line as it is."""
+    if not text.startswith("{"):
+        return text
+    try:
+        event = RunLifecycleEvent.from_line(text)
+    except ValueError:
+        return text
+    payload = "  ".join(f"{key}={_short(value)}" for key, value in event.payload.items())
+    return f"{formats.moment(event.timestamp)}  {event.event:<18} {payload}".rstrip()
+
+
+def _short(value: object) -> str:
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 120 else f"{text[:117]}…"

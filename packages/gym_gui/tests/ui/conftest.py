@@ -54,7 +54,7 @@ def _own_settings(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _garbage_dies_here() -> Iterator[None]:
-    """As in the window (`ui/garbage.py`): no widget is freed by a thread that happens to allocate."""
+    """As in the window (`ui/.py`): no widget is freed by a thread that happens to allocate."""
     gc.disable()
     yield
     gc.collect(1)
@@ -97,7 +97,7 @@ def link(qtbot: object, window_daemon: RunningDaemon, background: Background) ->
 def make_video() -> Callable[..., Path]:
     """Writes a real video; picture n shows n as eight bars, black for 0 and white for 1, the lowest bit left."""
 
-    def make(path: Path, *, pictures: int = 60, width: int = 64, height: int = 48, fast_start: bool = True) -> Path:
+    def make(path: Path, *, frames: int = 60, width: int = 64, height: int = 48, fast_start: bool = True) -> Path:
         import av
         import numpy as np
 
@@ -106,7 +106,7 @@ def make_video() -> Callable[..., Path]:
         with av.open(str(path), "w", options=options) as container:
             stream = container.add_stream("libx264", rate=30, options={"g": "12", "crf": "10"})
             stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-            for number in range(pictures):
+            for number in range(frames):
                 bars = np.repeat([255 * (number >> bit & 1) for bit in range(8)], width // 8).astype(np.uint8)
                 picture = np.broadcast_to(bars[None, :, None], (height, width, 3)).copy()
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))

@@ -15,15 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gym_gui import app
+from gym_gui.app import GarbageCollection
 from gym_gui.testing import blocking_calls
-from gym_gui.ui.garbage import GarbageCollection
+from gym_gui.ui.shell.workspaces import MANAGEMENT, RUNS, WORKSPACES
 from gym_gui.ui.theme import ThemeChoice
-from gym_gui.ui.workspaces import MANAGEMENT, RUNS, WORKSPACES
 from mosaic_wire.paths import Home
 from PySide6.QtCore import QEventLoop, QTimer
 from PySide6.QtWidgets import QApplication, QDialog, QMessageBox
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 SETTLE_MS = 250
 """How long what was opened is looked at: what it asks for arrives, is laid out and painted"""
 
@@ -43,7 +43,7 @@ class Openings:
         loop.exec()
 
     def wait(self, until: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not until():
             assert time.monotonic() < deadline, f"it did not come to this: {what}"
             self.turn(10)
@@ -81,7 +81,7 @@ class Openings:
             name = workspace.name
             self.measure(f"workspace {name}", lambda name=name: self.window.show_workspace(name))
         # Only now: what the warm-up has loaded must not come from an import of this script.
-        from gym_gui.ui.panels.management_panel import DISK, FILTERS, SETS, WORKERS, ManagementPanel
+        from gym_gui.ui.management.panel import DISK, FILTERS, SETS, WORKERS, ManagementPanel
 
         panel = self.window._built[MANAGEMENT]
         assert isinstance(panel, ManagementPanel)

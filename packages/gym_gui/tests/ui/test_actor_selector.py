@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from gym_gui.ui.widgets.actor_selector import ActorSelector
+from gym_gui.ui.shell.main_menu import ActorSelector
 from gym_gui.ui.workers import catalog
 from mosaic_wire.capabilities import Lane, WorkerCapabilities
 from mosaic_wire.proto import trainer_pb2 as pb

@@ -10,12 +10,10 @@ import pytest
 from gym_gui.testing import RunningDaemon
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.panels.analytics_tabs import AnalyticsTabManager
-from gym_gui.ui.panels.run_page import RunPage
-from gym_gui.ui.presenters.analytics_artefacts import look
-from gym_gui.ui.presenters.workers.base import TAB_ORDER
-from gym_gui.ui.presenters.workers.registry import PresenterRegistry
-from gym_gui.ui.run_actions import RunActions
+from gym_gui.ui.presenters.run_files import scan_artefacts
+from gym_gui.ui.presenters.workers.registry import TAB_ORDER, PresenterRegistry
+from gym_gui.ui.run_page.page import AnalyticsTabManager, RunPage
+from gym_gui.ui.runs.actions import RunActions
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.sweep_settings import WORKER_TYPE as SWEEP
@@ -65,7 +63,7 @@ def test_lanes_decide_what_is_named_at_all() -> None:
     presenters = PresenterRegistry()
     assert {"charts", "tensorboard", "wandb", "optuna"} <= set(presenters.get("cleanrl").tabs())
     assert {"charts", "tensorboard", "wandb", "optuna"} <= set(presenters.get("llm").tabs())
-    assert not {"charts", "tensorboard", "wandb", "optuna"} & set(presenters.get("human").tabs())
+    assert {"charts", "tensorboard", "wandb", "optuna"} & set(presenters.get("human").tabs()) == {"charts"}
 
 
 def test_the_manifest_and_the_files_are_followed(qtbot, manager: AnalyticsTabManager, tmp_path: Path) -> None:
@@ -102,15 +100,15 @@ def test_another_run_starts_from_nothing(qtbot, manager: AnalyticsTabManager, tm
 def test_an_unchanged_manifest_is_not_read_again(tmp_path: Path) -> None:
     path = tmp_path / "analytics.json"
     AnalyticsManifest("01ARZ3NDEKTSV4RRFFQ69G5FAV", algo="ppo").write(path)
-    first = look(str(tmp_path))
-    second = look(str(tmp_path), first)
+    first = scan_artefacts(str(tmp_path))
+    second = scan_artefacts(str(tmp_path), first)
     assert second == first
     assert second.reading is first.reading
     path.write_text("{broken")
-    third = look(str(tmp_path), second)
+    third = scan_artefacts(str(tmp_path), second)
     assert third.manifest is None
     assert third.reading.problem is not None
-    assert look("").manifest is None
+    assert scan_artefacts("").manifest is None
 
 
 def test_a_tab_appears_on_the_page_when_its_files_do(qtbot, page: RunPage, window_daemon: RunningDaemon) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gym_gui.ui.presenters.announcements import AT_ONCE, Counts, LiveRuns, announce
+from gym_gui.ui.shell.announcements import AT_ONCE, Counts, LiveRuns, announce
 from mosaic_wire.proto import trainer_pb2 as pb
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from gym_gui.ui import theme
-from gym_gui.ui.appearance import ZOOM_STEPS, Appearance
-from gym_gui.ui.theme import ThemeChoice
+from gym_gui.ui.theme import ZOOM_STEPS, Appearance, ThemeChoice
 from PySide6.QtCore import QPoint, QSettings, Qt
 from PySide6.QtWidgets import QApplication, QLabel, QToolTip
 
@@ -21,10 +20,10 @@ def appearance(qapp: QApplication):
 
 def test_a_theme_is_applied_and_kept(qapp, appearance) -> None:
     appearance.choose(ThemeChoice.DARK)
-    assert theme.colours().is_dark
+    assert theme.colors().is_dark
     assert Appearance(qapp).choice is ThemeChoice.DARK
     appearance.choose(ThemeChoice.LIGHT)
-    assert not theme.colours().is_dark
+    assert not theme.colors().is_dark
 
 
 def test_letters_grow_shrink_and_stop_at_both_ends(qapp, appearance) -> None:

@@ -11,7 +11,7 @@ def test_it_is_hidden_until_it_has_something_to_say(qtbot, dressed) -> None:
     banner = Banner()
     qtbot.addWidget(banner)
     assert banner.isHidden()
-    banner.say("The file is gone.", "warning")
+    banner.set_message("The file is gone.", "warning")
     assert not banner.isHidden()
     assert (banner.text, banner.tone, banner.accessibleName()) == ("The file is gone.", "warning", "The file is gone.")
     banner.clear()
@@ -30,13 +30,13 @@ def test_the_button_does_what_the_last_message_offered(qtbot, dressed) -> None:
     banner, done = Banner(), []
     qtbot.addWidget(banner)
     button = banner.findChild(QPushButton, "banner_action")
-    banner.say("Gone.", "bad", action="Look again", on_action=lambda: done.append("looked"))
+    banner.set_message("Gone.", "bad", action="Refresh", on_action=lambda: done.append("looked"))
     banner.show()
     assert button.isVisible()
     with qtbot.waitSignal(banner.action_clicked):
         qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     assert done == ["looked"]
-    banner.say("Still gone.")
+    banner.set_message("Still gone.")
     assert not button.isVisible()
 
 

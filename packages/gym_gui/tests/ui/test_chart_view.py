@@ -7,9 +7,9 @@ import pytest
 from gym_gui.services.analytics.curves import Axis
 from gym_gui.services.analytics.figure import Figure, Line
 from gym_gui.ui import theme
-from gym_gui.ui.presenters.charts import entries_of
-from gym_gui.ui.widgets.chart_legend import ChartLegend
-from gym_gui.ui.widgets.chart_view import ChartView
+from gym_gui.ui.charts.controls import ChartLegend
+from gym_gui.ui.charts.curves import entries_of
+from gym_gui.ui.charts.plot import ChartView
 from PySide6.QtCore import QPointF, Qt
 from PySide6.QtTest import QTest
 
@@ -45,7 +45,7 @@ def drawn(view: ChartView) -> list[tuple[str, int]]:
 def test_a_thousand_lines_are_a_few_items(view: ChartView) -> None:
     lines = [line_of(f"run{number}", number, offset=number) for number in range(1_000)]
     view.show_figure(figure_of(*lines), Axis.STEP)
-    assert len(drawn(view)) == len(theme.colours().series)
+    assert len(drawn(view)) == len(theme.colors().series)
     assert view.drawn_points() <= 200_000
 
 
@@ -60,23 +60,23 @@ def test_lines_of_one_colour_are_not_joined_to_each_other(view: ChartView) -> No
 def test_faint_lines_lie_behind_and_the_chosen_one_in_front(view: ChartView) -> None:
     faint = Line("", *(np.arange(5.0), np.arange(5.0)), None, None, 0, ("a",), is_faint=True)
     view.show_figure(figure_of(faint, line_of("a", 0), line_of("b", 1)), Axis.STEP)
-    series = theme.colours().series
+    series = theme.colors().series
     assert drawn(view)[0][0] == series[0]
     assert drawn(view)[0][1] < 255
     assert {pair for pair in drawn(view) if pair[1] == 255} == {(series[0], 255), (series[1], 255)}
-    view.set_look((), "b")
+    view.highlight((), "b")
     assert drawn(view)[-1] == (series[1], 255)
     assert all(alpha < 100 for colour, alpha in drawn(view)[:-1])
-    view.set_look({"a"}, "")
+    view.highlight({"a"}, "")
     assert drawn(view) == [(series[1], 255)]
-    assert view.keys_in_view == ["b"]
+    assert view.visible_keys == ["b"]
 
 
 def test_bands_lie_around_their_lines_and_go_with_them(view: ChartView) -> None:
     view.show_figure(figure_of(line_of("a", 0, band=True), line_of("b", 1, band=True)), Axis.STEP)
     first, _ = view._layer.fills
     assert (len(first.xs), first.ys[0] - first.ys[-1]) == (400, 6.0)
-    view.set_look({"a"}, "")
+    view.highlight({"a"}, "")
     assert len(view._layer.fills) == 1
     many = [line_of(f"run{number}", number, band=True) for number in range(30)]
     view.show_figure(figure_of(*many), Axis.STEP)
@@ -85,7 +85,7 @@ def test_bands_lie_around_their_lines_and_go_with_them(view: ChartView) -> None:
     assert (view._layer.fills[0].xs.min(), view._layer.fills[0].xs.max()) == (1, 1_000)
     view.show_figure(figure_of(*many, *(line_of(f"other{n}", n, band=True) for n in range(30))), Axis.STEP)
     assert not view._layer.fills
-    view.set_look((), "run3")
+    view.highlight((), "run3")
     assert len(view._layer.fills) == 1
 
 
@@ -97,32 +97,32 @@ def test_logarithmic_axes_leave_out_what_has_no_place_there(view: ChartView) -> 
     assert np.isfinite(stroke.ys).all()
     assert stroke.xs[-1] == pytest.approx(3.0)
     assert np.isfinite(view._layer.fills[0].ys).all()
-    texts = view._bottom.tickStrings([0.0, 1.0, 2.0], 1.0, 1.0)
+    texts = view.plot.bottom.tickStrings([0.0, 1.0, 2.0], 1.0, 1.0)
     assert texts == ["1", "10", "100"]
-    assert len(view._left.tickValues(-1.0, 2.0, 300)[0][1]) >= 3
+    assert len(view.plot.left.tickValues(-1.0, 2.0, 300)[0][1]) >= 3
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 9.0), (0.0, 3.0), (1.0, 2.1), (1.2, 1.6)])
 def test_a_logarithmic_axis_always_has_a_few_ticks(view: ChartView, low: float, high: float) -> None:
-    view._left.setLogMode(True)
-    assert 2 <= len(view._left.tickValues(low, high, 300)[0][1]) <= 14
+    view.plot.left.setLogMode(True)
+    assert 2 <= len(view.plot.left.tickValues(low, high, 300)[0][1]) <= 14
 
 
 def test_the_picture_is_kept_until_something_changes(qtbot, view: ChartView) -> None:
     view.show_figure(figure_of(line_of("a"), line_of("b", 1, offset=20.0)), Axis.STEP)
     view.grab()
     layer = view._layer
-    picture = layer._picture
+    picture = layer._image
     view.mark(500.0)  # the crosshair moves over it
     view.grab()
-    assert layer._picture is picture
+    assert layer._image is picture
     image = picture.toImage()
     places = [(x, y) for x in range(0, image.width(), 20) for y in range(image.height())]
     pixels = {image.pixelColor(*place).name() for place in places}
-    assert {theme.colours().series[0], theme.colours().series[1]} <= pixels
+    assert {theme.colors().series[0], theme.colors().series[1]} <= pixels
     view.plot.setXRange(100, 200, padding=0)
     view.grab()
-    assert layer._picture is not picture
+    assert layer._image is not picture
 
 
 def test_values_are_read_where_the_pointer_is(qtbot, view: ChartView) -> None:
@@ -202,17 +202,17 @@ def test_the_legend_hides_and_chooses(qtbot, dressed) -> None:
     legend.model.value_of = lambda key: f"value of {key}"
     legend.show_entries(entries)
     told: list[tuple[frozenset[str], str]] = []
-    legend.look_changed.connect(lambda: told.append((legend.hidden, legend.chosen)))
+    legend.changed.connect(lambda: told.append((legend.hidden, legend.selected)))
     index = legend.model.index(1, 0)
     assert legend.model.data(legend.model.index(1, 1)) == "value of run 1"
     assert legend.model.setData(index, Qt.CheckState.Unchecked, Qt.ItemDataRole.CheckStateRole)
     assert told[-1] == (frozenset({"run 1"}), "")
-    legend.choose("run 2")
+    legend.select("run 2")
     assert told[-1] == (frozenset({"run 1"}), "run 2")
     legend.show_entries(
         entries_of(figure_of(line_of("new"), *(line_of(f"run {number}", number) for number in range(3))))
     )
-    assert (legend.hidden, legend.chosen) == (frozenset({"run 1"}), "run 2")
+    assert (legend.hidden, legend.selected) == (frozenset({"run 1"}), "run 2")
     legend.model.set_all(False)
     assert len(legend.hidden) == 4
     legend.model.set_all(True)

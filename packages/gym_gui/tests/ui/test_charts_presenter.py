@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gym_gui.services.analytics.aggregate import Band
-from gym_gui.services.analytics.curves import Axis, Curve
-from gym_gui.services.analytics.figure import Figure, Line
-from gym_gui.services.analytics.smoothing import Smoothing
-from gym_gui.ui.presenters.charts import (
+from gym_gui.services.analytics.curves import Axis, Curve, Smoothing
+from gym_gui.services.analytics.figure import Band, Figure, Line
+from gym_gui.ui.charts.curves import (
     REFRESH_S,
     ChartChoice,
+    CurvePart,
     CurveStore,
-    asked_for_tags,
     build_figures,
+    distinct_labels,
     drawn_part,
     entries_of,
-    in_view,
     loaded_tags,
     points_drawn,
     points_for,
-    told_apart,
-    usual_tags,
+    return_tags,
+    runs_asked_for_tags,
+    visible_part,
 )
-from gym_gui.ui.presenters.live_curves import CurvePart
 from mosaic_wire.proto import trainer_pb2 as pb
 
 RETURN, LOSS = "charts/episodic_return", "losses/value_loss"
@@ -69,9 +67,9 @@ def test_more_runs_get_fewer_points_each() -> None:
 
 
 def test_the_return_is_shown_first_by_whatever_name() -> None:
-    assert usual_tags(["losses/a", "rollout/ep_rew_mean"]) == [RETURN]
-    assert usual_tags(["losses/b", "losses/a"]) == ["losses/a"]
-    assert usual_tags([]) == []
+    assert return_tags(["losses/a", "rollout/ep_rew_mean"]) == [RETURN]
+    assert return_tags(["losses/b", "losses/a"]) == ["losses/a"]
+    assert return_tags([]) == []
     assert "rollout/ep_rew_mean" in loaded_tags([RETURN])
     assert loaded_tags([LOSS]) == (LOSS,)
 
@@ -79,7 +77,7 @@ def test_the_return_is_shown_first_by_whatever_name() -> None:
 def test_a_few_of_many_runs_are_asked_for_their_tags() -> None:
     runs = [run_of(f"r{number}") for number in range(100)] + [run_of("q", status="INIT"), run_of("other")]
     runs[-1].algo = "dqn"
-    assert [run.run_id for run in asked_for_tags(runs)] == ["r0", "other"]
+    assert [run.run_id for run in runs_asked_for_tags(runs)] == ["r0", "other"]
 
 
 def test_what_was_loaded_is_not_asked_for_again_until_it_has_grown() -> None:
@@ -123,7 +121,7 @@ def test_a_followed_run_grows_and_counts_its_episodes() -> None:
 
     def part(tag: str, *steps: float, replaces: bool = False) -> CurvePart:
         values = np.array(steps)
-        return CurvePart(tag, values, 1e9 + values, values / 2, len(steps), replaces)
+        return Curve("a", tag, values, 1e9 + values, values / 2, len(steps)), replaces
 
     assert store.add("a", [part(RETURN, 10, 20, 30, replaces=True), part(LOSS, 15, 30, replaces=True)], [LOSS])
     assert store.add("a", [part(LOSS, 40)], [LOSS])
@@ -194,7 +192,7 @@ def test_the_legend_lists_named_lines_and_hides_their_faint_ones_with_them() -> 
     lines = (line_of("", "a", faint=True), line_of("", "b", faint=True), line_of("A", "a"), line_of("B", "b"))
     figure = Figure("", "", "", False, False, lines)
     assert [(entry.key, entry.label) for entry in entries_of(figure).values()] == [("a", "A"), ("b", "B")]
-    assert [line.run_ids for line in in_view(figure, ["a"]).lines] == [("b",), ("b",)]
+    assert [line.run_ids for line in visible_part(figure, ["a"]).lines] == [("b",), ("b",)]
 
 
 def test_two_runs_that_go_on_from_one_have_keys_of_their_own() -> None:
@@ -213,4 +211,4 @@ def test_two_runs_that_go_on_from_one_have_keys_of_their_own() -> None:
     ],
 )
 def test_labels_say_what_tells_lines_apart(labels: list[str], short: list[str]) -> None:
-    assert told_apart(labels) == short
+    assert distinct_labels(labels) == short

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gym_gui.services.analytics.aggregate import Band
 from gym_gui.services.analytics.curves import Axis
+from gym_gui.services.analytics.figure import Band
 from gym_gui.testing import RunningDaemon, blocking_calls, curve_config, install_curve_writer
+from gym_gui.ui.charts.board import ChartBoard
+from gym_gui.ui.charts.tab import AddRunsDialog, ChartsTab
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.panels.charts_tab import ChartsTab
-from gym_gui.ui.widgets.add_runs_dialog import AddRunsDialog
-from gym_gui.ui.widgets.chart_board import ChartBoard
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtCore import Qt
@@ -74,14 +73,16 @@ def lines(board: ChartBoard, tag: str = RETURN) -> list[tuple[str, int]]:
     return [(line.label, len(line.x)) for line in figure.lines] if figure is not None else []
 
 
-def test_the_return_is_shown_at_once_and_other_curves_when_they_are_chosen(qtbot, tab, finished) -> None:
+def test_the_headlines_are_shown_at_once_and_other_curves_when_they_are_chosen(qtbot, tab, finished) -> None:
     board = show(qtbot, tab, finished[0])
     assert [points for _, points in lines(board)] == [POINTS]
     qtbot.waitUntil(lambda: {RETURN, LOSS, SPEED} <= set(board.tag_list.tags()), timeout=10_000)
-    assert board.tag_list.chosen() == [RETURN]
+    assert board.tag_list.checked() == [SPEED, RETURN, LOSS]
+    board.show_tags([RETURN])
+    settle(qtbot, board, lambda: set(board.views) == {RETURN})
     assert not board.legend.isVisible()  # one line needs none
     board.tag_list.search.setText("LOSS val")
-    assert board.tag_list.shown() == [LOSS]
+    assert [item.text() for item in board.tag_list._items() if not item.isHidden()] == [LOSS]
     board.tag_list.search.returnPressed.emit()
     settle(qtbot, board, lambda: set(board.views) == {RETURN, LOSS} and lines(board, LOSS))
     assert lines(board, LOSS)[0][1] == POINTS
@@ -160,8 +161,8 @@ def test_one_place_is_read_out_in_every_chart_and_in_the_legend(qtbot, tab, fini
     assert all("step 1,000" in view._value.text() for view in board.views.values())
     model = board.legend.model
     assert [model.data(model.index(row, 1)) for row in range(2)] == ["0.001", "0.001"]
-    board.legend.choose(finished[2].run_id)
-    assert all(view._chosen == finished[2].run_id for view in board.views.values())
+    board.legend.select(finished[2].run_id)
+    assert all(view._selected == finished[2].run_id for view in board.views.values())
     board.views[LOSS].pointed_at.emit(None)
 
 
@@ -172,7 +173,7 @@ def test_what_is_shown_is_saved_as_picture_and_as_data(qtbot, tab, finished: lis
     model = board.legend.model
     hidden = model.row_of(finished[2].run_id)
     model.setData(model.index(hidden, 0), Qt.CheckState.Unchecked, Qt.ItemDataRole.CheckStateRole)
-    assert len(board.figure_in_view(RETURN).lines) == 2
+    assert len(board.visible_figure(RETURN).lines) == 2
     button = board.views[RETURN].findChild(QToolButton, "chart_save")
     button.menu().actions()[0].triggered.emit()
     dialog = board.findChild(QFileDialog, "chart_save_dialog")
@@ -180,7 +181,7 @@ def test_what_is_shown_is_saved_as_picture_and_as_data(qtbot, tab, finished: lis
     dialog.close()
     qtbot.waitUntil(lambda: "chart.svg" in board.banner.text, timeout=20_000)
     assert "seed 2" in (tmp_path / "chart.svg").read_text()
-    board.export.save_data(RETURN, board.runs_in_view(RETURN), tmp_path / "data.csv")
+    board.export.save_data(RETURN, board.visible_runs(RETURN), tmp_path / "data.csv")
     qtbot.waitUntil(lambda: "600 points" in board.banner.text, timeout=20_000)
     with (tmp_path / "data.csv").open() as stream:
         rows = list(csv.DictReader(stream))
@@ -189,7 +190,7 @@ def test_what_is_shown_is_saved_as_picture_and_as_data(qtbot, tab, finished: lis
     board.export.save_data(RETURN, finished[:1], tmp_path / "data.parquet")
     qtbot.waitUntil(lambda: "data.parquet" in board.banner.text, timeout=20_000)
     assert (tmp_path / "data.parquet").read_bytes()[:4] == b"PAR1"
-    board.export.save_picture(board.figure_in_view(RETURN), tmp_path / "missing" / "chart.png")
+    board.export.save_image(board.visible_figure(RETURN), tmp_path / "missing" / "chart.png")
     qtbot.waitUntil(lambda: "not saved" in board.banner.text, timeout=20_000)
     assert board.banner.tone == "bad"
 
@@ -231,11 +232,11 @@ def test_a_run_without_curves_says_so_and_one_in_the_queue_too(qtbot, tab, windo
     run = window_daemon.wait_for(window_daemon.submit(timesteps=5).run_id)
     tab.show_run(pb.Run(run_id=run.run_id, status="INIT", env_id="none"))
     tab.set_active(True)
-    qtbot.waitUntil(lambda: tab.board is not None and "queue" in tab.board._words.text(), timeout=20_000)
+    qtbot.waitUntil(lambda: tab.board is not None and "queue" in tab.board._message.text(), timeout=20_000)
     tab.show_run(run)
     assert tab.board is not None
     tab.board.show_tags(["nobody/has_this"])
-    qtbot.waitUntil(lambda: "no such curves" in tab.board._words.text(), timeout=20_000)
+    qtbot.waitUntil(lambda: "no such curves" in tab.board._message.text(), timeout=20_000)
 
 
 def test_no_slot_reads_a_file_or_waits_for_anything(qtbot, tab, finished: list[pb.Run]) -> None:

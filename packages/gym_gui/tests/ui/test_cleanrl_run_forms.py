@@ -10,10 +10,10 @@ from gym_gui.testing import RunningDaemon
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.forms.checkpoint_table import CheckpointModel
-from gym_gui.ui.widgets.cleanrl_policy_form import CleanRlPolicyForm
-from gym_gui.ui.widgets.cleanrl_resume_form import CleanRlResumeForm
-from gym_gui.ui.widgets.cleanrl_script_form import CleanRlScriptForm
-from gym_gui.ui.widgets.dialog_factory import open_form
+from gym_gui.ui.forms.cleanrl_policy_form import CleanRlPolicyForm
+from gym_gui.ui.forms.cleanrl_resume_form import CleanRlResumeForm
+from gym_gui.ui.forms.cleanrl_script_form import CleanRlScriptForm
+from gym_gui.ui.forms.dialog_factory import open_form
 from gym_gui.ui.workers import catalog
 from gym_gui.ui.workers.checkpoints import FoundCheckpoint, checkpoint_at, find_checkpoints
 from gym_gui.ui.workers.scripts import find_scripts, script_at
@@ -23,7 +23,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel, QLineEdit, QWidget
 
 pytestmark = pytest.mark.timeout(900)  # seconds of work, and sometimes a machine with twenty other things to do
-PATIENCE_S = 400
+TIMEOUT_S = 400
 
 SHELL_SCRIPT = """#!/bin/bash
 # @description: two phases that greet
@@ -58,7 +58,7 @@ def trained(window_daemon: RunningDaemon) -> pb.Run:
     config = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 3, "total_timesteps": 256,
               "extras": {"algo_params": {"num_steps": 32, "num_envs": 2, "learning_rate": 1e-3}}}  # fmt: skip
     document = {"run_name": "trained", "metadata": {"worker": {"type": "cleanrl", "config": config}}}
-    return window_daemon.wait_for(window_daemon.client.submit(document).run.run_id, timeout_s=PATIENCE_S)
+    return window_daemon.wait_for(window_daemon.client.submit(document).run.run_id, timeout_s=TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_a_run_goes_on_from_its_checkpoint_with_another_learning_rate(
     assert "From step 256 to step 384" in form.findChild(QLabel, "resume_plan").text()
     with qtbot.waitSignal(form.submitted, timeout=60_000) as submitted:
         form.submit()
-    child = window_daemon.wait_for(submitted.args[0][0], timeout_s=PATIENCE_S)
+    child = window_daemon.wait_for(submitted.args[0][0], timeout_s=TIMEOUT_S)
     assert (child.outcome, child.step, child.total) == ("completed", 384, 384)
     assert (child.parent.run_id, child.parent.step) == (trained.run_id, 256)
     parameters = json.loads(child.extras_json)["algo_params"]
@@ -144,7 +144,7 @@ def test_a_saved_resume_config_gives_the_same_form(qtbot, opened, trained: pb.Ru
     assert other.configs() == form.configs()
     assert other.findChild(QLineEdit, "more").text() == "1000"
     other.load_document({"metadata": {"worker": {"config": {"algo": "ppo"}}}})
-    assert "no checkpoint" in other.banner.text
+    assert "does not continue from a checkpoint" in other.banner.text
     form.close()
     other.close()
 
@@ -179,7 +179,7 @@ def test_a_policy_is_evaluated_and_the_form_shows_what_came_of_it(
     write(form, "gamma", "0.9")
     with qtbot.waitSignal(form.submitted, timeout=60_000) as submitted:
         form.submit_button.click()
-    run = window_daemon.wait_for(submitted.args[0][0], timeout_s=PATIENCE_S)
+    run = window_daemon.wait_for(submitted.args[0][0], timeout_s=TIMEOUT_S)
     assert run.outcome == "completed"
     assert json.loads(run.extras_json)["eval_gamma"] == 0.9
     qtbot.waitUntil(lambda: len(form.results.returns) == 8 and "completed" in form.results.state, timeout=60_000)
@@ -243,7 +243,7 @@ def test_a_script_is_shown_with_its_metadata_and_runs_with_its_arguments(
     write(form, "arguments", '{"size": 8}')
     with qtbot.waitSignal(form.submitted, timeout=60_000) as submitted:
         form.submit_button.click()
-    run = window_daemon.wait_for(submitted.args[0][0], timeout_s=PATIENCE_S)
+    run = window_daemon.wait_for(submitted.args[0][0], timeout_s=TIMEOUT_S)
     assert (run.outcome, run.name, run.total) == ("completed", "greet.sh", 600_000)
     said = (Path(run.run_dir) / "logs" / "stdout.log").read_text()
     assert f"hello from {run.run_id}" in said
@@ -290,7 +290,7 @@ def test_a_script_from_elsewhere_says_what_to_do(qtbot, opened, scripts: Path, t
     qtbot.waitUntil(lambda: form.current.path == stray, timeout=10_000)
     assert "settings.toml" in form.banner.text
     form.table.choose_path(tmp_path / "none.txt")
-    qtbot.waitUntil(lambda: "no file that ends in" in form.banner.text, timeout=10_000)
+    qtbot.waitUntil(lambda: "not a file that ends in" in form.banner.text, timeout=10_000)
     form.close()
 
 

@@ -12,13 +12,12 @@ from cleanrl_worker.testing import lend_sets
 from gym_gui.testing import RunningDaemon
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.forms.requirement_sets_box import RequirementSetsBox
-from gym_gui.ui.widgets.cleanrl_train_form import CleanRlTrainForm
-from gym_gui.ui.widgets.dialog_factory import NoSuchForm, can_open, open_form, register_forms
-from gym_gui.ui.widgets.train_form import TrainForm
+from gym_gui.ui.forms.cleanrl_train_form import CleanRlTrainForm, RequirementSetsBox
+from gym_gui.ui.forms.dialog_factory import NoSuchForm, can_open, open_form, register_forms
+from gym_gui.ui.forms.train_form import TrainForm
 from gym_gui.ui.workers import catalog
 from gym_gui.ui.workers.catalog import WorkerEntry
-from gym_gui.ui.workers.environment_look import EnvironmentLook, look_at
+from gym_gui.ui.workers.environments import EnvironmentPreview, inspect_environment
 from mosaic_wire.paths import Home
 from PySide6.QtWidgets import QLabel, QLineEdit, QPushButton, QWidget
 
@@ -81,10 +80,10 @@ def test_a_run_is_submitted_from_the_form_and_trained_to_its_end(qtbot, opened, 
     assert (extras["algo_params"], extras["agent_id"]) == ({"learning_rate": 0.001}, "agent-7")
 
     again = opened(kind="clone", run=run)
-    qtbot.waitUntil(lambda: again.order().total_timesteps == 2000, timeout=10_000)
-    assert again.order().parameters == {"learning_rate": 0.001}
-    assert again.order().run_name == "from the form"
-    assert again.shelf.recent()[0].title == "ppo CartPole-v1 seed 1"
+    qtbot.waitUntil(lambda: again.request().total_timesteps == 2000, timeout=10_000)
+    assert again.request().parameters == {"learning_rate": 0.001}
+    assert again.request().run_name == "from the form"
+    assert again.saved_configs.recent()[0].title == "ppo CartPole-v1 seed 1"
     again.close()
 
 
@@ -151,7 +150,7 @@ def test_nothing_is_sent_while_anything_is_wrong(qtbot, opened, window_daemon: R
 def test_an_algorithm_that_does_not_fit_the_environment_is_refused(opened) -> None:
     form = opened()
     form.core.set_values({"env_id": "Pendulum-v1"})
-    form._show_look(EnvironmentLook("Pendulum-v1", "continuous", "vector", "Box(1,)", "Box(3,)"))
+    form._show_preview(EnvironmentPreview("Pendulum-v1", "continuous", "vector", "Box(1,)", "Box(3,)"))
     assert "ppo needs discrete actions" in form.findChild(QLabel, "algo_problem").text()
     assert not form.check()
     names = [form.algorithm.combo.itemText(place) for place in range(form.algorithm.combo.count())]
@@ -187,11 +186,11 @@ def test_what_is_saved_and_loaded_is_the_same_form(qtbot, opened, tmp_path: Path
     qtbot.waitUntil(lambda: "Saved" in form.banner.text, timeout=10_000)
     assert "k" * 40 not in file.read_text()
     other = opened()
-    assert other.order() != form.order()
+    assert other.request() != form.request()
     other.load_file(file)
-    qtbot.waitUntil(lambda: other.order().run_name == "several", timeout=10_000)
+    qtbot.waitUntil(lambda: other.request().run_name == "several", timeout=10_000)
     form.wandb.form.set_values({"wandb_api_key": ""})
-    assert other.order() == form.order()
+    assert other.request() == form.request()
     assert other.findChild(QLineEdit, "seeds").text() == "1-3,7"
     assert [config["metadata"]["worker"]["config"]["seed"] for config in other.configs()] == [1, 2, 3, 7]
     assert other.configs() == form.configs()
@@ -226,7 +225,7 @@ def test_presets_fill_the_form_and_own_ones_are_kept(opened) -> None:
     form = opened()
     presets = form.builtin_presets()
     form.load_document(presets["CartPole with PPO, five seeds"])
-    assert form.order().seeds == (1, 2, 3, 4, 5)
+    assert form.request().seeds == (1, 2, 3, 4, 5)
     assert all(
         form.presenter.problems(config, form.spec) == [] for documents in presets.values() for config in documents
     )
@@ -237,7 +236,7 @@ def test_presets_fill_the_form_and_own_ones_are_kept(opened) -> None:
     menu.aboutToShow.emit()
     (mine,) = [action for action in menu.actions() if action.text() == "mine"]
     mine.trigger()
-    assert other.order() == form.order()
+    assert other.request() == form.request()
     form.close()
     other.close()
 
@@ -279,7 +278,7 @@ def test_requirement_sets_are_listed_and_the_needed_one_is_said(qtbot, opened) -
     form.refresh()
     assert form.sets_section.is_open
     qtbot.waitUntil(lambda: bool(form.sets._sets), timeout=60_000)
-    assert form.presenter.requirement_sets(form.algorithm.algorithm(), "BreakoutNoFrameskip-v4", form.order()) == (
+    assert form.presenter.requirement_sets(form.algorithm.algorithm(), "BreakoutNoFrameskip-v4", form.request()) == (
         "atari",
     )
     assert form.sets._ticks["atari"].text() == "atari (needed)"
@@ -315,8 +314,8 @@ def test_a_set_is_installed_with_its_progress(
     qtbot.addWidget(box)
     box.show()
     told: list[str] = []
-    say = box._say
-    box._say = lambda words, **kind: (told.append(words), say(words, **kind))  # type: ignore[method-assign]
+    set_message = box._say
+    box._say = lambda words, **kind: (told.append(words), set_message(words, **kind))  # type: ignore[method-assign]
     box.set_program((sys.executable, str(program)), Home(tmp_path / "home"))
     box.set_needed(["toys"])
     qtbot.waitUntil(lambda: box.missing == ("toys",), timeout=30_000)
@@ -335,12 +334,12 @@ def test_a_set_is_installed_with_its_progress(
 
 
 def test_an_environment_is_looked_at_in_a_process_of_its_own() -> None:
-    look = look_at(sys.executable, "CartPole-v1")
+    look = inspect_environment(sys.executable, "CartPole-v1")
     assert (look.actions, look.observations, look.action_text) == ("discrete", "vector", "Discrete(2)")
     if look.picture:
         assert len(look.picture) == look.width * look.height * 3
-    assert "NoSuch" in look_at(sys.executable, "NoSuchThing-v0").problem
-    assert "cannot be started" in look_at("/nowhere/python", "CartPole-v1").problem
+    assert "NoSuch" in inspect_environment(sys.executable, "NoSuchThing-v0").problem
+    assert "cannot be started" in inspect_environment("/nowhere/python", "CartPole-v1").problem
 
 
 def test_a_worker_without_a_form_of_its_own_gets_one_from_its_description(
@@ -448,8 +447,10 @@ def test_tab_goes_through_the_fields_first_and_enter_starts_nothing(
         if widget.objectName():
             chain.append(widget.objectName())
         widget = widget.nextInFocusChain()
-    order = [chain.index(name) for name in ("algo_choice", "env_choice", "seeds", "learning_rate", "presets", "submit")]
-    assert order == sorted(order)
+    request = [
+        chain.index(name) for name in ("algo_choice", "env_choice", "seeds", "learning_rate", "presets", "submit")
+    ]
+    assert request == sorted(request)
     before = run_count(window_daemon)
     qtbot.keyClick(form.findChild(QLineEdit, "run_name"), Qt.Key.Key_Return)
     qtbot.wait(100)

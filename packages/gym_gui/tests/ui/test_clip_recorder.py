@@ -6,7 +6,7 @@ from pathlib import Path
 
 import av
 import pytest
-from gym_gui.ui.presenters.clip_recorder import LONGEST_S, ClipFailed, ClipRecorder
+from gym_gui.ui.run_page.clip_recorder import LONGEST_S, ClipFailed, ClipRecorder
 
 
 def grey(value: int, width: int = 64, height: int = 48) -> bytes:

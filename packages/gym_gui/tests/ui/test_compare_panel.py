@@ -10,16 +10,14 @@ import pytest
 from gym_gui.services.analytics.comparison import Verdict, compare_curves
 from gym_gui.services.analytics.curves import Curve
 from gym_gui.testing import RunningDaemon, blocking_calls, curve_config, install_curve_writer
-from gym_gui.ui.appearance import Appearance
+from gym_gui.ui.compare.comparison import Compared, ComparisonTable, ComparisonView, rows_of
+from gym_gui.ui.compare.panel import ComparePanel
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.main_window import MainWindow
-from gym_gui.ui.panels.compare_panel import ComparePanel
-from gym_gui.ui.runs.possibilities import Deed
+from gym_gui.ui.runs.allowed_actions import RunAction
+from gym_gui.ui.shell.main_window import MainWindow
+from gym_gui.ui.shell.workspaces import COMPARE
+from gym_gui.ui.theme import Appearance
 from gym_gui.ui.widgets.banner import Banner
-from gym_gui.ui.widgets.comparison_feed import Compared
-from gym_gui.ui.widgets.comparison_table import ComparisonTable, rows_of
-from gym_gui.ui.widgets.comparison_view import ComparisonView
-from gym_gui.ui.workspaces import COMPARE
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtCore import Qt
@@ -80,16 +78,20 @@ def compare(qtbot, panel: ComparePanel, runs: list[pb.Run]) -> ComparisonTable:
 
 
 def wait_for_runs(qtbot, panel: ComparePanel, number: int) -> ComparisonTable:
-    def is_there() -> bool:
-        figures, board = panel.figures, panel.board
-        if figures is None or board is None or figures.compared is None or not board.is_settled:
-            return False
-        drawn = {run_id for entry in board.entries().values() for run_id in entry.run_ids}
-        return len(figures.compared.comparison.runs) == number == len(panel.runs) and drawn == set(panel.runs)
+    def is_there() -> None:  # assertions, so that a failure names what is missing
+        values, board = panel.values, panel.board
+        assert len(panel.runs) == number, panel.banner.text
+        assert values is not None
+        assert board is not None
+        assert values.compared is not None
+        assert len(values.compared.comparison.runs) == number, (panel.link.is_connected, values.feed.is_complete)
+        assert board.feed.is_complete
+        assert board.is_settled
+        assert {run_id for entry in board.entries().values() for run_id in entry.run_ids} == set(panel.runs)
 
     qtbot.waitUntil(is_there, timeout=30_000)
-    assert panel.figures is not None
-    return panel.figures.table
+    assert panel.values is not None
+    return panel.values.table
 
 
 def cells(table: ComparisonTable, row: int) -> list[str]:
@@ -105,12 +107,12 @@ def test_groups_stand_side_by_side_with_what_they_reached(qtbot, panel: CompareP
     assert table.table.rowCount() == 2
     assert "2 seeds" in cells(table, 0)[0]
     assert cells(table, 0)[-1] == "200"
-    final = panel.figures.compared.comparison.groups[0].final
+    final = panel.values.compared.comparison.groups[0].final
     assert 150 < final.value < 200
     assert "±" in cells(table, 0)[2]
-    assert panel.figures.pairs.rowCount() == 1
-    assert panel.figures.pairs.text_at(0, 2) == "100 %"
-    assert model.colour_of(model.rows[0].run_ids) is not None
+    assert panel.values.pairs.rowCount() == 1
+    assert panel.values.pairs.text_at(0, 2) == "100 %"
+    assert model.color_of(model.rows[0].run_ids) is not None
     assert panel._count.text() == f"4 runs · {ENVIRONMENT}"
 
 
@@ -124,8 +126,8 @@ def test_each_run_has_a_row_when_they_are_not_grouped(qtbot, panel: ComparePanel
     assert "level 5" in cells(table, 0)[0]
     qtbot.waitUntil(lambda: len(panel.board.entries()) == 4, timeout=10_000)
     table.selectRow(0)
-    chosen = table.chosen_runs()
-    assert panel.board.legend.chosen == chosen[0]
+    chosen = table.selected_runs()
+    assert panel.board.legend.selected == chosen[0]
     panel.findChild(QPushButton, "compare_copy").click()
     lines = QGuiApplication.clipboard().text().splitlines()
     assert (len(lines), lines[0].split("\t")[2]) == (5, "Final")
@@ -140,7 +142,7 @@ def test_each_run_has_a_row_when_they_are_not_grouped(qtbot, panel: ComparePanel
 def test_runs_are_added_from_the_selection_and_cleared(qtbot, panel: ComparePanel, finished, link) -> None:
     compare(qtbot, panel, finished[:2])
     panel.findChild(QPushButton, "compare_add_selection").click()
-    assert "No run is chosen" in panel.banner.text
+    assert "No run is selected" in panel.banner.text
     panel.selected_runs = lambda: finished[1:3]
     panel.findChild(QPushButton, "compare_add_selection").click()
     wait_for_runs(qtbot, panel, 3)
@@ -161,7 +163,7 @@ def test_runs_are_added_from_the_selection_and_cleared(qtbot, panel: ComparePane
 def test_whether_it_learned_is_told_against_a_measured_random_policy(qtbot, panel, finished, window_daemon) -> None:
     table = compare(qtbot, panel, finished)
     assert [row.verdict for row in table.table.rows] == [Verdict.NO_BASELINE, Verdict.NO_BASELINE]
-    banner: Banner = panel.figures.banner
+    banner: Banner = panel.values.banner
     assert ENVIRONMENT in banner.text
     banner.findChild(QAbstractButton, "banner_action").click()
     qtbot.waitUntil(lambda: table.table.rows[0].verdict is Verdict.LEARNED, timeout=120_000)
@@ -177,6 +179,17 @@ def test_a_run_that_is_deleted_elsewhere_leaves_the_page(qtbot, panel, finished,
     extra = window_daemon.wait_for(extra.run_id)
     compare(qtbot, panel, [*finished, extra])
     window_daemon.client.delete(extra.run_id)
+    wait_for_runs(qtbot, panel, 4)
+
+
+def test_runs_that_were_added_while_the_daemon_was_away_are_compared_when_it_is_back(
+    qtbot, panel: ComparePanel, finished, monkeypatch
+) -> None:
+    compare(qtbot, panel, finished)  # their curves are loaded
+    compare(qtbot, panel, finished[:2])
+    with monkeypatch.context() as away:
+        away.setattr(DaemonLink, "is_connected", property(lambda link: False))
+        panel.add_runs(finished)
     wait_for_runs(qtbot, panel, 4)
 
 
@@ -199,7 +212,7 @@ def test_the_list_of_runs_leads_here_and_a_page_is_written(qtbot, dressed, link,
     ids = [run.run_id for run in finished]
     qtbot.waitUntil(lambda: all(window.runs_panel.model.position_of(run_id) is not None for run_id in ids))
     window.runs_panel.select(ids[:2])
-    window.run_actions.do(Deed.COMPARE, window.runs_panel.selected_runs())
+    window.run_actions.do(RunAction.COMPARE, window.runs_panel.selected_runs())
     assert window.workspace == COMPARE
     panel = window.findChild(ComparePanel)
     wait_for_runs(qtbot, panel, 2)
@@ -210,7 +223,7 @@ def test_the_list_of_runs_leads_here_and_a_page_is_written(qtbot, dressed, link,
     window.run_actions.reports.opens_pages = False
     panel.findChild(QPushButton, "compare_report").click()
     dialog = window.findChild(QFileDialog, "report_dialog")
-    with qtbot.waitSignals([window.run_actions.said] * 2, timeout=30_000):
+    with qtbot.waitSignals([window.run_actions.reported] * 2, timeout=30_000):
         dialog.fileSelected.emit(str(tmp_path / "page"))
     dialog.close()
     page = (tmp_path / "page.html").read_text()

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
 from gym_gui.services.trainer.local_daemon import running_record, stop_process, wait_for_end
-from gym_gui.ui import connector as connecting
-from gym_gui.ui.connector import DaemonStopped, LocalConnector
+from gym_gui.ui.shell import daemon_banner as connecting
+from gym_gui.ui.shell.daemon_banner import DaemonStopped, LocalConnector
 from mosaic_wire.paths import Home
 
 
@@ -48,7 +48,7 @@ def test_a_daemon_that_was_stopped_stays_stopped_until_it_is_wanted(connector, h
         connector()
     assert connector.is_stopped
     assert running_record(home) is None
-    connector.start_again()
+    connector.restart_daemon()
     connector().close()
     assert not connector.is_stopped
     assert running_record(home) is not None
@@ -65,7 +65,7 @@ def test_a_start_that_failed_is_not_tried_at_every_look(home: Home, monkeypatch)
         with pytest.raises(TrainerError, match="cannot use"):
             connector()
     assert len(tries) == 1
-    connector.start_again()
+    connector.restart_daemon()
     with pytest.raises(TrainerError):
         connector()
     assert len(tries) == 2

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from gym_gui.ui.widgets.crash_dialog import CrashReporter, FaultLog, ReportDialog
+from gym_gui.ui.shell.crash_dialog import CrashReporter, FaultLog, ReportDialog
 from PySide6.QtWidgets import QApplication, QWidget
 
 
@@ -34,7 +34,7 @@ def raise_and_tell(message: str) -> None:
         sys.excepthook(type(error), error, error.__traceback__)
 
 
-@pytest.mark.expects_log("not caught in")
+@pytest.mark.expects_log("uncaught exception in")
 def test_an_error_of_a_slot_is_shown_with_everything_a_repairer_needs(qtbot, reporter) -> None:
     raise_and_tell("the abacus is broken")
     qtbot.waitUntil(lambda: len(dialogs(reporter)) == 1, timeout=10_000)
@@ -47,7 +47,7 @@ def test_an_error_of_a_slot_is_shown_with_everything_a_repairer_needs(qtbot, rep
     assert QApplication.clipboard().text() == report
 
 
-@pytest.mark.expects_log("not caught in")
+@pytest.mark.expects_log("uncaught exception in")
 def test_the_same_error_at_every_tick_is_shown_once(qtbot, reporter) -> None:
     for _ in range(3):
         raise_and_tell("again")
@@ -57,7 +57,7 @@ def test_the_same_error_at_every_tick_is_shown_once(qtbot, reporter) -> None:
     assert len(dialogs(reporter)) == 2
 
 
-@pytest.mark.expects_log("not caught in")
+@pytest.mark.expects_log("uncaught exception in")
 def test_an_error_of_a_thread_is_shown_in_the_window(qtbot, reporter) -> None:
     thread = threading.Thread(target=lambda: 1 / 0, name="a counting thread")
     thread.start()
@@ -70,7 +70,7 @@ def test_last_words_of_a_torn_process_are_kept_for_the_next_start(tmp_path: Path
     path = tmp_path / "logs" / "window-faults.log"
     script = (
         "import faulthandler, os, signal, sys\nfrom pathlib import Path\n"
-        "from gym_gui.ui.widgets.crash_dialog import FaultLog\n"
+        "from gym_gui.ui.shell.crash_dialog import FaultLog\n"
         "FaultLog(Path(sys.argv[1])).open()\nos.kill(os.getpid(), signal.SIGSEGV)"
     )
     done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, check=False, timeout=60)

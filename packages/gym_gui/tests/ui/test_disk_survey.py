@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 from gym_gui.testing import RunningDaemon
-from gym_gui.ui.management.disk_survey import Kind, failed_runs, is_needed, survey
-from gym_gui.ui.management.spare_checkpoints import CannotPrune, find_spare_checkpoints, remove_spare_checkpoints
+from gym_gui.ui.management.disk_survey import (
+    CannotPrune,
+    SuggestionKind,
+    _disk,
+    failed_runs,
+    find_spare_checkpoints,
+    is_needed,
+    remove_spare_checkpoints,
+    survey,
+)
 from mosaic_wire.checkpoints import SharedFile, good_checkpoints, write_checkpoint
 from mosaic_wire.files import size_below
 from mosaic_wire.ids import new_run_id
@@ -138,16 +147,16 @@ def test_a_home_is_looked_through(window_daemon: RunningDaemon, tmp_path: Path) 
     os.utime(home.run_folder(nobodys).root, (0, 0))
     found = survey(client, home, older_than_days=0)
     by_kind = {suggestion.kind: suggestion for suggestion in found.suggestions}
-    assert by_kind[Kind.RUN].run_id == bad.run_id
-    assert by_kind[Kind.ORPHAN].run_id == nobodys  # the young one may be on its way in
-    assert by_kind[Kind.ORPHAN].bytes == 4_096
-    assert by_kind[Kind.CHECKPOINTS].run_id == good.run_id
+    assert by_kind[SuggestionKind.RUN].run_id == bad.run_id
+    assert by_kind[SuggestionKind.ORPHAN].run_id == nobodys  # the young one may be on its way in
+    assert by_kind[SuggestionKind.ORPHAN].bytes == 4_096
+    assert by_kind[SuggestionKind.CHECKPOINTS].run_id == good.run_id
     assert found.runs_in_all == 2
     assert {use.run_id: use.bytes for use in found.runs}[good.run_id] == good.size_bytes
     assert found.free_bytes > 0
     assert found.used_bytes >= sum(use.bytes for use in found.runs)
     elsewhere = survey(client, None, older_than_days=0)
-    assert [suggestion.kind for suggestion in elsewhere.suggestions] == [Kind.RUN]
+    assert [suggestion.kind for suggestion in elsewhere.suggestions] == [SuggestionKind.RUN]
 
 
 def test_an_empty_home(tmp_path: Path) -> None:
@@ -157,6 +166,14 @@ def test_an_empty_home(tmp_path: Path) -> None:
 
     found = survey(Nobody(), Home(tmp_path / "home"), older_than_days=7)
     assert (found.suggestions, found.runs, found.used_bytes) == ((), (), 0)
+
+
+def test_the_room_is_that_of_the_disk_of_the_runs(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.trainer.mkdir(parents=True)
+    assert _disk(home)[1] == shutil.disk_usage(tmp_path).total
+    home.runs.symlink_to("/dev/shm")
+    assert _disk(home)[1] == shutil.disk_usage("/dev/shm").total != shutil.disk_usage(tmp_path).total
 
 
 def test_of_very_many_suggestions_the_largest_are_shown() -> None:

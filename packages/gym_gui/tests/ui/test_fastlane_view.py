@@ -13,10 +13,15 @@ from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.widgets.fastlane_view import FastLaneView, is_on_this_machine
-from gym_gui.ui.widgets.fastlane_words import drawing_of, why_no_picture
-from gym_gui.ui.widgets.frame_sources import SharedMemoryFrames, StreamedFrames
-from gym_gui.ui.widgets.live_picture import Zoom
+from gym_gui.ui.run_page.fastlane_view import (
+    FastLaneView,
+    SharedMemoryFrames,
+    StreamedFrames,
+    drawing_of,
+    is_on_this_machine,
+    why_no_frame,
+)
+from gym_gui.ui.widgets.frame_view import Zoom
 from mosaic_wire.frames import FrameWriter, fastlane_path
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import Home
@@ -37,8 +42,8 @@ while not session.stop_requested.is_set():
     if writer.is_due():
         drawn += 1
         writer.publish(bytes([200, 40, 20]) * (160 * 120), 160, 120)
-        writer.tell(last_reward=1.5, rolling_return=50.0, step_rate_hz=1000.0)
-        writer.drawn(0.0)
+        writer.set_statistics(last_reward=1.5, rolling_return=50.0, step_rate_hz=1000.0)
+        writer.record_render_time(0.0)
     session.progress(drawn, 100)
     time.sleep(0.005)
 writer.close()
@@ -88,7 +93,7 @@ def publish(
     writer: FrameWriter, colour: tuple[int, int, int] = (10, 200, 30), width: int = 64, height: int = 48
 ) -> None:
     writer.publish(bytes(colour) * (width * height), width, height)
-    writer.tell(last_reward=1.0, rolling_return=123.4, step_rate_hz=20_480.0)
+    writer.set_statistics(last_reward=1.0, rolling_return=123.4, step_rate_hz=20_480.0)
 
 
 def figure(view: FastLaneView, name: str) -> str:
@@ -99,13 +104,13 @@ def test_the_picture_of_the_run_is_drawn_pixel_for_pixel(qtbot, view: FastLaneVi
     publish(writer)
     view.show_run(run)
     view.set_active(True)
-    qtbot.waitUntil(lambda: view.pictures_shown == 1)
-    assert view.picture.image.size() == QSize(64, 48)
-    seen = view.picture.viewport().grab().toImage()
+    qtbot.waitUntil(lambda: view.frames_shown == 1)
+    assert view.frame_view.image.size() == QSize(64, 48)
+    seen = view.frame_view.viewport().grab().toImage()
     assert seen.pixelColor(seen.width() // 2, seen.height() // 2) == QColor(10, 200, 30)
     publish(writer, (250, 0, 0))
-    qtbot.waitUntil(lambda: view.pictures_shown == 2)
-    assert view.picture.image.pixelColor(5, 5) == QColor(250, 0, 0)
+    qtbot.waitUntil(lambda: view.frames_shown == 2)
+    assert view.frame_view.image.pixelColor(5, 5) == QColor(250, 0, 0)
 
 
 def test_the_figures_stand_beside_it_with_the_rate_that_is_really_seen(qtbot, view, run, writer: FrameWriter) -> None:
@@ -113,7 +118,7 @@ def test_the_figures_stand_beside_it_with_the_rate_that_is_really_seen(qtbot, vi
     view.set_active(True)
     for number in range(12):
         publish(writer, (number, 0, 0))
-        qtbot.waitUntil(lambda number=number: view.pictures_shown == number + 1)
+        qtbot.waitUntil(lambda number=number: view.frames_shown == number + 1)
     qtbot.waitUntil(lambda: figure(view, "rolling_return") == "123.4")
     qtbot.waitUntil(lambda: figure(view, "rate") not in ("–", "0.0"))
     assert (figure(view, "last_reward"), figure(view, "step_rate")) == ("1", "20.5k")
@@ -129,23 +134,23 @@ def test_looking_makes_the_run_draw_and_a_hidden_view_lets_it_rest(qtbot, view, 
     qtbot.waitUntil(lambda: not writer.is_watched, timeout=6_000)
     publish(writer)
     qtbot.wait(100)
-    assert view.pictures_shown == 0
+    assert view.frames_shown == 0
     view.set_active(True)
-    qtbot.waitUntil(lambda: view.pictures_shown == 1)
+    qtbot.waitUntil(lambda: view.frames_shown == 1)
 
 
 def test_a_run_that_cannot_draw_says_why_and_a_damaged_file_too(qtbot, view, run, writer: FrameWriter, link) -> None:
     writer.notice("blackjack cannot be drawn here: pygame is not installed")
     view.show_run(run)
     view.set_active(True)
-    qtbot.waitUntil(lambda: view.picture.notice == "Blackjack cannot be drawn here: pygame is not installed")
+    qtbot.waitUntil(lambda: view.frame_view.notice == "Blackjack cannot be drawn here: pygame is not installed")
     other = run_of()
     path = fastlane_path(other.run_id)
     path.write_bytes(b"x" * 5000)
     os.chmod(path, 0o600)
     try:
         view.show_run(other)
-        qtbot.waitUntil(lambda: "is not a FastLane" in view.picture.notice)
+        qtbot.waitUntil(lambda: "is not a FastLane" in view.frame_view.notice)
     finally:
         path.unlink()
 
@@ -153,19 +158,19 @@ def test_a_run_that_cannot_draw_says_why_and_a_damaged_file_too(qtbot, view, run
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        (run_of("INIT", queue_reason="2 CPUs are wanted, 1 is free"), "waits in the queue (2 CPUs are wanted"),
+        (run_of("INIT", queue_reason="2 CPUs are wanted, 1 is free"), "is queued (2 CPUs are wanted"),
         (run_of("HSHK"), "is starting"),
         (run_of("PAUSE"), "is paused"),
         (run_of("TERM", outcome="completed"), "under Replay"),
         (run_of("EXEC", {"fastlane_enabled": False}), "switched off"),
         (run_of("EXEC", {"fastlane_video_mode": "off"}), "switched off"),
-        (run_of("EXEC"), "No picture yet"),
+        (run_of("EXEC"), "No frame yet"),
     ],
 )
 def test_there_is_always_a_sentence_where_there_is_no_picture(view: FastLaneView, run: pb.Run, words: str) -> None:
     view.show_run(run)
     view.set_active(True)
-    assert words in view.picture.notice
+    assert words in view.frame_view.notice
     assert view.is_watching == (run.status in ("EXEC", "HSHK", "PAUSE") and "off" not in words)
 
 
@@ -173,32 +178,32 @@ def test_the_last_picture_stays_when_the_run_ends(qtbot, view: FastLaneView, run
     publish(writer)
     view.show_run(run)
     view.set_active(True)
-    qtbot.waitUntil(lambda: view.pictures_shown == 1)
+    qtbot.waitUntil(lambda: view.frames_shown == 1)
     view.refresh(pb.Run(run_id=run.run_id, status="TERM", outcome="completed"))
     assert not view.is_watching
-    assert view.picture.image.size() == QSize(64, 48)
+    assert view.frame_view.image.size() == QSize(64, 48)
     view.show_run(run_of())
-    assert view.picture.image.isNull()  # the picture of one run is never shown as that of another
+    assert view.frame_view.image.isNull()  # the picture of one run is never shown as that of another
 
 
 def test_zoom_is_exact_and_remembered(qtbot, view: FastLaneView, run, writer: FrameWriter, link: DaemonLink) -> None:
     publish(writer)
     view.show_run(run)
     view.set_active(True)
-    qtbot.waitUntil(lambda: view.pictures_shown == 1)
-    fitted = view.picture.drawn_size()
-    room = view.picture.viewport().size()
+    qtbot.waitUntil(lambda: view.frames_shown == 1)
+    fitted = view.frame_view.drawn_size()
+    room = view.frame_view.viewport().size()
     assert fitted.width() == room.width() or fitted.height() == room.height()
     box = view.findChild(QComboBox, "fastlane_zoom")
     box.setCurrentIndex(2)
-    assert view.picture.drawn_size() == QSize(128, 96)
+    assert view.frame_view.drawn_size() == QSize(128, 96)
     view.findChild(QComboBox, "fastlane_edges").setCurrentIndex(1)
     publish(writer, width=2000, height=1000)
-    qtbot.waitUntil(lambda: view.pictures_shown == 2)
-    assert view.picture.horizontalScrollBar().maximum() == 4000 - view.picture.viewport().width()
+    qtbot.waitUntil(lambda: view.frames_shown == 2)
+    assert view.frame_view.horizontalScrollBar().maximum() == 4000 - view.frame_view.viewport().width()
     again = FastLaneView(link)
     qtbot.addWidget(again)
-    assert again.picture.zoom is Zoom.DOUBLE
+    assert again.frame_view.zoom is Zoom.DOUBLE
     assert again.findChild(QComboBox, "fastlane_edges").currentText() == "Pixelated"
 
 
@@ -210,15 +215,15 @@ def test_of_a_grid_one_environment_can_be_chosen(qtbot, view: FastLaneView) -> N
         writer.publish(b"".join([left + right] * 24 + [right + left] * 24), 64, 48)
         view.show_run(run)
         view.set_active(True)
-        qtbot.waitUntil(lambda: view.pictures_shown == 1)
+        qtbot.waitUntil(lambda: view.frames_shown == 1)
         box = view.findChild(QComboBox, "fastlane_tile")
         assert box.isVisible()
         assert [box.itemText(index) for index in range(box.count())] == [
             "Whole grid", "Environment 0", "Environment 1", "Environment 2", "Environment 3"
         ]  # fmt: skip
         box.setCurrentIndex(4)
-        assert view.picture.shown_part() == QRect(32, 24, 32, 24)
-        seen = view.picture.viewport().grab().toImage()
+        assert view.frame_view.shown_part() == QRect(32, 24, 32, 24)
+        seen = view.frame_view.viewport().grab().toImage()
         assert seen.pixelColor(seen.width() // 2, seen.height() // 2) == QColor(255, 0, 0)
     finally:
         view.set_active(False)
@@ -232,23 +237,23 @@ def test_how_a_run_draws_itself_is_read_from_its_extras() -> None:
     assert (grid.tiles, grid.columns_and_rows) == (3, (2, 2))
     assert drawing_of(run_of(extras={"fastlane_video_mode": "grid"})).tiles == 0
     assert drawing_of(pb.Run(extras_json="damaged")).mode == "single"
-    assert "queue." in why_no_picture(pb.Run(status="INIT"), "")
+    assert "queued." in why_no_frame(pb.Run(status="INIT"), "")
 
 
 def test_the_picture_in_view_is_saved(qtbot, view: FastLaneView, run, writer: FrameWriter, tmp_path: Path) -> None:
     publish(writer)
     view.show_run(run)
     view.set_active(True)
-    qtbot.waitUntil(lambda: view.pictures_shown == 1)
+    qtbot.waitUntil(lambda: view.frames_shown == 1)
     view.findChild(QPushButton, "fastlane_save").click()
     dialog = view.findChild(QFileDialog, "fastlane_file_dialog")
     assert dialog.selectedFiles()[0].endswith(f"ppo-CartPole-v1-{run.run_id[-8:]}.png")
     dialog.reject()
     with qtbot.waitSignal(view.saved):
-        view.save_picture(str(tmp_path / "seen.png"))
+        view.save_image(tmp_path / "seen.png")
     assert QImage(str(tmp_path / "seen.png")).pixelColor(1, 1) == QColor(10, 200, 30)
     assert str(tmp_path / "seen.png") in view.banner.text
-    view.save_picture(str(tmp_path / "nowhere" / "seen.png"))
+    view.save_image(tmp_path / "nowhere" / "seen.png")
     qtbot.waitUntil(lambda: view.banner.tone == "bad")
     assert "cannot be written" in view.banner.text
 
@@ -257,10 +262,10 @@ def test_a_clip_is_recorded(qtbot, view: FastLaneView, run, writer: FrameWriter,
     view.show_run(run)
     view.set_active(True)
     path = tmp_path / "clip.mp4"
-    view.record_to(str(path))
+    view.record_to(path)
     for number in range(10):
         publish(writer, (20 * number, 0, 0))
-        qtbot.waitUntil(lambda number=number: view.pictures_shown == number + 1)
+        qtbot.waitUntil(lambda number=number: view.frames_shown == number + 1)
     with qtbot.waitSignal(view.saved):
         view.toggle_recording()
     assert not view.is_recording
@@ -271,9 +276,9 @@ def test_a_clip_is_recorded(qtbot, view: FastLaneView, run, writer: FrameWriter,
 def test_a_clip_ends_when_nobody_looks_any_more(qtbot, view, run, writer: FrameWriter, tmp_path: Path) -> None:
     view.show_run(run)
     view.set_active(True)
-    view.record_to(str(tmp_path / "clip.mp4"))
+    view.record_to(tmp_path / "clip.mp4")
     publish(writer)
-    qtbot.waitUntil(lambda: view.pictures_shown == 1)
+    qtbot.waitUntil(lambda: view.frames_shown == 1)
     with qtbot.waitSignal(view.saved):
         view.set_active(False)
     assert (tmp_path / "clip.mp4").stat().st_size > 0
@@ -282,7 +287,7 @@ def test_a_clip_ends_when_nobody_looks_any_more(qtbot, view, run, writer: FrameW
 def test_a_clip_that_cannot_be_written_is_said(qtbot, view, run, writer: FrameWriter, tmp_path: Path) -> None:
     view.show_run(run)
     view.set_active(True)
-    view.record_to(str(tmp_path / "nowhere" / "clip.mp4"))
+    view.record_to(tmp_path / "nowhere" / "clip.mp4")
     publish(writer)
     qtbot.waitUntil(lambda: view.banner.tone == "bad" and "cannot be written" in view.banner.text)
     assert not view.is_recording
@@ -307,14 +312,14 @@ def test_from_another_machine_the_pictures_come_as_a_stream(
         view.set_active(True)
         assert view.findChild(StreamedFrames) is not None
         assert view.findChild(SharedMemoryFrames) is None
-        qtbot.waitUntil(lambda: view.pictures_shown >= 3, timeout=20_000)
-        assert view.picture.image.size() == QSize(160, 120)
-        colour = view.picture.image.pixelColor(80, 60)
+        qtbot.waitUntil(lambda: view.frames_shown >= 3, timeout=20_000)
+        assert view.frame_view.image.size() == QSize(160, 120)
+        colour = view.frame_view.image.pixelColor(80, 60)
         assert abs(colour.red() - 200) + abs(colour.green() - 40) + abs(colour.blue() - 20) < 20  # JPEG
         assert figure(view, "last_reward") == "1.5"
-        view.record_to(str(tmp_path / "far.mp4"))
-        shown = view.pictures_shown
-        qtbot.waitUntil(lambda: view.pictures_shown > shown + 2, timeout=20_000)
+        view.record_to(tmp_path / "far.mp4")
+        shown = view.frames_shown
+        qtbot.waitUntil(lambda: view.frames_shown > shown + 2, timeout=20_000)
         with qtbot.waitSignal(view.saved):
             view.toggle_recording()
         view.set_active(False)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.panels.files_tab import FilesTab
-from gym_gui.ui.widgets.files_model import Column, Node
+from gym_gui.ui.run_page.files_tab import FileColumn, FilesTab, Node
 from mosaic_wire.checkpoints import write_checkpoint
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
@@ -105,7 +104,7 @@ def test_folders_are_read_when_they_are_opened(qtbot, tab: FilesTab, folder: Run
     node = find(tab, *step)
     assert node is not None
     index = tab.model.index_of(node)
-    assert index.siblingAtColumn(Column.WHAT).data() == "Checkpoint · step 1,000 · best · return 200.0"
+    assert index.siblingAtColumn(FileColumn.WHAT).data() == "Checkpoint · step 1,000 · best · return 200.0"
     qtbot.waitUntil(lambda: find(tab, "Logs of the worker", "stdout.log") is not None, timeout=WAIT)
     assert node.children == []  # nobody has opened it
     tab.tree.expand(index)
@@ -120,7 +119,7 @@ def test_what_the_manifest_names_and_is_gone_is_said(qtbot, tab: FilesTab, folde
     qtbot.waitUntil(lambda: tab.banner.text == "", timeout=WAIT)
     qtbot.waitUntil(lambda: find(tab, "Run folder", "gone.cleanrl_model") is not None, timeout=WAIT)
     node = find(tab, "Run folder", "gone.cleanrl_model")
-    assert tab.model.index_of(node).siblingAtColumn(Column.WHAT).data() == "Policy · in the manifest"
+    assert tab.model.index_of(node).siblingAtColumn(FileColumn.WHAT).data() == "Policy · in the manifest"
 
 
 def test_a_damaged_manifest_is_a_banner_and_the_files_are_shown(qtbot, tab: FilesTab, folder: RunFolder) -> None:
@@ -134,7 +133,7 @@ def test_a_damaged_manifest_is_a_banner_and_the_files_are_shown(qtbot, tab: File
 def test_a_run_folder_that_is_gone_is_said(qtbot, tab: FilesTab, tmp_path: Path) -> None:
     gone = record(RunFolder(tmp_path / "a" / "b" / "gone"), logs_dir="")
     tab.show_run(gone)
-    qtbot.waitUntil(lambda: "is gone" in tab.banner.text, timeout=WAIT)
+    qtbot.waitUntil(lambda: "is missing" in tab.banner.text, timeout=WAIT)
     assert tab.banner.tone == "bad"
     tab.show_run(record(RunFolder(tmp_path / "a" / "b" / "gone"), logs_dir="", status="INIT"))
     qtbot.waitUntil(lambda: "queued" in tab.banner.text, timeout=WAIT)
@@ -147,11 +146,11 @@ def test_a_look_into_files(qtbot, tab: FilesTab, folder: RunFolder) -> None:
     choose(qtbot, tab, "Run folder", "analytics.json")
     qtbot.waitUntil(lambda: '"policy": "gone.cleanrl_model"' in tab.preview.text.toPlainText(), timeout=WAIT)
     choose(qtbot, tab, "Run folder", "picture.png")
-    qtbot.waitUntil(lambda: not tab.preview.picture.pixmap().isNull(), timeout=WAIT)
-    assert tab.preview.picture.pixmap().width() == 40
+    qtbot.waitUntil(lambda: not tab.preview.image.pixmap().isNull(), timeout=WAIT)
+    assert tab.preview.image.pixmap().width() == 40
     (folder.root / "notes.txt").unlink()
     choose(qtbot, tab, "Run folder", "notes.txt")
-    qtbot.waitUntil(lambda: "cannot be read" in tab.preview.words.text(), timeout=WAIT)
+    qtbot.waitUntil(lambda: "cannot be read" in tab.preview.message.text(), timeout=WAIT)
 
 
 def test_files_are_opened_revealed_and_their_paths_copied(

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from gym_gui import app as warm_up
 from gym_gui.testing import RunningDaemon
-from gym_gui.ui import warm_up
 
 SCRIPT = Path(__file__).with_name("first_openings.py")
 

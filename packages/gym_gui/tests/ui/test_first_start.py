@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.widgets import first_start
-from gym_gui.ui.widgets.first_start import FirstStartPage, first_config
+from gym_gui.ui.shell import first_start
+from gym_gui.ui.shell.first_start import FirstStartPage, first_config
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QPushButton
@@ -40,9 +40,9 @@ def test_the_other_ways_to_begin(qtbot, dressed, link: DaemonLink) -> None:
     page = FirstStartPage(link)
     qtbot.addWidget(page)
     for name, signal in (
-        ("first_new_run", page.form_wanted),
-        ("first_play", page.play_wanted),
-        ("first_import", page.import_wanted),
+        ("first_new_run", page.form_requested),
+        ("first_play", page.play_requested),
+        ("first_import", page.import_requested),
     ):
         button = page.findChild(QPushButton, name)
         assert button.accessibleName()

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from gym_gui.ui.garbage import GarbageCollection
+from gym_gui.app import GarbageCollection
 from PySide6.QtCore import QObject
 
 
@@ -49,7 +49,7 @@ def test_garbage_is_freed_in_the_windows_thread_alone(collection: GarbageCollect
     other.join()
     assert Loop.died_in == []
     for _ in range(60):
-        collection.look()
+        collection.collect_if_due()
     assert Loop.died_in == [threading.current_thread()] * 5
 
 

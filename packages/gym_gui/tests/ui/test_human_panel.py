@@ -13,16 +13,16 @@ import pytest
 from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.services.trainer.errors import DaemonUnreachable
 from gym_gui.testing import RunningDaemon, install_scripted_worker, processes_of, random_config, scripted_config
-from gym_gui.ui.appearance import Appearance
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.main_window import MainWindow
-from gym_gui.ui.panels.human_panel import HumanPanel
-from gym_gui.ui.play.recorded import read_episodes, read_picture
+from gym_gui.ui.play.human_panel import HumanPanel
+from gym_gui.ui.play.recorded import read_episodes, read_frame_bytes
 from gym_gui.ui.play.session import PlaySession, PlayState, read_frame
-from gym_gui.ui.replay.played_pictures import look_of_played_step
-from gym_gui.ui.widgets.video_player import to_image
-from gym_gui.ui.workspaces import PLAY
+from gym_gui.ui.replay.episode_player import preview_of_played_step
+from gym_gui.ui.replay.video_player import to_image
+from gym_gui.ui.shell.main_window import MainWindow
+from gym_gui.ui.shell.workspaces import PLAY
+from gym_gui.ui.theme import Appearance
 from mosaic_wire.frames import FrameReader, fastlane_path
 from mosaic_wire.paths import Home
 from PySide6.QtCore import Qt
@@ -74,19 +74,19 @@ def test_a_game_is_played_with_keys_recorded_read_back_and_exported(
     panel.setup.seed.setValue(5)
     run_id = begin(qtbot, panel)
     pictures: list[QImage] = []
-    panel.session.picture.connect(pictures.append)
+    panel.session.frame_received.connect(pictures.append)
     press(qtbot, panel, Key.Key_Right, Key.Key_Left, Key.Key_D)
     assert panel.hud.value("action") == "push right"
     assert panel.hud.value("return") == "3"
     assert len(pictures) == 3
     assert pictures[-1].size().toTuple() == (600, 400)
-    assert panel.view.picture.image.size().toTuple() == (600, 400)
+    assert panel.view.frame_view.image.size().toTuple() == (600, 400)
     qtbot.keyClick(panel.view, Key.Key_Z)  # means nothing here
     panel.end_episode.click()
     qtbot.waitUntil(lambda: panel.episodes.rowCount() == 1, timeout=PATIENCE)
     cells = [panel.episodes.item(0, column).text() for column in range(5)]
     assert cells == ["1", "5", "3", "3", "you"]
-    assert "Episode over" in panel.view.words
+    assert "Episode over" in panel.view.message
     qtbot.keyClick(panel.view, Key.Key_Return)  # the next one
     qtbot.waitUntil(lambda: panel.hud.value("episode") == "2", timeout=PATIENCE)
     while panel.end_episode.isEnabled():
@@ -106,16 +106,16 @@ def test_a_game_is_played_with_keys_recorded_read_back_and_exported(
     assert [(episode.seed, episode.ended_by, episode.is_whole) for episode in episodes] == [
         (5, "player", True), (6, "environment", True),
     ]  # fmt: skip
-    first = QImage.fromData(read_picture(Path(run.run_dir), episodes[0].pictures[1]))
+    first = QImage.fromData(read_frame_bytes(Path(run.run_dir), episodes[0].frames[1]))
     # What the player saw before the second step is the picture that came after the first.
     assert first.convertToFormat(QImage.Format.Format_RGB888) == pictures[0]
 
     step = next(batch.steps[1] for batch in window_daemon.client.steps(run_id, episode=0))
-    replayed = look_of_played_step(step, run.run_dir)  # what the Replay tab shows of it
-    assert replayed.observation.picture is not None
-    assert to_image(replayed.observation.picture) == pictures[0]
+    replayed = preview_of_played_step(step, run.run_dir)  # what the Replay tab shows of it
+    assert replayed.observation.image is not None
+    assert to_image(replayed.observation.image) == pictures[0]
     assert [name for name, _ in replayed.info] == ["source"]
-    assert look_of_played_step(step, "").observation.picture is None
+    assert preview_of_played_step(step, "").observation.image is None
 
     path = tmp_path / "played.npz"
     panel.export_to(path)
@@ -176,7 +176,7 @@ def test_real_time_goes_on_by_itself_at_the_chosen_pace_and_shows_on_fastlane(qt
 
 def test_a_continuous_game_is_played_with_sliders_and_keys(qtbot, panel: HumanPanel) -> None:
     begin(qtbot, panel, "Pendulum-v1")
-    panel.pad.sliders[0].setValue(150)
+    panel.keypad.sliders[0].setValue(150)
     panel.step.click()
     qtbot.waitUntil(lambda: panel.hud.value("action") == "1", timeout=PATIENCE)
     press(qtbot, panel, Key.Key_Left)
@@ -217,11 +217,11 @@ def test_a_paused_run_holds_the_game(qtbot, panel: HumanPanel, window_daemon: Ru
     run_id = begin(qtbot, panel)
     window_daemon.client.pause(run_id)
     qtbot.waitUntil(lambda: panel.session.state is PlayState.PAUSED, timeout=PATIENCE)
-    assert "paused" in panel.view.words
+    assert "paused" in panel.view.message
     assert not panel.step.isEnabled()
     window_daemon.client.resume(run_id)
     qtbot.waitUntil(lambda: panel.session.state is PlayState.PLAYING, timeout=PATIENCE)
-    assert panel.view.words == ""
+    assert panel.view.message == ""
     press(qtbot, panel, Key.Key_Right)
 
 
@@ -232,7 +232,7 @@ def test_exporting_before_an_episode_is_over_says_what_to_do(qtbot, panel: Human
     assert dialog is not None
     dialog.reject()
     panel.export_to(tmp_path / "nothing.npz")
-    qtbot.waitUntil(lambda: "no episode is finished" in panel.banner.text, timeout=PATIENCE)
+    qtbot.waitUntil(lambda: "no episode has finished" in panel.banner.text, timeout=PATIENCE)
     assert not list(tmp_path.glob("*.npz"))
 
 
@@ -260,12 +260,12 @@ def test_a_run_that_cannot_be_played_is_said_and_cancelled(
     session.start(random_config(timesteps=10**9, steps_per_second=20.0))
     qtbot.waitUntil(lambda: bool(ends), timeout=PATIENCE)
     assert ends[0][1]
-    assert "does not say where it listens" in ends[0][0]
+    assert "does not name its socket" in ends[0][0]
     assert window_daemon.wait_for(session.run_id).outcome == "cancelled"
 
 
 GAME = """
-from mosaic_wire.interactive_lines import SocketServer, socket_of
+from mosaic_wire.interactive import SocketServer, socket_of
 
 session = open_session()
 server = SocketServer(socket_of(session.run_folder))
@@ -290,7 +290,7 @@ def _played(qtbot, link: DaemonLink, daemon: RunningDaemon, **parameters: object
     session = PlaySession(link)
     ends: list[tuple[str, bool]] = []
     session.ended.connect(lambda words, failed: ends.append((words, failed)))
-    with qtbot.waitSignal(session.greeted, timeout=PATIENCE):  # what is no message before it was passed over
+    with qtbot.waitSignal(session.initialized, timeout=PATIENCE):  # what is no message before it was passed over
         session.start(scripted_config("odd_game", **parameters))
     return session, ends
 
@@ -308,7 +308,7 @@ def test_what_the_environment_said_before_it_failed_is_what_is_told(
 def test_a_game_that_hangs_can_be_stopped(qtbot, link: DaemonLink, window_daemon: RunningDaemon) -> None:
     session, ends = _played(qtbot, link, window_daemon, hangs=True)
     session.reset(1)
-    session._patience.setInterval(100)
+    session._cancel_timer.setInterval(100)
     session.stop()
     qtbot.waitUntil(lambda: bool(ends), timeout=PATIENCE)
     assert ends == [("", False)]

@@ -1,4 +1,4 @@
-"""Live charts: curves of a real daemon move while the run trains, chosen ones are remembered, hidden ones rest."""
+"""Charts of a run that trains: they grow, stop while hidden, survive a killed daemon, and never block the window."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gym_gui.services.analytics.curves import Axis, Curve
 from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.testing import RunningDaemon, blocking_calls, install_scripted_worker, scripted_config
 from gym_gui.ui import theme
 from gym_gui.ui.background import Background
+from gym_gui.ui.charts.board import ChartBoard
+from gym_gui.ui.charts.curves import MAX_FOLLOWED_POINTS, ChartChoice, CurvePart, headline_tags
+from gym_gui.ui.charts.plot import ChartGrid, ChartView
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.presenters.live_curves import MOST_POINTS, CurvePart
 from gym_gui.ui.theme import ThemeChoice
-from gym_gui.ui.widgets.chart_card import Axis, ChartCard
-from gym_gui.ui.widgets.live_charts import LiveCharts
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtCore import QPointF, Qt
@@ -46,6 +47,8 @@ while not session.stop_requested.is_set() and (step < wanted["points"] or wanted
 writer.close()
 session.finish(ExitOutcome.COMPLETED, exit_code=0)
 """
+RETURN, LOSS, SPEED = "charts/episodic_return", "losses/value_loss", "charts/SPS"
+WAIT = 30_000
 
 
 @pytest.fixture(scope="module")
@@ -64,227 +67,219 @@ def finished(window_daemon: RunningDaemon) -> pb.Run:
     return window_daemon.wait_for(window_daemon.client.submit(config).run.run_id)
 
 
+def board_of(qtbot, link: DaemonLink) -> ChartBoard:
+    board = ChartBoard(link, "charts_tab", ChartChoice(), headline_tags)
+    qtbot.addWidget(board)
+    board.resize(1000, 700)
+    board.show()
+    return board
+
+
 @pytest.fixture
-def charts(qtbot, dressed, link: DaemonLink) -> Iterator[LiveCharts]:
-    charts = LiveCharts(link)
-    qtbot.addWidget(charts)
-    charts.resize(1000, 700)
-    charts.show()
-    yield charts
-    charts.set_active(False)
+def board(qtbot, dressed, link: DaemonLink) -> Iterator[ChartBoard]:
+    board = board_of(qtbot, link)
+    yield board
+    board.set_active(False)
 
 
-RETURN, LOSS, SPEED = "charts/episodic_return", "losses/value_loss", "charts/SPS"
+def show(qtbot, board: ChartBoard, run: pb.Run) -> None:
+    board.set_runs([run])
+    board.set_active(True)
+    qtbot.waitUntil(lambda: set(board.views) == {RETURN, LOSS, SPEED} and board.is_settled, timeout=WAIT)
 
 
-def show(qtbot, charts: LiveCharts, run: pb.Run) -> None:
-    charts.show_run(run)
-    charts.set_active(True)
-    wanted = {RETURN, LOSS, SPEED}
-    qtbot.waitUntil(
-        lambda: wanted <= charts.cards.keys() and all(points(charts, tag) for tag in wanted), timeout=20_000
-    )
+def points(board: ChartBoard, tag: str = RETURN) -> int:
+    """On the screen."""
+    view = board.views.get(tag)
+    return len(view.figure.lines[-1].x) if view is not None and view.figure is not None else 0
 
 
-def points(charts: LiveCharts, tag: str) -> int:
-    return len(charts.cards[tag].shown[0]) if tag in charts.cards else 0
+def drawn(board: ChartBoard, tag: str = RETURN) -> tuple[np.ndarray, np.ndarray]:
+    line = board.views[tag].figure.lines[-1]
+    return line.x, line.y
 
 
-def test_curves_move_while_the_run_goes_on_and_rest_while_hidden(qtbot, charts, window_daemon: RunningDaemon) -> None:
+def test_curves_grow_while_the_run_trains_and_stop_while_hidden(qtbot, board, window_daemon: RunningDaemon) -> None:
     config = scripted_config("scribe", timesteps=1_000, points=1_000, endless=True, pause_s=0.01)
     run = window_daemon.client.submit(config).run
-    charts.show_run(run)  # still in the queue
-    charts.set_active(True)
+    board.set_runs([run])  # still in the queue
+    board.set_active(True)
     run = window_daemon.wait_for(run.run_id, "EXEC")
-    charts.refresh(run)
-    qtbot.waitUntil(lambda: points(charts, RETURN) > 10, timeout=30_000)
-    before = points(charts, RETURN)
-    qtbot.waitUntil(lambda: points(charts, RETURN) > before + 20, timeout=30_000)
-    charts.set_active(False)
-    assert not charts.is_following
+    board.update_run(run)
+    qtbot.waitUntil(lambda: points(board) > 10, timeout=WAIT)
+    before = points(board)
+    qtbot.waitUntil(lambda: points(board) > before + 20, timeout=WAIT)
+    qtbot.waitUntil(lambda: list(board.views) == [RETURN, SPEED, LOSS], timeout=WAIT)  # they came by themselves
+    board.set_active(False)
+    assert not board.feed.is_following
     qtbot.wait(300)
-    at_rest = points(charts, RETURN)
+    at_rest = points(board)
     qtbot.wait(1_500)
-    assert points(charts, RETURN) == at_rest
-    charts.set_active(True)
-    qtbot.waitUntil(lambda: points(charts, RETURN) > at_rest, timeout=30_000)
-    steps, _ = charts.cards[RETURN].shown
+    assert points(board) == at_rest
+    board.set_active(True)
+    qtbot.waitUntil(lambda: points(board) > at_rest, timeout=WAIT)
+    steps, _ = drawn(board)
     assert steps.tolist() == list(range(len(steps)))  # nothing twice, nothing missing
     window_daemon.client.cancel(run.run_id)
     run = window_daemon.wait_for(run.run_id)
-    charts.refresh(run)
-    qtbot.waitUntil(lambda: not charts.is_following, timeout=20_000)
+    board.update_run(run)
+    qtbot.waitUntil(lambda: not board.feed.is_following, timeout=WAIT)
 
 
-def test_curves_go_on_without_a_gap_after_the_daemon_was_killed(
+def test_curves_continue_without_a_gap_after_the_daemon_was_killed(
     qtbot, dressed, tmp_path: Path, background: Background
 ) -> None:
     daemon = RunningDaemon(Home(tmp_path / "home"), tmp_path / "config", settings=QUICK)
     install_scripted_worker(daemon.home, "scribe", SCRIBE)
     with daemon:
         link = DaemonLink(lambda: TrainerClient.connect(daemon.home), background)
-        with qtbot.waitSignal(link.runs_loaded, timeout=30_000):
+        with qtbot.waitSignal(link.runs_loaded, timeout=WAIT):
             link.start()
-        charts = LiveCharts(link)
-        qtbot.addWidget(charts)
+        board = board_of(qtbot, link)
         config = scripted_config("scribe", timesteps=1_000, points=1_000, endless=True, pause_s=0.01)
         run = daemon.wait_for(daemon.client.submit(config).run.run_id, "EXEC")
-        charts.show_run(run)
-        charts.set_active(True)
-        qtbot.waitUntil(lambda: points(charts, RETURN) > 10, timeout=30_000)
+        board.set_runs([run])
+        board.set_active(True)
+        qtbot.waitUntil(lambda: points(board) > 10, timeout=WAIT)
         daemon.kill()
-        qtbot.waitUntil(lambda: not link.is_connected, timeout=30_000)
-        before = points(charts, RETURN)
-        assert before > 10  # what is known stays in view
+        qtbot.waitUntil(lambda: not link.is_connected, timeout=WAIT)
+        before = points(board)
+        assert before > 10  # what is known stays visible
         daemon.start()
-        qtbot.waitUntil(lambda: points(charts, RETURN) > before + 20, timeout=30_000)
-        steps, _ = charts.cards[RETURN].shown
+        qtbot.waitUntil(lambda: points(board) > before + 20, timeout=WAIT)
+        steps, _ = drawn(board)
         assert steps.tolist() == list(range(len(steps)))
-        charts.set_active(False)
+        board.set_active(False)
         link.stop()
 
 
-def test_a_long_curve_comes_thinned_with_its_extremes(qtbot, charts: LiveCharts, finished: pb.Run) -> None:
-    show(qtbot, charts, finished)
-    steps, values = charts.cards[RETURN].shown
-    assert len(steps) <= 2 * MOST_POINTS
+def test_the_headlines_of_a_finished_run_are_drawn_whole(qtbot, board: ChartBoard, finished: pb.Run) -> None:
+    show(qtbot, board, finished)
+    steps, values = drawn(board)
+    assert len(steps) == 4_000
     assert (steps[0], steps[-1], values.min(), values.max()) == (0, 3_999, 0, 199)
-    assert list(charts.cards) == [RETURN, SPEED, LOSS]  # the learning rate is no headline
+    assert list(board.views) == [RETURN, SPEED, LOSS]  # the learning rate is no headline
+    qtbot.waitUntil(lambda: "charts/learning_rate" in board.tag_list.tags(), timeout=WAIT)
 
 
-def test_a_curve_that_is_chosen_is_fetched_and_remembered(qtbot, charts, finished: pb.Run, link: DaemonLink) -> None:
-    show(qtbot, charts, finished)
-    charts.choose("charts/learning_rate", True)
-    charts.choose(SPEED, False)
-    qtbot.waitUntil(lambda: "charts/learning_rate" in charts.cards, timeout=20_000)
-    assert SPEED not in charts.cards
-    again = LiveCharts(link)
-    qtbot.addWidget(again)
-    again.show_run(finished)
+def test_chosen_curves_are_loaded_and_remembered(qtbot, board, finished: pb.Run, link: DaemonLink) -> None:
+    show(qtbot, board, finished)
+    board.show_tags([RETURN, LOSS, "charts/learning_rate"])
+    qtbot.waitUntil(lambda: set(board.views) == {RETURN, LOSS, "charts/learning_rate"}, timeout=WAIT)
+    again = board_of(qtbot, link)
+    again.set_runs([finished])
     again.set_active(True)
-    qtbot.waitUntil(lambda: set(again.cards) == {RETURN, LOSS, "charts/learning_rate"}, timeout=20_000)
+    qtbot.waitUntil(lambda: set(again.views) == {RETURN, LOSS, "charts/learning_rate"}, timeout=WAIT)
     again.set_active(False)
 
 
-def test_the_menu_offers_every_curve_of_the_run(qtbot, charts: LiveCharts, finished: pb.Run) -> None:
-    show(qtbot, charts, finished)
-
-    def offered() -> set[str]:
-        charts._fill_menu()
-        return {action.text() for action in charts._menu.actions() if action.isCheckable()}
-
-    qtbot.waitUntil(lambda: "charts/learning_rate" in offered(), timeout=20_000)
-    checked = {action.text() for action in charts._menu.actions() if action.isChecked()}
-    assert checked == set(charts.cards)
-
-
-def test_smoothing_and_axis_change_what_is_drawn_and_are_remembered(qtbot, charts, finished, link: DaemonLink) -> None:
-    show(qtbot, charts, finished)
-    card = charts.cards[RETURN]
-    raw = card.shown[1]
-    charts.findChild(QSlider, "live_charts_smoothing").setValue(95)
-    qtbot.waitUntil(lambda: np.abs(np.diff(card.shown[1])).max() < np.abs(np.diff(raw)).max() / 5)
-    charts.findChild(QComboBox, "live_charts_axis").setCurrentIndex(1)
-    qtbot.waitUntil(lambda: card.shown[0][0] == 0 and 0 < card.shown[0][-1] < 600)
-    again = LiveCharts(link)
-    qtbot.addWidget(again)
-    assert (again.smoothing, again.axis) == (0.95, Axis.TIME)
+def test_smoothing_and_axis_change_what_is_drawn_and_are_remembered(qtbot, board, finished, link: DaemonLink) -> None:
+    show(qtbot, board, finished)
+    raw = drawn(board)[1]
+    board.findChild(QSlider, "chart_smoothing").setValue(95)
+    qtbot.waitUntil(lambda: np.abs(np.diff(drawn(board)[1])).max() < np.abs(np.diff(raw)).max() / 5, timeout=WAIT)
+    board.findChild(QComboBox, "chart_axis").setCurrentIndex(1)
+    qtbot.waitUntil(lambda: drawn(board)[0][0] == 0 and 0 < drawn(board)[0][-1] < 600, timeout=WAIT)
+    again = board_of(qtbot, link)
+    assert (again.choice.smoothing.amount, again.choice.axis) == (0.95, Axis.TIME)
 
 
-def test_one_place_is_read_out_in_every_chart(qtbot, charts: LiveCharts, finished: pb.Run) -> None:
-    show(qtbot, charts, finished)
-    charts.resize(1200, 800)
+def test_one_place_is_read_in_every_chart_with_the_pointer(qtbot, board: ChartBoard, finished: pb.Run) -> None:
+    show(qtbot, board, finished)
     qtbot.wait(50)
-    card = charts.cards[LOSS]
-    view = card.plot.getPlotItem().vb
-    card.plot.scene().sigMouseMoved.emit(view.mapViewToScene(QPointF(1_000, 0.001)))
-    assert card.value_text.startswith("step ")
-    assert charts.cards[RETURN].value_text.startswith("step ")
-    marked = int(card.value_text.split()[1].replace(",", ""))
+    view = board.views[LOSS]
+    assert view._value.text() == "2.50e-04"  # the last one
+    box = view.plot.getPlotItem().vb
+    view.plot.scene().sigMouseMoved.emit(box.mapViewToScene(QPointF(1_000, 0.001)))
+    qtbot.waitUntil(lambda: view._value.text().startswith("step "), timeout=WAIT)
+    assert board.views[RETURN]._value.text().startswith("step ")
+    marked = int(view._value.text().split()[1].replace(",", ""))
     assert abs(marked - 1_000) <= 10
-    card.leaveEvent(None)  # type: ignore[arg-type]
-    assert not card.value_text.startswith("step ")
+    view.leaveEvent(None)  # type: ignore[arg-type]
+    assert not view._value.text().startswith("step ")
 
 
-def test_a_curve_is_read_with_the_keyboard_alone(qtbot, charts: LiveCharts, finished: pb.Run) -> None:
-    show(qtbot, charts, finished)
-    card = charts.cards[LOSS]
-    qtbot.keyClick(card.plot, Qt.Key.Key_Left)
-    first = card.value_text
+def test_a_curve_is_read_with_the_keyboard_alone(qtbot, board: ChartBoard, finished: pb.Run) -> None:
+    show(qtbot, board, finished)
+    qtbot.wait(50)
+    view = board.views[LOSS]
+    qtbot.keyClick(view.plot, Qt.Key.Key_Left)
+    first = view._value.text()
     assert first.startswith("step 3,9")
-    qtbot.keyClick(card.plot, Qt.Key.Key_Left)
-    assert card.value_text != first
-    qtbot.keyClick(card.plot, Qt.Key.Key_Escape)
-    assert not card.value_text.startswith("step ")
+    qtbot.keyClick(view.plot, Qt.Key.Key_Left)
+    assert view._value.text() != first
+    qtbot.keyClick(view.plot, Qt.Key.Key_Escape)
+    assert not view._value.text().startswith("step ")
 
 
-@pytest.mark.parametrize(
-    ("run", "words"),
-    [
-        (pb.Run(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", status="INIT"), "waits in the queue"),
-        (pb.Run(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", status="EXEC"), "No curves yet"),
-    ],
-)
-def test_there_are_words_where_there_are_no_curves(charts: LiveCharts, run: pb.Run, words: str) -> None:
-    charts.show_run(run)
-    label = charts.findChild(QLabel, "live_charts_words")
+@pytest.mark.parametrize(("status", "message"), [("INIT", "Waiting in the queue"), ("EXEC", "No curves yet")])
+def test_a_message_says_why_there_are_no_curves(board: ChartBoard, status: str, message: str) -> None:
+    board.set_runs([pb.Run(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", status=status)])
+    label = board.findChild(QLabel, "chart_message")
     assert label.isVisible()
-    assert words in label.text()
+    assert message in label.text()
 
 
-def test_a_run_that_is_gone_is_said_with_a_way_to_try_again(qtbot, charts: LiveCharts) -> None:
-    charts.show_run(pb.Run(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", status="EXEC"))
-    charts.set_active(True)
-    qtbot.waitUntil(lambda: "cannot be read" in charts.banner.text, timeout=20_000)
-    assert "01ARZ3NDEKTSV4RRFFQ69G5FAV" in charts.banner.text
+def test_a_run_that_was_deleted_is_reported_with_a_way_to_try_again(qtbot, board: ChartBoard) -> None:
+    board.set_runs([pb.Run(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", status="EXEC")])
+    board.show_tags([RETURN])
+    board.set_active(True)
+    qtbot.waitUntil(lambda: "cannot be read" in board.banner.text, timeout=WAIT)
+    assert "01ARZ3NDEKTSV4RRFFQ69G5FAV" in board.banner.text
 
 
-def test_six_full_charts_are_made_one_by_one_and_drawn_two_by_two(
-    qtbot, charts: LiveCharts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All of them in one turn of the window's loop would hold it up; benchmarks/gui_turns.py says for how long."""
-    turns: list[Counter[str]] = [Counter()]
+def test_six_charts_are_built_and_drawn_one_by_one(qtbot, board: ChartBoard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them in one iteration of the event loop would block it; benchmarks/gui_turns.py says for how long."""
+    iterations: list[Counter[str]] = [Counter()]
 
     def counted(method: Callable[..., None]) -> Callable[..., None]:
-        def call(card: ChartCard, *arguments: object, **options: object) -> None:
-            turns[-1][method.__name__] += 1
-            method(card, *arguments, **options)
+        def call(view: ChartView, *arguments: object, **options: object) -> None:
+            iterations[-1][method.__name__] += 1
+            method(view, *arguments, **options)
 
         return call
 
-    monkeypatch.setattr(ChartCard, "__init__", counted(ChartCard.__init__))
-    monkeypatch.setattr(ChartCard, "draw", counted(ChartCard.draw))
-    charts._next_turn.timeout.connect(lambda: turns.append(Counter()))
+    def draw_next(grid: ChartGrid, method: Callable[[ChartGrid], None] = ChartGrid._draw_next) -> None:
+        iterations.append(Counter())
+        method(grid)
+
+    monkeypatch.setattr(ChartView, "__init__", counted(ChartView.__init__))
+    monkeypatch.setattr(ChartView, "show_figure", counted(ChartView.show_figure))
+    board.grid._timer.timeout.disconnect()
+    board.grid._timer.timeout.connect(lambda: draw_next(board.grid))
     tags = [RETURN, "charts/episodic_length", SPEED, "losses/policy_loss", LOSS, "losses/entropy"]
     rng = np.random.default_rng(1)
-    full = 2 * MOST_POINTS - 100
+    full = 2 * MAX_FOLLOWED_POINTS - 100
+    run = pb.Run(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", status="EXEC")
 
     def parts(first: float, count: int, replaces: bool) -> list[CurvePart]:
         steps = first + np.arange(count, dtype=np.float64)
-        return [CurvePart(tag, steps, steps, rng.normal(size=count), 100_000, replaces) for tag in tags]
+        return [(Curve(run.run_id, tag, steps, steps, rng.normal(size=count), 100_000), replaces) for tag in tags]
 
-    charts.show_run(pb.Run(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", status="EXEC"))
+    board.set_runs([run])
+    board.show_tags(tags)
+    board.feed.store.follow(run.run_id)
     with blocking_calls() as calls:
-        charts._take([parts(0, full, True)])
-        qtbot.waitUntil(lambda: list(charts.cards) == tags and points(charts, tags[-1]) == full)
-        charts.findChild(QSlider, "live_charts_smoothing").setValue(90)
+        board.feed._add(run.run_id, [parts(0, full, True)])
+        qtbot.waitUntil(lambda: list(board.views) == tags and points(board, tags[-1]) == full, timeout=WAIT)
+        board.findChild(QSlider, "chart_smoothing").setValue(90)
         for update in range(8):
-            charts._take([parts(full + 10 * update, 10, False)])
+            board.feed._add(run.run_id, [parts(full + 10 * update, 10, False)])
             last = full + 10 * update + 9
-            qtbot.waitUntil(lambda last=last: all(card.shown[0][-1] == last for card in charts.cards.values()))
+            qtbot.waitUntil(lambda last=last: all(drawn(board, tag)[0][-1] == last for tag in tags), timeout=WAIT)
     assert not calls
-    assert sum(turn["__init__"] for turn in turns) == len(tags)
-    assert all(turn["__init__"] <= 1 and turn["draw"] <= 2 for turn in turns), turns
-    assert points(charts, RETURN) < 2 * MOST_POINTS
+    assert sum(iteration["__init__"] for iteration in iterations) == len(tags)
+    assert all(iteration.total() <= 1 for iteration in iterations), iterations
+    assert points(board) < 2 * MAX_FOLLOWED_POINTS
 
 
-def test_a_chart_changes_its_dress_with_the_theme(qtbot, charts: LiveCharts, finished, dressed) -> None:
-    show(qtbot, charts, finished)
-    card: ChartCard = charts.cards[RETURN]
-    light = card.grab().toImage().pixelColor(4, card.height() // 2).lightness()
+def test_a_chart_changes_with_the_theme(qtbot, board: ChartBoard, finished, dressed) -> None:
+    show(qtbot, board, finished)
+    view = board.views[RETURN]
+    light = view.grab().toImage().pixelColor(4, view.height() // 2).lightness()
     theme.apply(dressed, ThemeChoice.DARK)
     qtbot.wait(50)
-    dark = card.grab().toImage().pixelColor(card.width() // 2, card.height() // 2).lightness()
+    dark = view.grab().toImage().pixelColor(view.width() // 2, view.height() // 2).lightness()
     theme.apply(dressed, ThemeChoice.LIGHT)
     assert light > 200
     assert dark < 100

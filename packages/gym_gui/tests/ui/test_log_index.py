@@ -7,8 +7,8 @@ import random
 from pathlib import Path
 
 import pytest
-from gym_gui.ui.presenters import log_index
-from gym_gui.ui.presenters.log_index import MAX_LINE_BYTES, STRIDE, Finder, LineIndex, LogLevel, as_shown, read_tail
+from gym_gui.ui.run_page import log_index
+from gym_gui.ui.run_page.log_index import MAX_LINE_BYTES, STRIDE, Finder, LineIndex, LogLevel, as_shown, read_tail
 
 
 def counted(path: Path, budget: int = 1 << 20) -> LineIndex:

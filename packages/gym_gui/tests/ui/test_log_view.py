@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from gym_gui.ui import theme
-from gym_gui.ui.presenters.log_index import LogLine
-from gym_gui.ui.widgets.log_view import PAGE, LogView
+from gym_gui.ui.run_page.log_index import LogLine
+from gym_gui.ui.run_page.log_view import PAGE, LogView
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtTest import QTest
 
@@ -17,7 +17,7 @@ class Feeder:
 
     def __init__(self, view: LogView) -> None:
         self.view, self.asked = view, []
-        view.wanted.connect(self.answer)
+        view.requested.connect(self.answer)
 
     def answer(self, generation: int, first: int, rows: int) -> None:
         self.asked.append(first)
@@ -62,7 +62,7 @@ def test_it_follows_until_somebody_scrolls_and_again_at_the_end(view: LogView) -
 
 def test_late_answers_to_an_earlier_question_are_dropped(view: LogView) -> None:
     asked: list[tuple[int, int, int]] = []
-    view.wanted.connect(lambda *what: asked.append(what))
+    view.requested.connect(lambda *what: asked.append(what))
     view.reset(10)
     generation, first, _ = asked[-1]
     view.reset(10)
@@ -72,7 +72,7 @@ def test_late_answers_to_an_earlier_question_are_dropped(view: LogView) -> None:
 
 def test_text_stays_in_sight_until_the_newer_one_is_there(view: LogView) -> None:
     asked: list[tuple[int, int, int]] = []
-    view.wanted.connect(lambda *what: asked.append(what))
+    view.requested.connect(lambda *what: asked.append(what))
     view.reset(1)
     view.provide(asked[-1][0], 0, [LogLine(1, "ha")])
     view.forget_pages()
@@ -85,7 +85,7 @@ def test_lines_are_chosen_by_mouse_and_keys_and_copied(view: LogView) -> None:
     Feeder(view)
     view.reset(100)
     copied: list[tuple[int, int]] = []
-    view.copy_wanted.connect(lambda *what: copied.append(what))
+    view.copy_requested.connect(lambda *what: copied.append(what))
     view.verticalScrollBar().setValue(0)
     height = view.fontMetrics().height() + 2
     QTest.mouseClick(view.viewport(), Qt.MouseButton.LeftButton, pos=QPoint(100, height * 2 + 2))
@@ -105,7 +105,7 @@ def test_lines_are_chosen_by_mouse_and_keys_and_copied(view: LogView) -> None:
 
 def test_a_very_wide_line_can_be_scrolled_to(view: LogView) -> None:
     asked: list[tuple[int, int, int]] = []
-    view.wanted.connect(lambda *what: asked.append(what))
+    view.requested.connect(lambda *what: asked.append(what))
     view.reset(1)
     view.provide(asked[-1][0], 0, [LogLine(1, "x" * 3000)])
     assert view.horizontalScrollBar().maximum() > 3000

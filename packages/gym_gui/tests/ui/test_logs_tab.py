@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.panels.logs_tab import LogsTab
-from gym_gui.ui.presenters.log_index import LogLevel
-from gym_gui.ui.presenters.log_sources import FIRST_STRETCH_BYTES, open_log
+from gym_gui.ui.run_page.log_index import FIRST_CHUNK_BYTES, LogLevel, open_log
+from gym_gui.ui.run_page.logs_tab import LogsTab
 from mosaic_wire.lifecycle import LifecycleKind, LifecycleSpool, RunLifecycleEvent
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtCore import Qt
@@ -78,7 +77,7 @@ def test_a_log_that_was_cut_begins_anew(qtbot, tab: LogsTab, tmp_path: Path) -> 
     qtbot.waitUntil(lambda: shown(tab)[-1:] == ["old line"], timeout=WAIT)
     (tmp_path / "logs" / "stdout.log").write_text("new line\n")
     qtbot.waitUntil(lambda: shown(tab) == ["new line"], timeout=WAIT)
-    assert "begun anew" in tab.banner.text
+    assert "was restarted" in tab.banner.text
 
 
 def test_a_search_goes_from_hit_to_hit(qtbot, tab: LogsTab, tmp_path: Path) -> None:
@@ -134,7 +133,7 @@ def test_of_a_long_log_the_end_is_there_before_its_lines_are_counted(qtbot, tab:
         stream.write("the very last\n")
     look = open_log(path)
     assert (look.is_counted, look.tail[-1].text) == (False, "the very last")
-    assert look.index.scanned <= FIRST_STRETCH_BYTES < path.stat().st_size / 5
+    assert look.index.scanned <= FIRST_CHUNK_BYTES < path.stat().st_size / 5
     tab.show_run(run)
     qtbot.waitUntil(lambda: shown(tab)[-1:] == ["the very last"], timeout=WAIT)
     qtbot.waitUntil(lambda: tab.view.count == 30 * 40_000 + 1, timeout=60_000)

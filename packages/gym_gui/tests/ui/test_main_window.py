@@ -10,17 +10,16 @@ from dataclasses import dataclass
 import pytest
 from gym_gui.services.trainer.local_daemon import read_token, running_record, stop_process
 from gym_gui.testing import RunningDaemon, blocking_calls, random_config
-from gym_gui.ui import window_state
-from gym_gui.ui.appearance import Appearance
 from gym_gui.ui.background import Background
-from gym_gui.ui.connector import LocalConnector, RemoteConnector
 from gym_gui.ui.daemon_link import DaemonLink, LinkPhase
-from gym_gui.ui.main_window import MainWindow
-from gym_gui.ui.panels.policy_panel import PolicyPanel
-from gym_gui.ui.runs.possibilities import Deed
-from gym_gui.ui.widgets.crash_dialog import ReportDialog
-from gym_gui.ui.widgets.shortcuts_dialog import ShortcutsDialog
-from gym_gui.ui.workspaces import MANAGEMENT, PLAY, POLICY, RUNS, WORKSPACES
+from gym_gui.ui.play.policy_panel import PolicyPanel
+from gym_gui.ui.runs.allowed_actions import RunAction
+from gym_gui.ui.shell.crash_dialog import ReportDialog
+from gym_gui.ui.shell.daemon_banner import LocalConnector, RemoteConnector
+from gym_gui.ui.shell.main_menu import ShortcutsDialog
+from gym_gui.ui.shell.main_window import MainWindow, restore_docks
+from gym_gui.ui.shell.workspaces import MANAGEMENT, PLAY, POLICY, RUNS, WORKSPACES
+from gym_gui.ui.theme import Appearance
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
@@ -97,7 +96,7 @@ def test_a_daemon_that_is_killed_is_told_and_replaced_without_a_click(qtbot, ope
     served.kill()
     qtbot.waitUntil(lambda: phases[-1:] == [LinkPhase.CONNECTED], timeout=60_000)
     assert LinkPhase.LOST in phases
-    assert any("does not answer" in words for words in said)
+    assert any("does not respond" in words for words in said)
     assert window.connection_banner.isHidden()
     record = running_record(opened.connector.home)
     assert record is not None
@@ -115,7 +114,7 @@ def test_a_daemon_that_cannot_be_started_is_told_with_the_reason(qtbot, opened: 
     window.connection_banner.findChild(QAbstractButton, "banner_action").click()
     assert "trainer" in window.findChild(ReportDialog).text.toPlainText()
     (home.root / "trainer").unlink()
-    opened.connector.start_again()
+    opened.connector.restart_daemon()
     qtbot.waitUntil(lambda: opened.link.is_connected and window.connection_banner.isHidden(), timeout=60_000)
     opened.link.stop()
     assert stop_process(running_record(home), timeout_s=60)
@@ -167,7 +166,7 @@ def test_a_run_s_policy_is_watched_from_its_menu(qtbot, opened: Opened, served: 
     run = served.client.submit({"metadata": {"worker": {"type": "cleanrl", "config": config}}}).run
     assert served.wait_for(run.run_id, "TERM", timeout_s=120).outcome == "completed"
     start(qtbot, opened)
-    opened.window.run_actions.do(Deed.WATCH, [served.client.get(run.run_id)])
+    opened.window.run_actions.do(RunAction.WATCH, [served.client.get(run.run_id)])
     assert opened.window.workspace == POLICY
     runs = opened.window.findChild(PolicyPanel).source.runs
     qtbot.waitUntil(lambda: runs.currentData() is not None and runs.currentData().run_id == run.run_id, timeout=60_000)
@@ -210,7 +209,7 @@ def test_the_layout_is_kept_and_can_be_reset(qtbot, opened: Opened) -> None:
     left, top = Qt.DockWidgetArea.LeftDockWidgetArea, Qt.DockWidgetArea.TopDockWidgetArea
     assert window.runs.dockWidgetArea(window.runs.dock) == left
     window.close()
-    assert window_state.restore_docks(window.runs)
+    assert restore_docks(window.runs)
     assert window.runs.dockWidgetArea(window.runs.dock) == left
     window.reset_layout()
     assert window.runs.dockWidgetArea(window.runs.dock) == (left if window.width() >= 1600 else top)

@@ -15,11 +15,10 @@ from gym_gui.services.trainer.run_files import size_of_run
 from gym_gui.testing import RunningDaemon, random_config
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink, LinkPhase
-from gym_gui.ui.management.sets_program import SetsJob
-from gym_gui.ui.panels.management_panel import DISK, FILTERS, SETS, WORKERS, ManagementPanel
+from gym_gui.ui.management.disk_use import DiskUse
+from gym_gui.ui.management.panel import DISK, FILTERS, SETS, WORKERS, ManagementPanel
+from gym_gui.ui.management.sets_table import SetsJob, SetsTable
 from gym_gui.ui.runs.filtering import Facet, RunFilter
-from gym_gui.ui.widgets.disk_use import DiskUse
-from gym_gui.ui.widgets.sets_table import SetsTable
 from mosaic_wire import env
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import Home
@@ -100,10 +99,10 @@ def test_stop_start_and_restart(qtbot, dressed, own_daemon: tuple[RunningDaemon,
     page.stop_button.click()
     qtbot.waitUntil(lambda: page._health is not None and page._health.running == 1, timeout=30_000)
     answer(qtbot, panel, "confirm_yes")
-    qtbot.waitUntil(lambda: "1 run goes on" in page.banner.text, timeout=30_000)
+    qtbot.waitUntil(lambda: "1 run keeps running" in page.banner.text, timeout=30_000)
     qtbot.waitUntil(lambda: link.state.phase is LinkPhase.LOST, timeout=30_000)
     assert running_record(daemon.home) is None
-    assert page.state.text() == "No daemon answers"
+    assert page.state.text() == "The daemon does not respond"
 
     page.start_button.click()
     qtbot.waitUntil(lambda: link.state.phase is LinkPhase.CONNECTED, timeout=60_000)
@@ -195,15 +194,15 @@ def test_an_installation_shows_how_far_it_is(qtbot, panel: ManagementPanel, tmp_
     page = panel.show_page(SETS)
     qtbot.waitUntil(lambda: page.table.rowCount() > 5, timeout=60_000)
     gate = start_job(page, tmp_path)
-    qtbot.waitUntil(lambda: page.job_words.text() == "atari: fetching: wheel 1", timeout=30_000)
+    qtbot.waitUntil(lambda: page.job_text.text() == "atari: fetching: wheel 1", timeout=30_000)
     assert (page.job_bar.value(), page.job_bar.maximum()) == (1, 4)
-    assert page.job_strip.isVisible()
+    assert page.job_line.isVisible()
     assert page.table.text_at(page.table.row_of("atari"), 1) == "fetching"
     assert not page.install_button.isEnabled()
     with qtbot.waitSignal(page.changed, timeout=30_000):
         gate.touch()
     assert not page.is_busy
-    assert page.job_strip.isHidden()
+    assert page.job_line.isHidden()
     qtbot.waitUntil(lambda: page.table.text_at(page.table.row_of("atari"), 1) != "fetching", timeout=60_000)
     assert page.banner.text == "Done: atari."  # said, and not wiped away by the look that followed
 
@@ -212,7 +211,7 @@ def test_an_installation_is_cancelled(qtbot, panel: ManagementPanel, tmp_path: P
     page = panel.show_page(SETS)
     qtbot.waitUntil(lambda: page.table.rowCount() > 5, timeout=60_000)
     start_job(page, tmp_path)
-    qtbot.waitUntil(lambda: page.job_words.text() == "atari: fetching: wheel 1", timeout=30_000)
+    qtbot.waitUntil(lambda: page.job_text.text() == "atari: fetching: wheel 1", timeout=30_000)
     page.cancel_button.click()
     qtbot.waitUntil(lambda: "Cancelled" in page.banner.text, timeout=30_000)
     assert not page.is_busy
@@ -224,7 +223,7 @@ def test_a_window_that_goes_takes_the_installation_with_it(
 ) -> None:
     page = SetsTable(link, link.background, window_daemon.home)
     start_job(page, tmp_path)
-    qtbot.waitUntil(lambda: page.job_words.text() == "atari: fetching: wheel 1", timeout=30_000)
+    qtbot.waitUntil(lambda: page.job_text.text() == "atari: fetching: wheel 1", timeout=30_000)
     gone: list[bool] = []
     page.destroyed.connect(lambda: gone.append(True))
     page.deleteLater()
@@ -267,7 +266,7 @@ def test_what_could_go_goes_only_when_confirmed(
     qtbot.waitUntil(lambda: page.suggestions.rowCount() >= 2, timeout=60_000)
     assert all(bad.run_id not in page.suggestions.key_of(row) for row in range(page.suggestions.rowCount()))
     page.older_than.setValue(0)
-    with qtbot.waitSignal(page.looked, timeout=60_000):
+    with qtbot.waitSignal(page.surveyed, timeout=60_000):
         page.older_than.editingFinished.emit()
     assert f"run:{bad.run_id}" in [page.suggestions.key_of(row) for row in range(page.suggestions.rowCount())]
 
@@ -284,10 +283,10 @@ def test_what_could_go_goes_only_when_confirmed(
     removed: list[tuple[str, ...]] = []
     link.runs_removed.connect(removed.append)
     for key in (f"run:{bad.run_id}", f"orphan:{nobodys}", f"checkpoints:{good.run_id}"):
-        with qtbot.waitSignal(page.looked, timeout=60_000):
+        with qtbot.waitSignal(page.surveyed, timeout=60_000):
             click(key, "confirm_yes")
         qtbot.waitUntil(lambda: page.suggestions.row_of(key) is None, timeout=60_000)  # noqa: B023
-        assert "became free" in page.banner.text
+        assert "freed" in page.banner.text
     qtbot.waitUntil(lambda: (bad.run_id,) in removed, timeout=20_000)
     assert not home.run_folder(bad.run_id).root.exists()
     assert not home.run_folder(nobodys).root.exists()

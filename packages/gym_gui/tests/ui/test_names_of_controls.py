@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from gym_gui.testing import RunningDaemon
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.panels.management_panel import DISK, FILTERS, SETS, WORKERS, ManagementPanel
-from gym_gui.ui.panels.replay_tab import ReplayTab
-from gym_gui.ui.widgets.settings_dialog import SettingsDialog
+from gym_gui.ui.management.panel import DISK, FILTERS, SETS, WORKERS, ManagementPanel
+from gym_gui.ui.management.settings_dialog import SettingsDialog
+from gym_gui.ui.replay.replay_tab import ReplayTab
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
     QAbstractButton,

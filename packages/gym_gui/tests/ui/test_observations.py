@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gym_gui.ui.replay.observations import look_of, look_of_step, short
+from gym_gui.ui.replay.observations import preview_of, preview_of_step, short
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.telemetry import encode
 
@@ -21,52 +21,52 @@ from mosaic_wire.telemetry import encode
     ],
 )
 def test_large_arrays_are_pictures(shape: tuple[int, ...], shown: tuple[int, ...]) -> None:
-    look = look_of(np.zeros(shape, np.uint8))
-    assert look.picture is not None
-    assert look.picture.shape == shown
-    assert look.picture.dtype == np.uint8
+    look = preview_of(np.zeros(shape, np.uint8))
+    assert look.image is not None
+    assert look.image.shape == shown
+    assert look.image.dtype == np.uint8
 
 
 def test_numbers_between_0_and_1_become_colours() -> None:
-    look = look_of(np.linspace(0, 1, 32 * 32 * 3, dtype=np.float32).reshape(32, 32, 3))
-    assert look.picture is not None
-    assert (look.picture.min(), look.picture.max()) == (0, 255)
+    look = preview_of(np.linspace(0, 1, 32 * 32 * 3, dtype=np.float32).reshape(32, 32, 3))
+    assert look.image is not None
+    assert (look.image.min(), look.image.max()) == (0, 255)
 
 
 def test_a_small_board_is_a_grid() -> None:
-    assert look_of(np.array([[1, 2], [3, 4]])).grid == (("1", "2"), ("3", "4"))
-    cells = look_of(np.zeros((7, 7, 3), np.uint8)).grid  # MiniGrid: kind, colour and state of each cell
+    assert preview_of(np.array([[1, 2], [3, 4]])).grid == (("1", "2"), ("3", "4"))
+    cells = preview_of(np.zeros((7, 7, 3), np.uint8)).grid  # MiniGrid: kind, colour and state of each cell
     assert len(cells) == 7
     assert cells[0][0] == "0,0,0"
 
 
 def test_a_vector_is_values() -> None:
-    assert look_of(np.array([0.5, -1.0])).values == (("0", "0.5"), ("1", "-1"))
-    assert look_of([1.5, 2]).values == (("0", "1.5"), ("1", "2"))
-    assert look_of(7).values == (("value", "7"),)
+    assert preview_of(np.array([0.5, -1.0])).values == (("0", "0.5"), ("1", "-1"))
+    assert preview_of([1.5, 2]).values == (("0", "1.5"), ("1", "2"))
+    assert preview_of(7).values == (("value", "7"),)
 
 
 def test_a_long_vector_is_cut_and_says_so() -> None:
-    look = look_of(np.zeros(5_000))
+    look = preview_of(np.zeros(5_000))
     assert len(look.values) == 400
     assert "400" in look.note
 
 
 def test_a_dictionary_shows_its_picture_and_the_rest_beside() -> None:
-    look = look_of({"mission": "go", "image": np.zeros((32, 32, 3), np.uint8).tolist(), "at": {"x": 1}})
-    assert look.picture is not None
+    look = preview_of({"mission": "go", "image": np.zeros((32, 32, 3), np.uint8).tolist(), "at": {"x": 1}})
+    assert look.image is not None
     assert look.values == (("mission", "go"), ("at.x", "1"))
     assert look.note.startswith("image")
 
 
 def test_text_is_text() -> None:
-    assert look_of("You are in a forest.").text == "You are in a forest."
+    assert preview_of("You are in a forest.").text == "You are in a forest."
 
 
 def test_strange_values_are_shown_all_the_same() -> None:
-    assert look_of(np.zeros((2, 3, 4, 5))).text.startswith("array of 2×3×4×5")
-    assert look_of(np.array([])).values == ()
-    assert look_of(None).values == ()
+    assert preview_of(np.zeros((2, 3, 4, 5))).text.startswith("array of 2×3×4×5")
+    assert preview_of(np.array([])).values == ()
+    assert preview_of(None).values == ()
     assert short(np.arange(100)) == "array 100 of int64"
     assert short([float("nan")]) == "[nan]"
 
@@ -75,8 +75,8 @@ def test_a_step() -> None:
     step = pb.RunStep(
         observation=encode(np.zeros((64, 64, 3), np.uint8)), action=encode(3), info_json='{"lives": 2, "a": {"b": "c"}}'
     )
-    look = look_of_step(step)
-    assert look.observation.picture is not None
+    look = preview_of_step(step)
+    assert look.observation.image is not None
     assert look.action == "3"
     assert look.info == (("lives", "2"), ("a.b", "c"))
     assert not look.problem
@@ -88,6 +88,6 @@ def test_a_damaged_step_says_so() -> None:
         action=pb.Payload(encoding="secret", data=b"1"),
         info_json="{",
     )
-    look = look_of_step(step)
+    look = preview_of_step(step)
     for part in ("observation", "action", "info"):
         assert f"the {part} cannot be read" in look.problem

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.panels.overview_tab import OverviewTab
-from gym_gui.ui.presenters.run_lineage import Lineage
-from gym_gui.ui.widgets.figure_card import FigureCard
+from gym_gui.ui.run_page.overview_tab import HeadlineCard, OverviewTab
+from gym_gui.ui.run_page.run_details import Lineage
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtGui import QGuiApplication
@@ -41,7 +40,7 @@ def pairs(tab: OverviewTab, name: str) -> dict[str, str]:
 
 
 def card(tab: OverviewTab, name: str) -> str:
-    found = tab.findChild(FigureCard, f"card_{name}")
+    found = tab.findChild(HeadlineCard, f"card_{name}")
     assert found is not None
     return found.value
 
@@ -51,20 +50,27 @@ def test_figures_move_with_the_record(tab: OverviewTab, tmp_path: Path) -> None:
     assert tab.cards["step"].value == "100"
     tab.refresh(running(tmp_path, step=250, sps=99.0, metrics={"mean_return_100": 12.5}))
     assert {key: tab.cards[key].value for key in ("step", "mean_return_100", "sps")} == {
-        "step": "250", "mean_return_100": "12.5", "sps": "99",
-    }  # fmt: skip
+        "step": "250",
+        "mean_return_100": "12.5",
+        "sps": "99",
+    }
     assert tab.progress.value() == 250
     assert "250 of 1,000" in tab.progress.format()
 
 
 def test_how_it_was_made_comes_from_the_manifest(qtbot, tab: OverviewTab, tmp_path: Path) -> None:
     AnalyticsManifest(
-        RUN, versions={"python": "3.11.7", "torch": "2.13"}, requirements=("base",), host={"name": "vm", "cpus": 2},
-        argv=("python", "-m", "x", "--env id"), evaluation={"mean_return": 499.5, "episodes": 20},
+        RUN,
+        versions={"python": "3.11.7", "torch": "2.13"},
+        requirements=("base",),
+        host={"name": "vm", "cpus": 2},
+        argv=("python", "-m", "x", "--env id"),
+        evaluation={"mean_return": 499.5, "episodes": 20},
         hyperparameters={"gamma": 0.99, "lr": 0.001, "target_kl": None, "batch_size": 512},
-        checkpoints=(CheckpointEntry("checkpoints/step-9000", 9000, "0" * 64, "last"),), videos=("videos/a.mp4",),
+        checkpoints=(CheckpointEntry("checkpoints/step-9000", 9000, "0" * 64, "last"),),
+        videos=("videos/a.mp4",),
         extra={"video_steps": {"videos/a.mp4": 7}},
-    ).write(tmp_path / "analytics.json")  # fmt: skip
+    ).write(tmp_path / "analytics.json")
     tab.show_run(running(tmp_path, extras_json='{"algo_params": {"lr": 0.001}}', tags=["a", "b"]))
     qtbot.waitUntil(lambda: pairs(tab, "versions").get("torch") == "2.13", timeout=WAIT)
     assert pairs(tab, "host")["name"] == "vm"
@@ -97,7 +103,7 @@ def test_the_family_is_shown_and_leads_there(qtbot, tab: OverviewTab, tmp_path: 
     tab.set_lineage(lineage)
     tab.show_run(running(tmp_path))
     wanted: list[str] = []
-    tab.run_wanted.connect(wanted.append)
+    tab.run_requested.connect(wanted.append)
     button = tab.findChild(QPushButton, f"relative_{CHILD}")
     assert button is not None
     assert button.text().startswith("longer")
@@ -117,7 +123,7 @@ def test_why_a_real_run_failed(qtbot, tab: OverviewTab, window_daemon: RunningDa
     run = window_daemon.wait_for(run.run_id, "TERM")
     assert run.outcome == "failed"
     asked: list[str] = []
-    tab.tab_wanted.connect(asked.append)
+    tab.tab_requested.connect(asked.append)
     tab.show_run(run)
     qtbot.waitUntil(lambda: "No module named 'ale_py'" in tab.failure.lines.toPlainText(), timeout=WAIT)
     assert tab.failure.isVisibleTo(tab)
@@ -136,13 +142,13 @@ def test_what_it_takes_of_the_machine_is_plotted(qtbot, tab: OverviewTab, tmp_pa
         pb.MetricCurve(tag=f"system/{name}", steps=range(20), wall_times=times, values=[float(n) for n in range(20)])
         for name in ("cpu_percent", "memory_mb", "gpu0_percent", "threads")
     ]
-    tab._take_curves(RUN, [pb.RunMetrics(curves=curves)])
-    qtbot.waitUntil(lambda: tab._plots is not None and len(tab._plots.plots) == 3, timeout=WAIT)
-    assert list(tab._plots.plots) == ["cpu_percent", "memory_mb", "gpu0_percent"]
-    assert tab._plots.plots["memory_mb"].toolTip().startswith("Memory: now 19.0 MiB")
+    tab._apply_curves(RUN, [pb.RunMetrics(curves=curves)])
+    qtbot.waitUntil(lambda: tab._plots is not None and len(tab._plots.views) == 3, timeout=WAIT)
+    assert list(tab._plots.views) == ["cpu_percent", "memory_mb", "gpu0_percent"]
+    assert tab._plots.views["memory_mb"].toolTip().startswith("Memory: now 19.0 MiB")
     more = pb.MetricCurve(tag="system/memory_mb", steps=[20], wall_times=[1100.0], values=[512.0])
-    tab._take_curves(RUN, [pb.RunMetrics(curves=[more])])
-    assert "now 512.0 MiB" in tab._plots.plots["memory_mb"].toolTip()
+    tab._apply_curves(RUN, [pb.RunMetrics(curves=[more])])
+    assert "now 512.0 MiB" in tab._plots.views["memory_mb"].toolTip()
     assert not tab.grab().isNull()
     tab.show_run(running(tmp_path, run_id=CHILD))
-    assert tab._plots.plots == {}
+    assert tab._plots.views == {}

@@ -8,12 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gym_gui.ui.play.actions import ActionSpace, read_space, stem_of
+from gym_gui.ui.play.actions import (
+    NOTHING,
+    REPEAT,
+    WAIT,
+    ActionSpace,
+    Binding,
+    Controls,
+    KeyMap,
+    default_key_map,
+    is_turn_based,
+    read_space,
+    stem_of,
+)
 from gym_gui.ui.play.catalogue import CannotAsk, Playable, matching, worker_argv
-from gym_gui.ui.play.controls import Controls
-from gym_gui.ui.play.key_maps import NOTHING, REPEAT, WAIT, Binding, KeyMap, default_key_map, is_turn_based
 from gym_gui.ui.play.policies import thoughts
-from gym_gui.ui.play.recorded import RecordedEpisode, add_end, add_step, export_npz, read_picture
+from gym_gui.ui.play.recorded import RecordedEpisode, add_end, add_step, export_npz, read_frame_bytes
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.telemetry import encode
 
@@ -236,7 +246,7 @@ def test_episodes_are_put_together_and_written_as_a_dataset(tmp_path: Path) -> N
     add_end(found, _end(5, 0))  # of an episode nobody has steps of
     first, second = found[0], found[1]
     assert (first.length, first.total, first.seed, first.ended_by, first.is_whole) == (2, 3.0, 7, "player", True)
-    assert first.pictures == [(0, 3), None, (3, 4)]
+    assert first.frames == [(0, 3), None, (3, 4)]
     assert first.truncations == [False, True]
     assert not second.is_whole
     path = tmp_path / "played.npz"
@@ -257,6 +267,6 @@ def test_episodes_are_put_together_and_written_as_a_dataset(tmp_path: Path) -> N
 def test_pictures_are_cut_out_of_their_file(tmp_path: Path) -> None:
     (tmp_path / "play").mkdir()
     (tmp_path / "play" / "pictures.bin").write_bytes(b"abcdefg")
-    assert read_picture(tmp_path, (3, 4)) == b"defg"
-    assert read_picture(tmp_path, None) == b""
-    assert read_picture(tmp_path / "elsewhere", (0, 1)) == b""
+    assert read_frame_bytes(tmp_path, (3, 4)) == b"defg"
+    assert read_frame_bytes(tmp_path, None) == b""
+    assert read_frame_bytes(tmp_path / "elsewhere", (0, 1)) == b""

@@ -7,19 +7,14 @@ from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.services.trainer.errors import DaemonUnreachable
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.panels.human_panel import HumanPanel
-from gym_gui.ui.panels.policy_panel import PolicyPanel
-from gym_gui.ui.play import memory
-from gym_gui.ui.play.actions import read_space
+from gym_gui.ui.play.action_keypad import ActionBars, ActionKeypad
+from gym_gui.ui.play.actions import Binding, default_key_map, read_space
 from gym_gui.ui.play.catalogue import GameArgument, Playable
-from gym_gui.ui.play.key_maps import Binding, default_key_map
-from gym_gui.ui.widgets.action_bars import ActionBars
-from gym_gui.ui.widgets.action_pad import ActionPad
-from gym_gui.ui.widgets.environment_picker import EnvironmentPicker
-from gym_gui.ui.widgets.game_config import GameConfig
-from gym_gui.ui.widgets.game_view import GameView
-from gym_gui.ui.widgets.key_map_editor import KeyMapEditor
-from gym_gui.ui.widgets.pace_box import PaceBox
+from gym_gui.ui.play.game_config import EnvironmentPicker, GameConfig
+from gym_gui.ui.play.game_view import GameView, PaceBox
+from gym_gui.ui.play.human_panel import HumanPanel, keep_key_map, key_map_of
+from gym_gui.ui.play.key_map_editor import KeyMapEditor
+from gym_gui.ui.play.policy_panel import PolicyPanel
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor, QImage
 from PySide6.QtWidgets import (
@@ -84,15 +79,15 @@ def test_the_view_shows_pictures_words_and_both(qtbot, dressed) -> None:
     view.show_image(image)
     middle = view.grab().toImage().pixelColor(150, 100)
     assert (middle.red(), middle.green()) == (255, 0)
-    view.say("Episode over")
+    view.set_message("Episode over")
     assert view.findChild(QLabel, "game_words").isVisible()
-    view.show_words("Starting")
-    assert view.picture.notice == "Starting"
-    assert view.words == ""
+    view.show_text("Starting")
+    assert view.frame_view.notice == "Starting"
+    assert view.message == ""
 
 
 def test_buttons_say_their_keys_and_are_held_like_keys(qtbot, dressed) -> None:
-    pad = ActionPad()
+    pad = ActionKeypad()
     qtbot.addWidget(pad)
     pad.show_space(POLE, default_key_map(POLE))
     pad.show()
@@ -107,7 +102,7 @@ def test_buttons_say_their_keys_and_are_held_like_keys(qtbot, dressed) -> None:
 
 
 def test_sliders_make_a_vector(qtbot, dressed) -> None:
-    pad = ActionPad()
+    pad = ActionKeypad()
     qtbot.addWidget(pad)
     pad.show_space(CAR, default_key_map(CAR))
     seen = []
@@ -121,7 +116,7 @@ def test_sliders_make_a_vector(qtbot, dressed) -> None:
 
 
 def test_a_space_that_cannot_be_played_by_hand_says_so(qtbot, dressed) -> None:
-    pad = ActionPad()
+    pad = ActionKeypad()
     qtbot.addWidget(pad)
     odd = read_space({"action_space": {"type": "Dict", "shape": None}}, "X-v0")
     pad.show_space(odd, default_key_map(odd))
@@ -132,7 +127,7 @@ def test_keys_are_changed_by_pressing_them_and_remembered(qtbot, dressed) -> Non
     editor = KeyMapEditor(POLE, default_key_map(POLE))
     qtbot.addWidget(editor)
     editor.show()
-    editor.changed.connect(lambda key_map: memory.keep_key_map(POLE, key_map))
+    editor.changed.connect(lambda key_map: keep_key_map(POLE, key_map))
     editor.table.selectRow(1)
     qtbot.mouseClick(editor.capture, Qt.MouseButton.LeftButton)
     assert editor.capture.is_listening
@@ -143,11 +138,11 @@ def test_keys_are_changed_by_pressing_them_and_remembered(qtbot, dressed) -> Non
     qtbot.keyRelease(editor.capture, Key.Key_K)
     assert Binding(("J", "K"), 1) in editor.key_map.bindings
     assert editor.table.item(1, 1).text() == "Right,  D,  J+K"
-    assert memory.key_map_of(POLE) == editor.key_map
+    assert key_map_of(POLE) == editor.key_map
     editor.remove.click()
     assert editor.table.item(1, 1).text() == "–"
     editor.restore.click()
-    assert memory.key_map_of(POLE) == default_key_map(POLE)
+    assert key_map_of(POLE) == default_key_map(POLE)
     qtbot.mouseClick(editor.capture, Qt.MouseButton.LeftButton)
     qtbot.keyClick(editor.capture, Key.Key_Escape)
     assert not editor.capture.is_listening
@@ -202,7 +197,7 @@ def test_a_value_that_is_no_json_is_named_beside_its_field(qtbot, dressed) -> No
     config.show_arguments(ARGUMENTS)
     config.widget().findChild(QLineEdit, "argument_desc").setText("[1,")
     assert len(config.problems()) == 1
-    assert config.problems()[0].startswith("desc: write a JSON value")
+    assert config.problems()[0].startswith("desc: expected a JSON value")
     assert "desc" not in config.values()
     config.show_arguments(())
     assert "nothing to configure" in config.widget().findChild(QLabel).text()

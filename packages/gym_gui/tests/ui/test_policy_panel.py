@@ -11,7 +11,7 @@ import pytest
 from gym_gui.testing import RunningDaemon, processes_of
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.panels.policy_panel import PolicyPanel
+from gym_gui.ui.play.policy_panel import PolicyPanel
 from gym_gui.ui.play.session import PlayState
 
 PATIENCE = 90_000
@@ -54,7 +54,7 @@ def load(qtbot, panel: PolicyPanel) -> str:
 
 def test_without_a_policy_it_says_what_to_do(qtbot, panel: PolicyPanel) -> None:
     qtbot.waitUntil(lambda: panel.source.algo.count() > 0, timeout=PATIENCE)
-    assert "No run has trained a policy yet" in panel.view.picture.notice
+    assert "No run has trained a policy yet" in panel.view.frame_view.notice
     assert not panel.load.isEnabled()
     assert not panel.play.isEnabled()
 
@@ -65,7 +65,7 @@ def test_a_policy_plays_by_itself_is_held_and_stepped(
     qtbot.waitUntil(panel.load.isEnabled, timeout=PATIENCE)
     assert panel.source.chosen_run_id() == trained
     checkpoints = [panel.source.checkpoints.itemText(row) for row in range(panel.source.checkpoints.count())]
-    assert checkpoints[0] == "the newest good one"
+    assert checkpoints[0] == "the newest valid one"
     assert checkpoints[1].startswith("step 2")
     steps = []
     panel.session.stepped.connect(steps.append)
@@ -81,7 +81,7 @@ def test_a_policy_plays_by_itself_is_held_and_stepped(
     assert panel.bars.isVisible()
     assert panel.bars.values == pytest.approx(steps[-1]["action_probabilities"])
     assert float(panel.hud.value("value")) == pytest.approx(steps[-1]["value"], rel=1e-3)
-    assert panel.view.picture.image.width() == 600
+    assert panel.view.frame_view.image.width() == 600
 
     panel.play.click()
     assert panel.play.accessibleName() == "Play"
@@ -98,7 +98,7 @@ def test_a_policy_plays_by_itself_is_held_and_stepped(
     qtbot.waitUntil(lambda: panel.session.state is PlayState.ENDED, timeout=PATIENCE)
     assert panel.banner.text == ""
     assert window_daemon.wait_for(run_id).outcome == "completed"
-    with qtbot.waitSignal(panel.run_wanted) as wanted:
+    with qtbot.waitSignal(panel.run_opened) as wanted:
         panel.open_run.click()
     assert wanted.args == [run_id]
     assert panel.source.algo.currentText() == "ppo"

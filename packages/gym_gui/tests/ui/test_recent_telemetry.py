@@ -4,42 +4,41 @@ from __future__ import annotations
 
 import threading
 
-from gym_gui.ui.presenters.grid_picture import CELLS, grid_picture
-from gym_gui.ui.presenters.recent_telemetry import RecentTelemetry, take_in_steps
+from gym_gui.ui.run_page.recent_telemetry import CELLS, RecentTelemetry, grid_image, ingest_steps
 from mosaic_wire.proto import trainer_pb2 as pb
 
 
-def parcel(first: int, last: int, **fields) -> pb.RunSteps:
+def batch(first: int, last: int, **fields) -> pb.RunSteps:
     return pb.RunSteps(steps=[pb.RunStep(seq=seq) for seq in range(first, last + 1)], **fields)
 
 
 def test_what_does_not_fit_is_passed_over_and_counted() -> None:
     recent: RecentTelemetry[pb.RunStep] = RecentTelemetry(10)
-    take_in_steps(recent, parcel(101, 105))
-    first = recent.take_out()
+    ingest_steps(recent, batch(101, 105))
+    first = recent.drain()
     assert [step.seq for step in first.fresh] == [101, 102, 103, 104, 105]
     assert (first.passed_over, first.last_seq) == (0, 105)
-    take_in_steps(recent, parcel(106, 130))
-    second = recent.take_out()
+    ingest_steps(recent, batch(106, 130))
+    second = recent.drain()
     assert [step.seq for step in second.fresh] == list(range(121, 131))
     assert (second.received, second.passed_over) == (30, 15)
 
 
 def test_what_the_daemon_left_out_is_counted_too_and_its_word_is_kept() -> None:
     recent: RecentTelemetry[pb.RunStep] = RecentTelemetry(100)
-    take_in_steps(recent, parcel(1, 5))
-    take_in_steps(recent, parcel(26, 30, skipped=20, control="STARVED"))
-    news = recent.take_out()
+    ingest_steps(recent, batch(1, 5))
+    ingest_steps(recent, batch(26, 30, skipped=20, control="STARVED"))
+    news = recent.drain()
     assert (len(news.fresh), news.passed_over, news.left_out_by_daemon, news.control) == (10, 20, 20, "STARVED")
-    take_in_steps(recent, parcel(31, 31, control="RESUMED"))
-    assert recent.take_out().control == "RESUMED"
+    ingest_steps(recent, batch(31, 31, control="RESUMED"))
+    assert recent.drain().control == "RESUMED"
 
 
 def test_what_comes_again_after_an_interruption_is_taken_once() -> None:
     recent: RecentTelemetry[pb.RunStep] = RecentTelemetry(100)
-    take_in_steps(recent, parcel(1, 5))
-    take_in_steps(recent, parcel(3, 8))
-    assert [step.seq for step in recent.take_out().fresh] == list(range(1, 9))
+    ingest_steps(recent, batch(1, 5))
+    ingest_steps(recent, batch(3, 8))
+    assert [step.seq for step in recent.drain().fresh] == list(range(1, 9))
     assert recent.last_seq == 8
 
 
@@ -49,21 +48,21 @@ def test_two_threads_lose_nothing_between_them() -> None:
 
     def read() -> None:
         for first in range(1, last, 40):
-            take_in_steps(recent, parcel(first, first + 39))
+            ingest_steps(recent, batch(first, first + 39))
 
     reader = threading.Thread(target=read)
     reader.start()
     shown = 0
     while reader.is_alive():
-        shown += len(recent.take_out().fresh)
+        shown += len(recent.drain().fresh)
     reader.join()
-    end = recent.take_out()
+    end = recent.drain()
     shown += len(end.fresh)
     assert shown + end.passed_over == last
 
 
 def test_a_board_of_kinds_gets_a_colour_for_each_kind() -> None:
-    picture = grid_picture((("1,0,0", "2,5,0"), ("1", "8")))
+    picture = grid_image((("1,0,0", "2,5,0"), ("1", "8")))
     assert picture is not None
     assert picture.shape == (2, 2, 3)
     assert tuple(picture[0, 0]) == tuple(picture[1, 0]) == CELLS[1]
@@ -71,9 +70,9 @@ def test_a_board_of_kinds_gets_a_colour_for_each_kind() -> None:
 
 
 def test_a_board_of_measures_gets_shades_and_a_board_of_words_no_picture() -> None:
-    shades = grid_picture((("0.5", "1"), ("0.75", "0.5")))
+    shades = grid_image((("0.5", "1"), ("0.75", "0.5")))
     assert shades is not None
     assert (shades[0, 0, 0], shades[0, 1, 0]) == (0, 255)
-    assert grid_picture((("wall", "door"),)) is None
-    assert grid_picture((("1", "2"), ("1",))) is None
-    assert grid_picture(()) is None
+    assert grid_image((("wall", "door"),)) is None
+    assert grid_image((("1", "2"), ("1",))) is None
+    assert grid_image(()) is None

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
 from gym_gui.ui.daemon_link import DaemonLink, LinkPhase, LinkState
-from gym_gui.ui.panels.replay_tab import ReplayTab
-from gym_gui.ui.replay.episodes_model import EpisodesModel
-from gym_gui.ui.widgets.adaptive_splitter import AdaptiveSplitter
+from gym_gui.ui.replay.episode_player import EpisodesModel
+from gym_gui.ui.replay.replay_tab import ReplayTab
+from gym_gui.ui.widgets.parts import AdaptiveSplitter
 from mosaic_wire.capabilities import Lane
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtCore import QModelIndex, Qt
@@ -54,19 +54,19 @@ def test_videos_appear_as_their_files_do(
 ) -> None:
     run = window_daemon.submit(timesteps=1_000_000, steps_per_second=100)
     run = window_daemon.wait_for(run.run_id, "EXEC")
-    monkeypatch.setattr("gym_gui.ui.panels.replay_tab.LOOK_AGAIN_MS", 100)
+    monkeypatch.setattr("gym_gui.ui.replay.replay_tab.REFRESH_MS", 100)
     tab._timer.setInterval(100)
     tab.show_run(run)
     tab.set_active(True)
     qtbot.waitUntil(lambda: video_titles(tab) == [("No videos", [])], timeout=20_000)
     assert "--capture-video" in tab.player.view.notice
     videos = Path(run.run_dir) / "videos"
-    make_video(videos / "rl-video-episode-0.mp4", pictures=5)
-    qtbot.waitUntil(lambda: video_titles(tab) == [("Step not noted", ["After episode 0"])], timeout=20_000)
+    make_video(videos / "rl-video-episode-0.mp4", frames=5)
+    qtbot.waitUntil(lambda: video_titles(tab) == [("Unknown step", ["After episode 0"])], timeout=20_000)
     qtbot.waitUntil(lambda: tab.player.count == 5, timeout=20_000)
-    make_video(videos / "rl-video-episode-8.mp4", pictures=7)
+    make_video(videos / "rl-video-episode-8.mp4", frames=7)
     qtbot.waitUntil(
-        lambda: video_titles(tab) == [("Step not noted", ["After episode 8", "After episode 0"])], timeout=20_000
+        lambda: video_titles(tab) == [("Unknown step", ["After episode 8", "After episode 0"])], timeout=20_000
     )
     assert tab.player.path == videos / "rl-video-episode-0.mp4"  # what is watched stays
     tab.list.setCurrentItem(tab.list.topLevelItem(0).child(0))
@@ -82,7 +82,7 @@ def test_a_video_that_is_still_being_written_plays_once_it_is_whole(
 ) -> None:
     run = window_daemon.submit(timesteps=1_000_000, steps_per_second=100)
     run = window_daemon.wait_for(run.run_id, "EXEC")
-    whole = make_video(tmp_path / "whole.mp4", pictures=9, fast_start=False).read_bytes()
+    whole = make_video(tmp_path / "whole.mp4", frames=9, fast_start=False).read_bytes()
     video = Path(run.run_dir) / "videos" / "a.mp4"
     video.parent.mkdir()
     video.write_bytes(whole[:-600])
@@ -102,18 +102,18 @@ def test_a_run_without_videos_or_folder_says_so(qtbot, tab: ReplayTab, window_da
     run = window_daemon.wait_for(run.run_id)
     tab.set_active(True)
     tab.show_run(run)
-    qtbot.waitUntil(lambda: "made no videos" in tab.player.view.notice, timeout=20_000)
+    qtbot.waitUntil(lambda: "has no videos" in tab.player.view.notice, timeout=20_000)
     assert not tab.banner.text
     gone = pb.Run()
     gone.CopyFrom(run)
     gone.run_dir = str(Path(run.run_dir).with_name("01ARZ3NDEKTSV4RRFFQ69G5FAV"))
     tab.show_run(gone)
-    qtbot.waitUntil(lambda: "not there" in tab.banner.text, timeout=20_000)
+    qtbot.waitUntil(lambda: "does not exist" in tab.banner.text, timeout=20_000)
 
 
 def test_a_damaged_manifest_is_told(qtbot, tab: ReplayTab, window_daemon: RunningDaemon, make_video) -> None:
     run = window_daemon.wait_for(window_daemon.submit(timesteps=5).run_id)
-    make_video(Path(run.run_dir) / "videos" / "a.mp4", pictures=3)
+    make_video(Path(run.run_dir) / "videos" / "a.mp4", frames=3)
     (Path(run.run_dir) / "analytics.json").write_text("{")
     tab.set_active(True)
     tab.show_run(run)
@@ -141,13 +141,13 @@ def test_recorded_episodes_go_step_by_step(
     assert player.model.index(0, 1).data() == "15.0"  # 0 + 1 + 2 + 3 + 4 + 5
     qtbot.waitUntil(lambda: player.count == 6, timeout=20_000)  # the newest is chosen
     qtbot.waitUntil(lambda: bool(player.view.reward.text()), timeout=20_000)
-    assert player.view.picture.image.pixelColor(1, 1).red() == 3
+    assert player.view.frame_view.image.pixelColor(1, 1).red() == 3
     player.table.setFocus()  # up and down choose an episode, left and right a step
     for _ in range(2):
         qtbot.keyClick(player.table, Qt.Key.Key_Right)
     qtbot.waitUntil(lambda: player.view.reward.text() == "2", timeout=20_000)
-    assert player.view.picture.image.pixelColor(1, 1).red() == 23
-    assert (player.view.action.text(), player.view.total.text(), player.view.ending.text()) == ("0", "3", "goes on")
+    assert player.view.frame_view.image.pixelColor(1, 1).red() == 23
+    assert (player.view.action.text(), player.view.total.text(), player.view.ending.text()) == ("0", "3", "continues")
     assert player.view.info.pairs() == [("lives", "0")]
     qtbot.keyClick(player.table, Qt.Key.Key_End)
     qtbot.waitUntil(lambda: player.view.ending.text() == "ends here", timeout=20_000)
@@ -228,7 +228,7 @@ def test_videos_on_another_machine_are_said_to_be_there(qtbot, tab: ReplayTab, w
     tab.show_run(run)
     tab.set_active(True)
     assert run.run_dir in tab.banner.text
-    assert "machine of its daemon" in tab.banner.text
+    assert "on the daemon's machine" in tab.banner.text
 
 
 def test_a_narrow_page_shows_one_above_the_other(qtbot, tab: ReplayTab) -> None:

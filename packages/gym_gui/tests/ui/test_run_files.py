@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from gym_gui.ui.presenters import run_files
 from gym_gui.ui.presenters.run_files import (
+    ManifestTrouble,
     PreviewKind,
     Role,
-    Trouble,
+    find_places,
     list_folder,
-    look_at_places,
     missing_artefacts,
     preview_of,
     read_manifest,
@@ -83,9 +83,16 @@ def test_what_the_manifest_names_and_is_not_there(folder: RunFolder) -> None:
 
 @pytest.mark.parametrize(
     ("content", "trouble"),
-    [(None, Trouble.MISSING), ("{", Trouble.DAMAGED), ('{"run_id": 3}', Trouble.DAMAGED), ("[]", Trouble.DAMAGED)],
+    [
+        (None, ManifestTrouble.MISSING),
+        ("{", ManifestTrouble.DAMAGED),
+        ('{"run_id": 3}', ManifestTrouble.DAMAGED),
+        ("[]", ManifestTrouble.DAMAGED),
+    ],
 )
-def test_a_manifest_that_cannot_be_read_is_an_answer(tmp_path: Path, content: str | None, trouble: Trouble) -> None:
+def test_a_manifest_that_cannot_be_read_is_an_answer(
+    tmp_path: Path, content: str | None, trouble: ManifestTrouble
+) -> None:
     if content is not None:
         (tmp_path / "analytics.json").write_text(content)
     reading = read_manifest(str(tmp_path))
@@ -97,8 +104,8 @@ def test_a_manifest_that_cannot_be_read_is_an_answer(tmp_path: Path, content: st
 def test_a_folder_that_is_gone_is_an_answer(tmp_path: Path) -> None:
     listing = list_folder(tmp_path / "gone", tmp_path, None)
     assert listing.problem is not None
-    assert listing.problem.trouble is Trouble.MISSING
-    places = look_at_places(str(tmp_path / "gone"), "", RUN)
+    assert listing.problem.trouble is ManifestTrouble.MISSING
+    places = find_places(str(tmp_path / "gone"), "", RUN)
     assert [place.is_there for place in places.places] == [False]
 
 
@@ -120,7 +127,7 @@ def test_the_configs_are_found_beside_the_runs(folder: RunFolder) -> None:
     configs = folder.root.parent.parent / "configs"
     configs.mkdir()
     (configs / f"config-{RUN}.json").write_text("{}")
-    places = look_at_places(str(folder.root), str(folder.root / "nowhere"), RUN)
+    places = find_places(str(folder.root), str(folder.root / "nowhere"), RUN)
     assert [(place.kind, place.is_there) for place in places.places] == [
         ("run", True), ("logs", False), ("config", True),
     ]  # fmt: skip

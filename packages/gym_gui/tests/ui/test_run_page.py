@@ -10,9 +10,9 @@ from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink, LinkPhase
-from gym_gui.ui.panels.run_page import RunPage
 from gym_gui.ui.presenters.workers.registry import PresenterRegistry
-from gym_gui.ui.run_actions import RunActions
+from gym_gui.ui.run_page.page import RunPage
+from gym_gui.ui.runs.actions import RunActions
 from mosaic_wire.paths import Home
 from PySide6.QtWidgets import (
     QAbstractButton,
@@ -207,7 +207,7 @@ def test_an_unknown_run_and_a_deleted_one_are_said(qtbot, page: RunPage, window_
     page.show_run(run.run_id)
     qtbot.waitUntil(lambda: page.run is not None and page.banner.text == "", timeout=WAIT)
     gone: list[str] = []
-    page.run_gone.connect(gone.append)
+    page.run_removed.connect(gone.append)
     window_daemon.client.delete(run.run_id)
     qtbot.waitUntil(lambda: gone == [run.run_id], timeout=WAIT)
     assert "was deleted" in page.banner.text
@@ -226,6 +226,6 @@ def test_a_continued_run_appears_in_the_family(qtbot, page: RunPage, window_daem
     )
     overview = page.tab("overview")
     qtbot.waitUntil(lambda: overview.findChild(object, f"relative_{child.run_id}") is not None, timeout=WAIT)
-    overview.run_wanted.emit(child.run_id)
+    overview.run_requested.emit(child.run_id)
     qtbot.waitUntil(lambda: page.run.run_id == child.run_id, timeout=WAIT)
     assert overview.findChild(object, f"relative_{run.run_id}") is not None

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from gym_gui.ui.panels.run_figures import facts_of, figures_of, headline_of, remark_in_words
-from gym_gui.ui.panels.run_words import advice_on, chip_text
-from gym_gui.ui.presenters.run_details import evaluation_pairs, parameters_of
-from gym_gui.ui.presenters.run_lineage import Kinship, Lineage, origin_of
-from gym_gui.wording.last_words import last_words
+from gym_gui.ui.run_page.run_details import Kinship, Lineage, evaluation_pairs, origin_of, parameters_of
+from gym_gui.ui.run_page.run_labels import advice_for, chip_text, facts_of, headline_of, headlines_of, remark_of
+from gym_gui.wording.run_view import last_output
 from mosaic_wire.proto import trainer_pb2 as pb
 
 PARENT, CHILD, EVALUATION = (f"01ARZ3NDEKTSV4RRFFQ69G5FA{letter}" for letter in "VWX")
@@ -20,7 +18,7 @@ RUNNING = pb.Run(
 
 
 def test_headline_figures_of_a_running_run() -> None:
-    shown = {figure.key: (figure.value, figure.note) for figure in figures_of(RUNNING, now=1075.0)}
+    shown = {figure.key: (figure.value, figure.note) for figure in headlines_of(RUNNING, now=1075.0)}
     assert shown["step"] == ("1,500", "of 10,000 · 15 %")
     assert shown["mean_return_100"] == ("20.0", "last 21.5")
     assert shown["sps"][0] == "500"
@@ -32,8 +30,8 @@ def test_headline_figures_of_a_running_run() -> None:
 
 def test_a_queued_run_has_dashes_and_says_why_it_waits() -> None:
     run = pb.Run(run_id=PARENT, status="INIT", queue_reason="waiting for a GPU", flags=["throttled"])
-    assert {figure.value for figure in figures_of(run)} == {"–"}
-    assert remark_in_words(run).startswith("waiting for a GPU")
+    assert {figure.value for figure in headlines_of(run)} == {"–"}
+    assert remark_of(run).startswith("waiting for a GPU")
     assert chip_text(run) == "… Queued"
 
 
@@ -47,8 +45,8 @@ def test_facts_leave_out_what_is_not_known() -> None:
     ("reason", "lines", "words"),
     [
         ("its process exited with code 1", ["OSError: [Errno 28] No space left on device"], "disk is full"),
-        ("its process was killed by SIGKILL (out of memory?)", [], "Memory was not enough"),
-        ("x", ["torch.OutOfMemoryError: CUDA out of memory. Tried to"], "GPU's memory"),
+        ("its process was killed by SIGKILL (out of memory?)", [], "ran out of memory"),
+        ("x", ["torch.OutOfMemoryError: CUDA out of memory. Tried to"], "GPU ran out of memory"),
         ("x", ["ModuleNotFoundError: No module named 'ale_py'"], "requirement set"),
         ("out of wall-clock time: more than 5 minutes", [], "longer one"),
         ("the worker was silent for more than 60 s", [], "hung"),
@@ -57,7 +55,7 @@ def test_facts_leave_out_what_is_not_known() -> None:
     ],
 )
 def test_a_failure_comes_with_something_to_do(reason: str, lines: list[str], words: str) -> None:
-    assert words in advice_on(pb.Run(reason=reason), lines)
+    assert words in advice_for(pb.Run(reason=reason), lines)
 
 
 def test_last_words_are_those_of_stderr_or_else_of_stdout() -> None:
@@ -65,9 +63,9 @@ def test_last_words_are_those_of_stderr_or_else_of_stdout() -> None:
         return pb.StoryEvent(seq=seq, payload_json=json.dumps(payload))
 
     loud = [event(1), event(2, stderr_tail="old"), event(3, stderr_tail="a\nb\nc\n", stdout_tail="x"), event(4)]
-    assert last_words(loud, lines=2) == ("stderr", ["b", "c"])
-    assert last_words([event(1, stderr_tail="", stdout_tail="only")]) == ("stdout", ["only"])
-    assert last_words([pb.StoryEvent(payload_json="{broken")]) == ("", [])
+    assert last_output(loud, lines=2) == ("stderr", ["b", "c"])
+    assert last_output([event(1, stderr_tail="", stdout_tail="only")]) == ("stdout", ["only"])
+    assert last_output([pb.StoryEvent(payload_json="{broken")]) == ("", [])
 
 
 def test_parameters_and_evaluation_as_pairs() -> None:
@@ -107,5 +105,5 @@ def test_what_is_newer_here_wins_over_what_was_asked_for() -> None:
     )
     new.status, new.outcome = "TERM", "failed"
     lineage = Lineage.of([new])
-    lineage.take_over(Lineage.of([old]))
+    lineage.adopt(Lineage.of([old]))
     assert lineage.children_of(PARENT)[0].state == "failed"

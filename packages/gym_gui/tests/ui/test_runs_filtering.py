@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from gym_gui.ui.runs.filtering import Facet, RunFilter, parse
-from gym_gui.ui.runs.rows import Row
+from gym_gui.ui.runs.rows import RunRow
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.proto import trainer_pb2 as pb
 
 
-def a_row(**fields: Any) -> Row:
-    return Row(pb.Run(**{"run_id": new_run_id(), "status": "EXEC", "worker_type": "cleanrl", **fields}))
+def a_row(**fields: Any) -> RunRow:
+    return RunRow(pb.Run(**{"run_id": new_run_id(), "status": "EXEC", "worker_type": "cleanrl", **fields}))
 
 
 ROWS = {

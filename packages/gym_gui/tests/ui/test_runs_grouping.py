@@ -7,21 +7,23 @@ from typing import Any
 
 import pytest
 from gym_gui.services.analytics.configurations import short_value
-from gym_gui.ui.runs.grouping import Group, arranged, configuration_of, summarise
-from gym_gui.ui.runs.rows import Column, Row, in_order, started_text
+from gym_gui.ui.runs.grouping import Group, arranged, configuration_of, summarize
+from gym_gui.ui.runs.rows import RunColumn, RunRow, in_order, started_text
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.proto import trainer_pb2 as pb
 
 
-def a_row(parameters: dict[str, Any] | None = None, **fields: Any) -> Row:
+def a_row(parameters: dict[str, Any] | None = None, **fields: Any) -> RunRow:
     usual = {"run_id": new_run_id(), "status": "TERM", "outcome": "completed", "worker_type": "cleanrl", "algo": "ppo"}
     extras = {"algo_params": parameters or {}, "tensorboard_dir": f"runs/{new_run_id()}"}
-    return Row(
+    return RunRow(
         pb.Run(**{**usual, "env_id": "CartPole-v1", "total": 500_000, "extras_json": json.dumps(extras), **fields})
     )
 
 
-def everything(rows: list[Row], column: Column = Column.STARTED, *, descending: bool = False) -> list[Row | Group]:
+def everything(
+    rows: list[RunRow], column: RunColumn = RunColumn.STARTED, *, descending: bool = False
+) -> list[RunRow | Group]:
     return arranged(rows, column, descending=descending, is_open=lambda entry_id: True)
 
 
@@ -33,9 +35,9 @@ def test_seeds_of_one_configuration_stand_under_one_line_with_mean_and_spread() 
     group, *members = everything([*rows, other])
     assert isinstance(group, Group)
     assert group.full_title == "ppo · CartPole-v1 · lr 2.5e-4 (2 seeds)"
-    assert group.text(Column.RETURN) == "450.0 ± 70.7"
-    assert group.text(Column.SEED) == "2 seeds"
-    assert group.text(Column.STATUS) == "2 completed"
+    assert group.text(RunColumn.RETURN) == "450.0 ± 70.7"
+    assert group.text(RunColumn.SEED) == "2 seeds"
+    assert group.text(RunColumn.STATUS) == "2 completed"
     assert members == [*rows, other]  # a configuration with a single run has no line of its own
 
 
@@ -44,31 +46,31 @@ def test_a_seed_that_was_trained_twice_is_in_the_mean_once() -> None:
             enumerate([(1, 400), (2, 500), (1, 300)])]  # fmt: skip
     group, *members = everything(rows)
     assert isinstance(group, Group)
-    assert (group.text(Column.RETURN), len(members)) == ("400.0 ± 141.4", 3)
-    assert group.tooltip(Column.RETURN) == "Mean ± standard deviation over the seeds, each counted once"
+    assert (group.text(RunColumn.RETURN), len(members)) == ("400.0 ± 141.4", 3)
+    assert group.tooltip(RunColumn.RETURN) == "Mean ± standard deviation over the seeds, each counted once"
 
 
 def test_a_closed_group_hides_its_runs() -> None:
     rows = [a_row(seed=1), a_row(seed=2)]
-    (group,) = arranged(rows, Column.NAME, descending=False, is_open=lambda entry_id: False)
+    (group,) = arranged(rows, RunColumn.NAME, descending=False, is_open=lambda entry_id: False)
     assert isinstance(group, Group)
     assert group.rows == rows
 
 
 def test_a_group_has_the_tags_that_all_of_its_runs_have() -> None:
     rows = [a_row(seed=1, tags=["paper", "b", "a"]), a_row(seed=2, tags=["a", "draft", "paper"])]
-    (group,) = arranged(rows, Column.NAME, descending=False, is_open=lambda entry_id: False)
-    assert group.text(Column.TAGS) == "paper, a"
+    (group,) = arranged(rows, RunColumn.NAME, descending=False, is_open=lambda entry_id: False)
+    assert group.text(RunColumn.TAGS) == "paper, a"
 
 
 def test_groups_stand_in_the_order_of_their_means() -> None:
     weak = [a_row({"gamma": 0.9}, seed=seed, episodic_return=value) for seed, value in enumerate((500.0, 10.0))]
     good = [a_row({"gamma": 0.99}, seed=seed, episodic_return=value) for seed, value in enumerate((300.0, 320.0))]
     unknown = a_row({"gamma": 0.5})
-    rows = in_order([*weak, unknown, *good], Column.RETURN, descending=True)
-    titles = [entry.title for entry in everything(rows, Column.RETURN, descending=True) if isinstance(entry, Group)]
+    rows = in_order([*weak, unknown, *good], RunColumn.RETURN, descending=True)
+    titles = [entry.title for entry in everything(rows, RunColumn.RETURN, descending=True) if isinstance(entry, Group)]
     assert titles == ["ppo · CartPole-v1 · γ 0.99", "ppo · CartPole-v1 · γ 0.9"]
-    assert everything(rows, Column.RETURN, descending=True)[-1] is unknown
+    assert everything(rows, RunColumn.RETURN, descending=True)[-1] is unknown
 
 
 def test_groups_of_the_same_title_say_how_long_they_train() -> None:
@@ -88,14 +90,14 @@ def test_a_queued_seed_belongs_to_those_at_work_though_they_round_their_steps() 
 
 
 def test_an_evaluation_is_not_the_training_it_came_from() -> None:
-    evaluation = Row(pb.Run(run_id=new_run_id(), algo="ppo", env_id="x", extras_json='{"mode": "policy_eval"}'))
-    training = Row(pb.Run(run_id=new_run_id(), algo="ppo", env_id="x", extras_json='{"mode": "train"}'))
+    evaluation = RunRow(pb.Run(run_id=new_run_id(), algo="ppo", env_id="x", extras_json='{"mode": "policy_eval"}'))
+    training = RunRow(pb.Run(run_id=new_run_id(), algo="ppo", env_id="x", extras_json='{"mode": "train"}'))
     assert configuration_of(evaluation) != configuration_of(training)
     assert configuration_of(evaluation).title == "ppo · x · policy_eval"
 
 
 def test_a_run_whose_extras_are_damaged_has_a_place_too() -> None:
-    assert configuration_of(Row(pb.Run(run_id="r", algo="ppo", extras_json="{broken"))).title == "ppo"
+    assert configuration_of(RunRow(pb.Run(run_id="r", algo="ppo", extras_json="{broken"))).title == "ppo"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_values_are_written_as_people_write_them(text: str, shown: str) -> None:
 
 
 def test_a_summary_leaves_out_what_is_no_number() -> None:
-    summary = summarise([a_row(episodic_return=float("nan")), a_row(episodic_return=3.0), a_row(sps=float("inf"))])
+    summary = summarize([a_row(episodic_return=float("nan")), a_row(episodic_return=3.0), a_row(sps=float("inf"))])
     assert (summary.mean_return, summary.return_spread, summary.mean_sps) == (3.0, None, None)
 
 
@@ -120,27 +122,32 @@ def test_rows_without_a_value_come_last_whichever_way_it_is_sorted() -> None:
         a_row(episodic_return=1.0), a_row(episodic_return=2.0), a_row(), a_row(episodic_return=float("nan"))
     )  # fmt: skip
     rows = [none, low, broken, high]
-    assert in_order(rows, Column.RETURN, descending=False) == [low, high, none, broken]
-    assert in_order(rows, Column.RETURN, descending=True) == [high, low, none, broken]
+    assert in_order(rows, RunColumn.RETURN, descending=False) == [low, high, none, broken]
+    assert in_order(rows, RunColumn.RETURN, descending=True) == [high, low, none, broken]
 
 
 @pytest.mark.parametrize(
     ("fields", "column", "text"),
     [
-        ({"status": "EXEC", "step": 50, "total": 100, "eta_s": 75.0}, Column.PROGRESS, "50 % · 1:15 left"),
-        ({"status": "TERM", "step": 50, "total": 100, "eta_s": 75.0}, Column.PROGRESS, "50 %"),
-        ({"status": "INIT", "step": 0, "total": 100}, Column.PROGRESS, ""),
-        ({"step": 12_288, "total": 0}, Column.PROGRESS, "12.3k"),
-        ({"name": ""}, Column.SEED, ""),
-        ({"seed": 0}, Column.SEED, "0"),
-        ({"started_at": 100.0, "finished_at": 175.0}, Column.DURATION, "1:15"),
-        ({"size_bytes": 1536}, Column.SIZE, "1.5 KiB"),
-        ({"sps": 12_288.0}, Column.SPS, "12.3k"),
-        ({"tags": ["paper", "draft"]}, Column.TAGS, "paper, draft"),
-        ({"status": "EXEC", "outcome": "", "flags": ["stalled"]}, Column.STATUS, "stalled"),
+        (
+            {"status": "EXEC", "outcome": "", "step": 50, "total": 100, "eta_s": 75.0},
+            RunColumn.PROGRESS,
+            "50 % · 1:15 left",
+        ),
+        ({"outcome": "cancelled", "step": 50, "total": 100, "eta_s": 75.0}, RunColumn.PROGRESS, "50 %"),
+        ({"outcome": "completed", "step": 50, "total": 100}, RunColumn.PROGRESS, "100 %"),
+        ({"status": "INIT", "step": 0, "total": 100}, RunColumn.PROGRESS, ""),
+        ({"step": 12_288, "total": 0}, RunColumn.PROGRESS, "12.3k"),
+        ({"name": ""}, RunColumn.SEED, ""),
+        ({"seed": 0}, RunColumn.SEED, "0"),
+        ({"started_at": 100.0, "finished_at": 175.0}, RunColumn.DURATION, "1:15"),
+        ({"size_bytes": 1536}, RunColumn.SIZE, "1.5 KiB"),
+        ({"sps": 12_288.0}, RunColumn.SPS, "12.3k"),
+        ({"tags": ["paper", "draft"]}, RunColumn.TAGS, "paper, draft"),
+        ({"status": "EXEC", "outcome": "", "flags": ["stalled"]}, RunColumn.STATUS, "stalled"),
     ],
 )
-def test_cells_say_what_people_want_to_know(fields: dict[str, Any], column: Column, text: str) -> None:
+def test_cells_say_what_people_want_to_know(fields: dict[str, Any], column: RunColumn, text: str) -> None:
     assert a_row(**fields).text(column) == text
 
 

@@ -11,7 +11,7 @@ from gym_gui.ui.runs import grouping
 from gym_gui.ui.runs.filtering import Facet, RunFilter
 from gym_gui.ui.runs.grouping import Group
 from gym_gui.ui.runs.model import RunsModel
-from gym_gui.ui.runs.rows import LIVE_COLUMNS, Column, Row, in_order
+from gym_gui.ui.runs.rows import LIVE_COLUMNS, RunColumn, RunRow, in_order
 from gym_gui.ui.runs.view import RunsView
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.proto import trainer_pb2 as pb
@@ -56,15 +56,15 @@ def view(qtbot, dressed: object, model: RunsModel) -> RunsView:
     view = RunsView(model)
     qtbot.addWidget(view)
     view.resize(900, 300)
-    view.take_usual_widths()
+    view.reset_widths()
     view.setSortingEnabled(True)
-    view.sortByColumn(Column.STARTED, DESCENDING)
+    view.sortByColumn(RunColumn.STARTED, DESCENDING)
     view.show()
     return view
 
 
 def shown(model: RunsModel) -> list[str]:
-    return [model.index(row, Column.NAME).data() for row in range(model.rowCount())]
+    return [model.index(row, RunColumn.NAME).data() for row in range(model.rowCount())]
 
 
 def test_the_newest_run_stands_first(model: RunsModel) -> None:
@@ -74,7 +74,7 @@ def test_the_newest_run_stands_first(model: RunsModel) -> None:
 
 def test_equal_runs_stand_newest_first(model: RunsModel) -> None:
     model.load([a_run(number, episodic_return=1.0) for number in (1, 2, 3)])
-    model.sort(Column.RETURN, ASCENDING)
+    model.sort(RunColumn.RETURN, ASCENDING)
     assert shown(model) == ["run 003", "run 002", "run 001"]
 
 
@@ -110,13 +110,13 @@ def test_news_of_a_run_touch_its_cells_only(model: RunsModel) -> None:
     model.flush()
     row = shown(model).index("run 002")
     assert touched == [(row, LIVE_COLUMNS[0], row, LIVE_COLUMNS[-1])]
-    assert model.index(row, Column.PROGRESS).data() == "50 %"
+    assert model.index(row, RunColumn.PROGRESS).data() == "50 %"
 
 
 def test_rows_change_places_only_when_they_settle_and_not_while_somebody_points_at_them(model: RunsModel) -> None:
     runs = [a_run(number, episodic_return=float(number)) for number in (1, 2, 3)]
     model.load(runs)
-    model.sort(Column.RETURN, DESCENDING)
+    model.sort(RunColumn.RETURN, DESCENDING)
     model.update([changed(runs[0], episodic_return=99.0)])
     model.flush()
     assert shown(model) == ["run 003", "run 002", "run 001"]
@@ -161,7 +161,7 @@ def test_groups_open_and_close_and_stand_for_their_runs(model: RunsModel) -> Non
     assert len(model.runs_at([1])) == 3
     model.update([changed(runs[0], episodic_return=5.0)])
     model.flush()
-    assert model.index(1, Column.RETURN).data() == "5"
+    assert model.index(1, RunColumn.RETURN).data() == "5"
     model.settle()
     assert shown(model) == ["run 009", "ppo · CartPole-v1"]  # it stays closed
     model.set_grouped(False)
@@ -196,18 +196,18 @@ def test_whatever_happens_it_shows_what_a_fresh_start_would_show(model: RunsMode
     def filter_() -> None:
         model.set_filter(RunFilter(rng.choice(["", "1", "status:running", "run -2", "nothing at all"])))
 
-    deeds = [
+    handlers = [
         add, change, change, remove, filter_, model.flush, model.settle,
-        lambda: model.sort(rng.choice(list(Column)), rng.choice([ASCENDING, DESCENDING])),
+        lambda: model.sort(rng.choice(list(RunColumn)), rng.choice([ASCENDING, DESCENDING])),
         lambda: model.set_grouped(rng.random() < 0.5),
         lambda: model.load(runs.values()),
         lambda: view.selectRow(rng.randrange(max(1, model.rowCount()))),
     ]  # fmt: skip
     for _ in range(60):
-        rng.choice(deeds)()
+        rng.choice(handlers)()
     model.flush()
     model.settle()
-    newest_first = sorted(map(Row, runs.values()), key=lambda row: row.run.number, reverse=True)
+    newest_first = sorted(map(RunRow, runs.values()), key=lambda row: row.run.number, reverse=True)
     descending = model.sort_order == DESCENDING
     rows = model.filter.fitting(in_order(newest_first, model.sort_column, descending=descending))
     if model.is_grouped:
@@ -218,7 +218,7 @@ def test_whatever_happens_it_shows_what_a_fresh_start_would_show(model: RunsMode
     else:
         expected = [row.entry_id for row in rows]
     actual = [model.entry_at(position).entry_id for position in range(model.rowCount())]
-    if model.sort_column is Column.DURATION:  # time goes on while we look
+    if model.sort_column is RunColumn.DURATION:  # time goes on while we look
         assert sorted(actual) == sorted(expected)
     else:
         assert actual == expected
@@ -237,7 +237,7 @@ def test_selection_survives_news_sorting_filter_and_a_new_connection(model: Runs
     view.select_entries([runs[9].run_id, runs[49].run_id], current=runs[9].run_id)
     told: list[list[str]] = []
     view.selected_ids_changed.connect(lambda: told.append(ids_of(view)))
-    view.sortByColumn(Column.RETURN, ASCENDING)
+    view.sortByColumn(RunColumn.RETURN, ASCENDING)
     assert ids_of(view) == ["run 010", "run 050"]
     model.update([a_run(200), changed(runs[9], episodic_return=1000.0)])
     model.flush()
@@ -278,7 +278,7 @@ def test_keys_open_runs_and_groups(qtbot, model: RunsModel, view: RunsView) -> N
     runs = [a_run(1), a_run(2)]
     model.load(runs)
     model.set_grouped(True)
-    view.setCurrentIndex(model.index(0, Column.NAME))
+    view.setCurrentIndex(model.index(0, RunColumn.NAME))
     qtbot.keyClick(view, Qt.Key.Key_Left)
     assert model.rowCount() == 1
     qtbot.keyClick(view, Qt.Key.Key_Right)
@@ -286,7 +286,7 @@ def test_keys_open_runs_and_groups(qtbot, model: RunsModel, view: RunsView) -> N
     qtbot.keyClick(view, Qt.Key.Key_Return)
     assert model.rowCount() == 1
     qtbot.keyClick(view, Qt.Key.Key_Return)
-    view.setCurrentIndex(model.index(1, Column.NAME))
+    view.setCurrentIndex(model.index(1, RunColumn.NAME))
     with qtbot.waitSignal(view.opened, timeout=1_000) as opened:
         qtbot.keyClick(view, Qt.Key.Key_Return)
     assert opened.args == [runs[1].run_id]
@@ -295,7 +295,7 @@ def test_keys_open_runs_and_groups(qtbot, model: RunsModel, view: RunsView) -> N
 def test_a_click_on_the_triangle_closes_a_group(qtbot, model: RunsModel, view: RunsView) -> None:
     model.load([a_run(1), a_run(2)])
     model.set_grouped(True)
-    place = view.visualRect(model.index(0, Column.NAME))
+    place = view.visualRect(model.index(0, RunColumn.NAME))
     qtbot.mouseClick(view.viewport(), Qt.MouseButton.LeftButton, pos=place.topLeft() + place.center() - place.center())
     assert model.rowCount() in (1, 3)
     middle = place.center()
@@ -323,21 +323,21 @@ def test_every_cell_can_be_painted_in_every_state(model: RunsModel, view: RunsVi
         picture = view.grab().toImage()
         assert len({picture.pixelColor(x, 60).name() for x in range(picture.width())}) > 3
         for position in range(model.rowCount()):
-            for column in Column:
+            for column in RunColumn:
                 assert isinstance(model.index(position, column).data(Qt.ItemDataRole.ToolTipRole), str)
     assert model.data(QModelIndex()) is None
 
 
 def test_columns_share_a_wide_window_until_somebody_chooses_a_width(qtbot, model: RunsModel, view: RunsView) -> None:
     def total() -> int:
-        return sum(view.columnWidth(column) for column in Column)
+        return sum(view.columnWidth(column) for column in RunColumn)
 
     for width in (1900, 1500):
         view.resize(width, 300)
-        qtbot.waitUntil(lambda: 0 <= view.viewport().width() - total() < len(Column), timeout=5_000)
-    view.show_column(Column.SIZE, False)
-    assert 0 <= view.viewport().width() - total() < len(Column)
-    view.horizontalHeader().resizeSection(Column.NAME, 100)
+        qtbot.waitUntil(lambda: 0 <= view.viewport().width() - total() < len(RunColumn), timeout=5_000)
+    view.show_column(RunColumn.SIZE, False)
+    assert 0 <= view.viewport().width() - total() < len(RunColumn)
+    view.horizontalHeader().resizeSection(RunColumn.NAME, 100)
     view.resize(1900, 300)
     qtbot.wait(10)
-    assert view.columnWidth(Column.NAME) == 100
+    assert view.columnWidth(RunColumn.NAME) == 100

@@ -10,10 +10,10 @@ import pytest
 from gym_gui.testing import RunningDaemon, random_config
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.run_actions import RunActions
+from gym_gui.ui.runs.actions import RunActions
+from gym_gui.ui.runs.allowed_actions import RunAction
 from gym_gui.ui.runs.panel import RunsPanel
-from gym_gui.ui.runs.possibilities import Deed
-from gym_gui.ui.runs.rows import Column
+from gym_gui.ui.runs.rows import RunColumn
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtCore import QMimeData, QPoint, Qt, QUrl
 from PySide6.QtGui import QAction, QDropEvent, QGuiApplication
@@ -70,7 +70,7 @@ def run_of(panel: RunsPanel, run_id: str) -> pb.Run:
 
 
 def names(panel: RunsPanel) -> list[str]:
-    return [panel.model.index(row, Column.NAME).data() for row in range(panel.model.rowCount())]
+    return [panel.model.index(row, RunColumn.NAME).data() for row in range(panel.model.rowCount())]
 
 
 def action(panel: RunsPanel, name: str) -> QAction:
@@ -143,7 +143,7 @@ def test_what_the_daemon_refuses_is_said(qtbot, window_daemon: RunningDaemon, pa
     stale = [run_of(panel, run_id)]
     window_daemon.client.delete(run_id)
     qtbot.waitUntil(lambda: panel.model.run(run_id) is None, timeout=WAIT_MS)
-    panel.run_actions.do(Deed.ARCHIVE, stale)
+    panel.run_actions.do(RunAction.ARCHIVE, stale)
     qtbot.waitUntil(lambda: panel.banner.text != "", timeout=WAIT_MS)
     assert run_id in panel.banner.text
     assert panel.banner.tone == "bad"
@@ -155,7 +155,7 @@ def test_runs_are_archived_shown_and_brought_back(qtbot, panel: RunsPanel, submi
     action(panel, "archive").trigger()
     qtbot.waitUntil(lambda: names(panel) == [], timeout=WAIT_MS)
     assert run_of(panel, run_id).archived
-    assert "archived" in panel.empty.words.text()
+    assert "archived" in panel.empty.message.text()
     qtbot.mouseClick(panel.empty.button, Qt.MouseButton.LeftButton)
     assert names(panel) == ["old"]
     panel.select([run_id])
@@ -178,6 +178,23 @@ def test_several_runs_are_deleted_after_a_question(qtbot, window: QWidget, panel
         qtbot.waitUntil(lambda left=left: panel.model.rowCount() == left, timeout=WAIT_MS)
     assert names(panel) == [run_of(panel, keep).name]
     qtbot.waitUntil(lambda: "2 runs were deleted" in panel.banner.text, timeout=WAIT_MS)
+
+
+def test_the_question_before_deleting_names_the_runs_that_continue(
+    qtbot, window: QWidget, panel: RunsPanel, window_daemon: RunningDaemon, submit
+) -> None:
+    parent = submit("first", checkpoint_every=10)
+    child = window_daemon.wait_for(window_daemon.client.resume(parent, additional_timesteps=10).run_id).run_id
+    qtbot.waitUntil(lambda: run_of(panel, child).status == "TERM", timeout=WAIT_MS)
+    panel.model.flush()
+    for chosen, is_warned in (([parent], True), ([parent, child], False)):
+        panel.select(chosen)
+        action(panel, "delete").trigger()
+        box = window.findChild(QMessageBox, "delete_runs_dialog")
+        warning = f"Runs that continue them lose the beginning of their curves: {child[-8:]}"
+        assert (warning in box.informativeText()) is is_warned
+        qtbot.mouseClick(box.escapeButton(), Qt.MouseButton.LeftButton)
+        wait_until_gone(qtbot, box)
 
 
 def test_a_run_is_exported_and_comes_back_by_drag_and_drop(
@@ -221,6 +238,18 @@ def test_where_to_export_is_asked_first(qtbot, tmp_path: Path, window: QWidget, 
     assert exported == {"mine.tar.gz", *(f"mosaic-{run_id}.tar.gz" for run_id in ids)}
 
 
+def test_the_export_of_a_continued_run_names_the_run_that_has_its_beginning(
+    qtbot, tmp_path: Path, panel: RunsPanel, window_daemon: RunningDaemon, submit
+) -> None:
+    first = submit("first", timesteps=10, checkpoint_every=5)
+    second = window_daemon.wait_for(window_daemon.client.resume(first, additional_timesteps=10).run_id).run_id
+    for targets, is_told in (((second,), True), ((first, second), False)):
+        panel.run_actions.export_to({run_id: tmp_path / f"{run_id}.tar.gz" for run_id in targets})
+        qtbot.waitUntil(lambda: "exported" in panel.banner.text, timeout=WAIT_MS)
+        assert (f"also export {first[-8:]}" in panel.banner.text) is is_told
+        panel.banner.clear()
+
+
 def test_an_export_that_is_stopped_leaves_nothing_behind(tmp_path: Path, window_daemon: RunningDaemon, submit) -> None:
     run_id, target = submit("stopped"), tmp_path / "run.tar.gz"
 
@@ -228,7 +257,7 @@ def test_an_export_that_is_stopped_leaves_nothing_behind(tmp_path: Path, window_
         raise InterruptedError("enough")
 
     with pytest.raises(InterruptedError):
-        window_daemon.client.export_to(run_id, target, told=stop, every_bytes=1)
+        window_daemon.client.export_to(run_id, target, on_progress=stop, every_bytes=1)
     assert not any(path.name.endswith((".part", ".gz")) for path in tmp_path.iterdir())
 
 
@@ -274,7 +303,7 @@ def test_the_command_line_and_the_id_are_copied(qtbot, panel: RunsPanel, submit:
 def test_forms_are_asked_for(qtbot, panel: RunsPanel, submit: Callable[..., str]) -> None:
     run_id = submit("model")
     panel.select([run_id])
-    with qtbot.waitSignal(panel.run_actions.form_wanted, timeout=5_000) as wanted:
+    with qtbot.waitSignal(panel.run_actions.form_requested, timeout=5_000) as wanted:
         action(panel, "clone").trigger()
     assert wanted.args[0] == "clone"
     assert wanted.args[1].run_id == run_id
@@ -283,7 +312,7 @@ def test_forms_are_asked_for(qtbot, panel: RunsPanel, submit: Callable[..., str]
 def test_a_comparison_is_asked_for(qtbot, panel: RunsPanel, submit: Callable[..., str]) -> None:
     ids = [submit("left", seed=1), submit("right", seed=2, steps_per_second=1000.0)]
     panel.select(ids)
-    with qtbot.waitSignal(panel.compare_wanted, timeout=5_000) as wanted:
+    with qtbot.waitSignal(panel.compare_requested, timeout=5_000) as wanted:
         action(panel, "compare").trigger()
     assert sorted(wanted.args[0]) == sorted(ids)
 
@@ -310,36 +339,36 @@ def test_columns_order_and_grouping_are_remembered(
     qtbot, panel: RunsPanel, link: DaemonLink, background: Background, window: QWidget
 ) -> None:
     header = panel.view.horizontalHeader()
-    panel._show_column(Column.WORKER, False)
-    header.moveSection(header.visualIndex(Column.SIZE), 0)
-    header.resizeSection(Column.NAME, 333)
-    panel.view.sortByColumn(Column.NAME, Qt.SortOrder.AscendingOrder)
+    panel._show_column(RunColumn.WORKER, False)
+    header.moveSection(header.visualIndex(RunColumn.SIZE), 0)
+    header.resizeSection(RunColumn.NAME, 333)
+    panel.view.sortByColumn(RunColumn.NAME, Qt.SortOrder.AscendingOrder)
     panel.bar.group_action.setChecked(True)
     panel.hide()
     other = RunsPanel(link, RunActions(link, background, window))
     qtbot.addWidget(other)
     header = other.view.horizontalHeader()
-    assert other.view.isColumnHidden(Column.WORKER)
-    assert header.visualIndex(Column.SIZE) == 0
-    assert header.sectionSize(Column.NAME) == 333
+    assert other.view.isColumnHidden(RunColumn.WORKER)
+    assert header.visualIndex(RunColumn.SIZE) == 0
+    assert header.sectionSize(RunColumn.NAME) == 333
     assert other.model.is_grouped
     assert other.bar.group_action.isChecked()
-    assert (other.model.sort_column, other.model.sort_order) == (Column.NAME, Qt.SortOrder.AscendingOrder)
-    other.take_usual_columns()
-    assert [column for column in Column if other.view.isColumnHidden(column)] == [Column.TAGS]
-    assert [header.visualIndex(column) for column in Column] == list(range(len(Column)))
+    assert (other.model.sort_column, other.model.sort_order) == (RunColumn.NAME, Qt.SortOrder.AscendingOrder)
+    other.reset_columns()
+    assert [column for column in RunColumn if other.view.isColumnHidden(column)] == [RunColumn.TAGS]
+    assert [header.visualIndex(column) for column in RunColumn] == list(range(len(RunColumn)))
     qtbot.waitUntil(lambda: other._is_loaded, timeout=WAIT_MS)
 
 
 def test_tags_have_a_column_for_those_who_want_it(qtbot, panel: RunsPanel, submit, window_daemon) -> None:
     run_id = submit("apple", tags=("fruit", "red"))
-    assert panel.view.isColumnHidden(Column.TAGS)
+    assert panel.view.isColumnHidden(RunColumn.TAGS)
     panel._fill_columns_menu(panel.bar.columns_menu)
     next(action for action in panel.bar.columns_menu.actions() if action.text() == "Tags").trigger()
-    assert not panel.view.isColumnHidden(Column.TAGS)
+    assert not panel.view.isColumnHidden(RunColumn.TAGS)
 
     def cell() -> str:
-        return str(panel.model.index(panel.model.position_of(run_id), Column.TAGS).data())
+        return str(panel.model.index(panel.model.position_of(run_id), RunColumn.TAGS).data())
 
     qtbot.waitUntil(lambda: panel.model.position_of(run_id) is not None and cell() == "fruit, red", timeout=WAIT_MS)
     window_daemon.client.update(run_id, add_tags=["sweet"], remove_tags=["red"])

@@ -5,14 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 
 import pytest
-from gym_gui.ui.forms.algorithm_editor import AlgorithmEditor
-from gym_gui.ui.forms.config_shelf import MOST_RECENT, ConfigShelf
 from gym_gui.ui.forms.environment_editor import EnvironmentEditor
-from gym_gui.ui.forms.field_form import FieldForm, ParsedEditor
-from gym_gui.ui.forms.notes_panel import NotesPanel
-from gym_gui.ui.forms.schema_form import SchemaForm
-from gym_gui.ui.workers.environment_look import EnvironmentLook
-from gym_gui.wording.values import parse_seeds
+from gym_gui.ui.forms.run_form import MAX_RECENT, SavedConfigs
+from gym_gui.ui.forms.schema_form import FieldForm, ParsedEditor, SchemaForm
+from gym_gui.ui.forms.train_form import AlgorithmEditor, NotesPanel
+from gym_gui.ui.workers.environments import EnvironmentPreview
+from gym_gui.wording.formats import parse_seeds
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel, QLineEdit, QToolButton
@@ -124,7 +122,7 @@ def test_a_field_with_a_grammar_of_its_own(qtbot, dressed) -> None:
     form = FieldForm()
     qtbot.addWidget(form)
     editor = ParsedEditor(lambda text: tuple(parse_seeds(text)), lambda seeds: ",".join(map(str, seeds)), empty=...)
-    form.add(FieldSpec("seeds", "json", (1,)), "Seeds", editor=editor)
+    form.add("Seeds", "seeds", "json", (1,), editor=editor)
     form.show()
     editor.line.setText("1-5")
     assert form.values()["seeds"] == (1, 2, 3, 4, 5)
@@ -174,13 +172,15 @@ def test_an_environment_is_found_by_family_and_shows_its_spaces(qtbot, dressed) 
     editor.family.setCurrentIndex(editor.family.findData("Atari"))
     assert editor.value() == "PongNoFrameskip-v4"
     assert (editor.actions, editor.observations, editor.is_known) == ("discrete", "image", False)
-    with qtbot.waitSignal(editor.look_wanted, timeout=5000) as asked:
+    with qtbot.waitSignal(editor.preview_requested, timeout=5000) as asked:
         editor.combo.setEditText("CartPole-v1")
     assert asked.args == ["CartPole-v1"]
-    editor.show_look(EnvironmentLook("Pendulum-v1", "continuous", "vector", "Box(1,)", "Box(3,)"))  # came too late
+    editor.show_preview(
+        EnvironmentPreview("Pendulum-v1", "continuous", "vector", "Box(1,)", "Box(3,)")
+    )  # came too late
     assert not editor.is_known
-    look = EnvironmentLook("CartPole-v1", "discrete", "vector", "Discrete(2)", "Box(4,)", bytes(2 * 3 * 3), 2, 3)
-    editor.show_look(look)
+    look = EnvironmentPreview("CartPole-v1", "discrete", "vector", "Discrete(2)", "Box(4,)", bytes(2 * 3 * 3), 2, 3)
+    editor.show_preview(look)
     assert (editor.actions, editor.is_known) == ("discrete", True)
     assert "Discrete(2)" in editor.widget.findChild(QLabel, "env_spaces").text()
     assert editor.widget.findChild(QLabel, "env_picture").isVisible()
@@ -196,17 +196,17 @@ def test_checks_are_kept_apart_from_the_notes(qtbot, dressed) -> None:
 
 
 def test_presets_and_recent_configs_are_kept_without_secrets(qapp) -> None:
-    shelf = ConfigShelf("test")
+    saved_configs = SavedConfigs("test")
     config = {"metadata": {"worker": {"config": {"algo": "ppo", "extras": {"wandb_api_key": "k" * 40, "x": 1}}}}}
-    shelf.save_preset("mine", [config])
-    shelf.remember("ppo", [config, config], when=1.0)
-    for number in range(MOST_RECENT + 3):
-        shelf.remember(f"run {number}", [{"n": number}])
-    again = ConfigShelf("test")
+    saved_configs.save_preset("mine", [config])
+    saved_configs.remember("ppo", [config, config], when=1.0)
+    for number in range(MAX_RECENT + 3):
+        saved_configs.remember(f"run {number}", [{"n": number}])
+    again = SavedConfigs("test")
     assert again.presets() == {"mine": {"metadata": {"worker": {"config": {"algo": "ppo", "extras": {"x": 1}}}}}}
-    assert len(again.recent()) == MOST_RECENT
-    assert again.recent()[0].title == f"run {MOST_RECENT + 2}"
+    assert len(again.recent()) == MAX_RECENT
+    assert again.recent()[0].title == f"run {MAX_RECENT + 2}"
     again.remember("again", [{"n": 5}])
     assert [entry.document for entry in again.recent()].count({"n": 5}) == 1
     again.delete_preset("mine")
-    assert ConfigShelf("test").presets() == {}
+    assert SavedConfigs("test").presets() == {}

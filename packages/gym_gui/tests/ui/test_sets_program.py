@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from gym_gui.ui.management.sets_program import (
+from gym_gui.ui.management.sets_table import (
     SetsJob,
     SetsProblem,
     SetsProgram,
@@ -63,7 +63,7 @@ def test_a_failure_is_told_in_the_programs_words(tmp_path: Path) -> None:
     silent = job_of(tmp_path, "raise SystemExit('the disk is full')")
     assert silent.run(lambda _: None).message == "the disk is full"
     nothing = job_of(tmp_path, "raise SystemExit(3)")
-    assert nothing.run(lambda _: None).message == "It ended with exit code 3."
+    assert nothing.run(lambda _: None).message == "It exited with code 3."
 
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:

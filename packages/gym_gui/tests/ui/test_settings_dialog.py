@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from gym_gui.config.settings import Settings, load_settings, settings_file
-from gym_gui.ui import notices, theme
-from gym_gui.ui.appearance import Appearance
+from gym_gui.ui import theme
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.management.setting_fields import FIELDS, FieldKind, from_text, to_text
-from gym_gui.ui.presenters.announcements import Announcement
-from gym_gui.ui.widgets.settings_dialog import SettingsDialog
-from gym_gui.ui.widgets.toasts import Toasts
+from gym_gui.ui.management.settings_dialog import FIELDS, FieldKind, SettingsDialog, from_text, to_text
+from gym_gui.ui.settings import notifies
+from gym_gui.ui.shell.announcements import Announcement
+from gym_gui.ui.shell.toasts import Toasts
+from gym_gui.ui.theme import Appearance
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtWidgets import QApplication, QLabel, QWidget
@@ -78,16 +78,16 @@ def test_values_go_into_fields_and_come_back(kind: FieldKind, value: object, tex
 
 def test_the_theme_changes_at_once_and_is_kept(dialog: SettingsDialog, appearance: Appearance, qapp) -> None:
     dialog.theme.setCurrentIndex(dialog.theme.findData("dark"))
-    assert theme.colours().is_dark
+    assert theme.colors().is_dark
     assert appearance.choice is theme.ThemeChoice.DARK
     before = qapp.font().pointSizeF()
-    dialog.letters.setCurrentIndex(dialog.letters.findData(1.4))
+    dialog.text_size.setCurrentIndex(dialog.text_size.findData(1.4))
     assert qapp.font().pointSizeF() == pytest.approx(before * 1.4)
-    dialog.letters.setCurrentIndex(dialog.letters.findData(1.0))
+    dialog.text_size.setCurrentIndex(dialog.text_size.findData(1.0))
     assert qapp.font().pointSizeF() == pytest.approx(before)
     dialog.tray_notes.setChecked(False)
-    assert not notices.tray_notes_wanted()
-    assert notices.window_notes_wanted()
+    assert not notifies("tray")
+    assert notifies("window")
 
 
 def test_daemon_settings_are_saved_and_say_when_they_take_effect(qtbot, dialog: SettingsDialog) -> None:
@@ -96,7 +96,7 @@ def test_daemon_settings_are_saved_and_say_when_they_take_effect(qtbot, dialog: 
     dialog.edits["on_end_command"].setText("notify-send 'a run ended'")
     dialog.save_button.click()
     qtbot.waitUntil(lambda: "Saved" in dialog.banner.text, timeout=20_000)
-    assert "when it starts" in dialog.banner.text
+    assert "after a restart of the daemon" in dialog.banner.text
     saved = load_settings()
     assert (saved.silence_s, saved.on_end_command) == (600, ("notify-send", "a run ended"))
     dialog.edits["silence_s"].clear()
@@ -154,5 +154,5 @@ def test_who_wants_no_notes_gets_those_of_failures_only(qtbot, dressed, dialog: 
     dialog.window_notes.setChecked(False)
     for outcome in ("completed", "failed"):
         run = pb.Run(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", status="TERM", outcome=outcome)
-        toasts.tell(Announcement(outcome, (run,)))
+        toasts.announce(Announcement(outcome, (run,)))
     assert [toast.accessibleName().split(".")[0] for toast in toasts.shown] == ["Run failed"]

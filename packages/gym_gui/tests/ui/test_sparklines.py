@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from gym_gui.testing import RunningDaemon
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.runs.sparklines import AT_ONCE, POINTS, REFRESH_S, Sparklines, fetch
+from gym_gui.ui.runs.panel import AT_ONCE, POINTS, REFRESH_S, Sparklines, fetch
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.proto import trainer_pb2 as pb
 

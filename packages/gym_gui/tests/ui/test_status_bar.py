@@ -6,9 +6,8 @@ import time
 
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink, LinkPhase, LinkState
-from gym_gui.ui.machine_use import MachineMeter
-from gym_gui.ui.presenters.announcements import Counts
-from gym_gui.ui.widgets.status_bar import StatusBar
+from gym_gui.ui.shell.announcements import Counts
+from gym_gui.ui.shell.status_bar import MachineMeter, StatusBar
 
 
 def test_it_asks_the_daemon_and_the_machine(qtbot, dressed, link: DaemonLink, background: Background) -> None:
@@ -48,7 +47,7 @@ def test_states_and_counts_are_words(qtbot, dressed, link: DaemonLink, backgroun
 def test_trouble_of_the_daemon_is_passed_on_once(qtbot, dressed, link: DaemonLink, background: Background) -> None:
     bar, told = StatusBar(link, background), []
     qtbot.addWidget(bar)
-    bar.trouble_changed.connect(told.append)
+    bar.complaint_changed.connect(told.append)
     qtbot.waitUntil(lambda: "Version" in bar.daemon.toolTip(), timeout=30_000)
     from mosaic_wire.proto import trainer_pb2 as pb
 

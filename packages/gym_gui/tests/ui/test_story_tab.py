@@ -7,9 +7,8 @@ import json
 import pytest
 from gym_gui.testing import RunningDaemon
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.panels.run_words import event_word
-from gym_gui.ui.panels.story_tab import StoryTab
-from gym_gui.ui.widgets.timeline import Column, TimelineModel, TimelineView
+from gym_gui.ui.run_page.history_tab import EventColumn, HistoryTab, TimelineModel, TimelineView
+from gym_gui.ui.run_page.run_labels import event_label
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtCore import QModelIndex, Qt
 from PySide6.QtGui import QGuiApplication
@@ -23,40 +22,46 @@ def event(seq: int, kind: str = "checkpoint_saved", **fields: object) -> pb.Stor
     return pb.StoryEvent(seq=seq, kind=kind, **values)
 
 
-def text(model: TimelineModel, row: int, column: Column, parent: QModelIndex | None = None) -> str:
+def text(model: TimelineModel, row: int, column: EventColumn, parent: QModelIndex | None = None) -> str:
     return model.index(row, column, parent or QModelIndex()).data()
 
 
 def test_events_stand_in_order_each_once(qtbot) -> None:
-    model = TimelineModel(event_word)
+    model = TimelineModel()
     tester = QAbstractItemModelTester(model, QAbstractItemModelTester.FailureReportingMode.Fatal)
     assert model.add([event(5), event(2, "submitted", to_status="INIT")]) == 2
     assert model.add([event(5), event(3, "dispatched", from_status="INIT", to_status="HSHK", reason="a\nb")]) == 1
-    assert [text(model, row, Column.EVENT) for row in range(3)] == ["Submitted", "Worker started", "Checkpoint saved"]
-    assert [text(model, row, Column.STATUS) for row in range(3)] == ["INIT", "INIT → HSHK", ""]
-    assert [text(model, row, Column.AFTER) for row in range(3)] == ["", "+1.0 s", "+2.0 s"]
-    assert text(model, 1, Column.REASON) == "a b"
+    assert [text(model, row, EventColumn.EVENT) for row in range(3)] == [
+        "Submitted",
+        "Worker started",
+        "Checkpoint saved",
+    ]
+    assert [text(model, row, EventColumn.STATUS) for row in range(3)] == ["INIT", "INIT → HSHK", ""]
+    assert [text(model, row, EventColumn.AFTER) for row in range(3)] == ["", "+1.0 s", "+2.0 s"]
+    assert text(model, 1, EventColumn.REASON) == "a b"
     assert model.last_seq == 5
-    assert event_word("something_new") == "Something new"
+    assert event_label("something_new") == "Something new"
     del tester
 
 
 def test_an_event_opens_to_what_it_told(qtbot) -> None:
-    model = TimelineModel(event_word)
+    model = TimelineModel()
     model.add(
         [event(1, payload_json=json.dumps({"step": 500, "stderr_tail": "one\ntwo"})), event(2, payload_json="{x")]
     )
     tester = QAbstractItemModelTester(model, QAbstractItemModelTester.FailureReportingMode.Fatal)
     first, second = model.index(0, 0), model.index(1, 0)
-    details = [(text(model, row, Column.EVENT, first), text(model, row, Column.REASON, first)) for row in range(4)]
+    details = [
+        (text(model, row, EventColumn.EVENT, first), text(model, row, EventColumn.REASON, first)) for row in range(4)
+    ]
     assert details == [("step", "500"), ("stderr_tail", "two  … (+1)"), ("seq", "1"), ("attempt", "1")]
-    assert model.index(1, Column.REASON, first).data(Qt.ItemDataRole.ToolTipRole) == "one\ntwo"
+    assert model.index(1, EventColumn.REASON, first).data(Qt.ItemDataRole.ToolTipRole) == "one\ntwo"
     assert model.rowCount(second) == 2  # a damaged payload is no reason to fail
     del tester
 
 
 def test_five_thousand_events_are_drawn(qtbot, dressed) -> None:
-    model = TimelineModel(event_word)
+    model = TimelineModel()
     view = TimelineView(model)
     qtbot.addWidget(view)
     model.add(event(seq, to_status="EXEC", from_status="RDY" if seq % 2 else "EXEC") for seq in range(1, 5001))
@@ -68,8 +73,8 @@ def test_five_thousand_events_are_drawn(qtbot, dressed) -> None:
 
 
 @pytest.fixture
-def tab(qtbot, dressed, link: DaemonLink) -> StoryTab:
-    tab = StoryTab(link)
+def tab(qtbot, dressed, link: DaemonLink) -> HistoryTab:
+    tab = HistoryTab(link)
     qtbot.addWidget(tab)
     tab.resize(900, 500)
     tab.show()
@@ -77,11 +82,11 @@ def tab(qtbot, dressed, link: DaemonLink) -> StoryTab:
     return tab
 
 
-def kinds(tab: StoryTab) -> list[str]:
+def kinds(tab: HistoryTab) -> list[str]:
     return [tab.model.event_at(tab.model.index(row, 0)).kind for row in range(tab.model.rowCount())]
 
 
-def test_the_story_of_a_live_run_writes_itself(qtbot, tab: StoryTab, window_daemon: RunningDaemon) -> None:
+def test_the_story_of_a_live_run_writes_itself(qtbot, tab: HistoryTab, window_daemon: RunningDaemon) -> None:
     run = window_daemon.submit(timesteps=1_000_000)
     tab.show_run(window_daemon.wait_for(run.run_id, "EXEC"))
     qtbot.waitUntil(lambda: kinds(tab)[:4] == ["submitted", "dispatched", "registered", "started"], timeout=WAIT)
@@ -99,7 +104,7 @@ def test_the_story_of_a_live_run_writes_itself(qtbot, tab: StoryTab, window_daem
 
 
 def test_another_run_is_another_story_and_an_unknown_one_is_said(
-    qtbot, tab: StoryTab, window_daemon: RunningDaemon
+    qtbot, tab: HistoryTab, window_daemon: RunningDaemon
 ) -> None:
     run = window_daemon.submit(timesteps=5)
     window_daemon.wait_for(run.run_id, "TERM")

@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import optuna
 import pytest
-from gym_gui.services.analytics.studies import TrialState, open_study
+from gym_gui.services.analytics.studies.readers import open_study
+from gym_gui.services.analytics.studies.study import TrialState
 from gym_gui.testing import blocking_calls
 from gym_gui.ui.background import Background
-from gym_gui.ui.panels.study_panel import StudyPanel
-from gym_gui.ui.panels.study_window import StudyWindow
-from gym_gui.ui.presenters.study_plots import parallel_of
-from gym_gui.ui.presenters.study_rows import StudyRows, TrialFilter, number_text, value_text
-from gym_gui.ui.widgets.study_view import HISTORY, IMPORTANCES, PARALLEL, SLICE
+from gym_gui.ui.studies.panel import StudyPanel, StudyWindow
+from gym_gui.ui.studies.rows import StudyRows, TrialFilter, number_text, parallel_of, parameter_text
+from gym_gui.ui.studies.view import HISTORY, IMPORTANCES, PARALLEL, SLICE
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from PySide6.QtCore import QPointF, Qt
@@ -94,8 +93,10 @@ def test_the_best_trials_come_first_and_pruned_ones_after_all_completed(journal:
     states = [rows.study.trials[row].state for row in shown]
     values = [rows.study.values[row, 0] for row in shown if rows.study.trials[row].state is TrialState.COMPLETE]
     assert values == sorted(values, reverse=True)
-    assert states == sorted(states, key=[TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING,
-                                         TrialState.FAIL, TrialState.WAITING].index)  # fmt: skip
+    assert states == sorted(
+        states,
+        key=[TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING, TrialState.FAIL, TrialState.WAITING].index,
+    )
     assert rows.text(int(shown[0]), "number") == f"★ {rows.study.best.number}"
 
 
@@ -115,16 +116,20 @@ def test_columns_sort_by_what_they_mean(journal: Path) -> None:
     ("wanted", "fits"),
     [
         (TrialFilter(states=frozenset({TrialState.PRUNED})), lambda trial: trial.state is TrialState.PRUNED),
-        (TrialFilter(text="relu complete"), lambda trial: trial.params["activation"] == "relu"
-            and trial.state is TrialState.COMPLETE),
+        (
+            TrialFilter(text="relu complete"),
+            lambda trial: trial.params["activation"] == "relu" and trial.state is TrialState.COMPLETE,
+        ),
         (TrialFilter(text="activation=tanh"), lambda trial: trial.params["activation"] == "tanh"),
-        (TrialFilter(ranges={"param:learning_rate": (1e-4, 1e-2)}),
-            lambda trial: 1e-4 <= trial.params["learning_rate"] <= 1e-2),
+        (
+            TrialFilter(ranges={"param:learning_rate": (1e-4, 1e-2)}),
+            lambda trial: 1e-4 <= trial.params["learning_rate"] <= 1e-2,
+        ),
         (TrialFilter(ranges={"value:0": (350.0, None)}), lambda trial: bool(trial.values) and trial.values[0] >= 350),
         (TrialFilter(text="01hrun03b"), lambda trial: trial.number == 3),
         (TrialFilter(ranges={"param:of another study": (0, 1)}), lambda trial: True),
     ],
-)  # fmt: skip
+)
 def test_filters(journal: Path, wanted: TrialFilter, fits) -> None:
     rows = StudyRows(open_study(journal))
     found = [rows.study.trials[row].number for row in np.flatnonzero(rows.fitting(wanted))]
@@ -134,9 +139,15 @@ def test_filters(journal: Path, wanted: TrialFilter, fits) -> None:
 
 def test_numbers_are_written_as_people_read_them() -> None:
     assert [number_text(value) for value in (0.00025, 437.9123, 12.0, 1e-12, 3e7, math.inf, math.nan)] == [
-        "0.00025", "437.9", "12", "1e-12", "30000000", "∞", "",
-    ]  # fmt: skip
-    assert [value_text(value) for value in (True, None, "tanh", 3, 0.5)] == ["true", "none", "tanh", "3", "0.5"]
+        "0.00025",
+        "437.9",
+        "12",
+        "1e-12",
+        "30000000",
+        "∞",
+        "",
+    ]
+    assert [parameter_text(value) for value in (True, None, "tanh", 3, 0.5)] == ["true", "none", "tanh", "3", "0.5"]
 
 
 def test_parallel_coordinates_stand_between_the_ends_of_each_range(journal: Path) -> None:
@@ -161,7 +172,7 @@ def test_a_study_is_shown_with_its_best_configuration(qtbot, panel: StudyPanel, 
     assert panel.name.text() == "tuned"
     assert panel.summary.text() == "20 trials: 15 complete, 2 pruned, 2 failed, 1 running"
     assert f"trial {study.best.number}" in panel.findChild(QWidget, "trial_caption").text()
-    shown = dict(panel.view.card.parameters.pairs())
+    shown = dict(panel.view.details.parameters.pairs())
     assert shown["num_steps"].startswith(str(study.best.params["num_steps"]))
     assert "32 … 256, step 32" in shown["num_steps"]
     assert column_texts(panel.view.table, "Trial")[0] == f"★ {study.best.number}"
@@ -174,30 +185,33 @@ def test_a_click_on_a_trial_opens_its_runs(qtbot, panel: StudyPanel, journal: Pa
     table = panel.view.table
     position = table.trials.position_of(5)
     table.selectRow(position)
-    assert "Chosen: trial 5" in panel.findChild(QWidget, "trial_caption").text()
+    assert "Selected: trial 5" in panel.findChild(QWidget, "trial_caption").text()
     place = table.visualRect(table.trials.index(position, 1)).center()
-    with qtbot.waitSignal(panel.run_wanted) as asked:
+    with qtbot.waitSignal(panel.run_requested) as asked:
         qtbot.mouseClick(table.viewport(), Qt.MouseButton.LeftButton, pos=place)
         qtbot.mouseDClick(table.viewport(), Qt.MouseButton.LeftButton, pos=place)
     assert asked.args == ["01HRUN05A"]
-    with qtbot.waitSignal(panel.run_wanted) as asked:
+    with qtbot.waitSignal(panel.run_requested) as asked:
         panel.findChild(QPushButton, "open_run_01HRUN05B").click()
     assert asked.args == ["01HRUN05B"]
     table.customContextMenuRequested.emit(place)
     menu = panel.view.findChild(QMenu, "trial_menu")
     assert [action.text() for action in menu.actions() if action.text()] == [
-        "Open run 1HRUN05A", "Open run 1HRUN05B", "&Train this configuration…", "Cop&y parameters",
-    ]  # fmt: skip
+        "Open run 1HRUN05A",
+        "Open run 1HRUN05B",
+        "&Train this configuration…",
+        "Cop&y parameters",
+    ]
     menu.close()
 
 
 def test_parameters_are_copied_and_a_configuration_is_trained(qtbot, panel: StudyPanel, journal: Path) -> None:
     opened(qtbot, panel, journal)
-    panel.view.table.choose(2)
-    panel.view.card.copy.click()
+    panel.view.table.select(2)
+    panel.view.details.copy.click()
     assert json.loads(QGuiApplication.clipboard().text()) == panel.view.study.trials[2].params
-    with qtbot.waitSignal(panel.train_wanted) as asked:
-        panel.view.card.train.click()
+    with qtbot.waitSignal(panel.train_requested) as asked:
+        panel.view.details.train.click()
     assert asked.args[0].number == 2
 
 
@@ -224,13 +238,13 @@ def test_filters_are_typed_and_clicked(qtbot, panel: StudyPanel, journal: Path) 
 def test_a_header_sorts_and_the_chosen_trial_stays_chosen(qtbot, panel: StudyPanel, journal: Path) -> None:
     opened(qtbot, panel, journal)
     table = panel.view.table
-    table.choose(4)
+    table.select(4)
     titles = titles_of(table)
     assert table.model().headerData(2, Qt.Orientation.Horizontal) == "Objective ▼"
     table.horizontalHeader().sectionClicked.emit(titles.index("learning_rate"))
     rates = [float(text) for text in column_texts(table, "learning_rate")]
     assert rates == sorted(rates)
-    assert table.chosen.number == 4
+    assert table.selected.number == 4
     assert table.trials.trial_at(table.currentIndex().row()).number == 4
     table.horizontalHeader().sectionClicked.emit(titles.index("learning_rate"))
     assert [float(text) for text in column_texts(table, "learning_rate")] == rates[::-1]
@@ -240,36 +254,36 @@ def test_plots_follow_the_study_and_a_click_chooses(qtbot, panel: StudyPanel, jo
     opened(qtbot, panel, journal)
     view, study = panel.view, panel.view.study
     view.side.setCurrentIndex(HISTORY)
-    complete = view.history._points[1].item
+    complete = view.history._complete
     qtbot.waitUntil(lambda: len(complete.points()) == 15, timeout=WAIT)
     assert view.history._best.yData[-1] == study.best.values[0]
     complete.sigClicked.emit(complete, [complete.points()[3]], None)
-    assert view.table.chosen.number == complete.points()[3].data()
+    assert view.table.selected.number == complete.points()[3].data()
     assert view.history._ring.points()[0].pos() == QPointF(complete.points()[3].pos())
     view.side.setCurrentIndex(IMPORTANCES)
     assert next(iter(view.bars.shares)) == "learning_rate"
     assert sum(view.bars.shares.values()) == pytest.approx(1.0)
-    assert "PED-ANOVA" in view.importance_words.text()
+    assert "PED-ANOVA" in view.importance_caption.text()
     view.side.setCurrentIndex(PARALLEL)
     qtbot.waitUntil(lambda: len(view.parallel._lines) == 5, timeout=WAIT)
     assert len(view.parallel._chosen.xData) == 4
     view.side.setCurrentIndex(SLICE)
     qtbot.waitUntil(lambda: SLICE not in view._outdated, timeout=WAIT)
     assert view.parameter.currentText() == "learning_rate"  # the most important one
-    points = view.slice._points[1].item.getData()[0]
+    points = view.slice._complete.getData()[0]
     assert points.min() >= -5  # a logarithmic axis
     assert points.max() <= -1
     view.parameter.setCurrentText("activation")
-    assert set(view.slice._points[1].item.getData()[0]) <= {0.0, 1.0}
+    assert set(view.slice._complete.getData()[0]) <= {0.0, 1.0}
 
 
 def test_a_growing_study_is_followed_and_keeps_what_one_does(
     qtbot, panel: StudyPanel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gym_gui.ui.widgets.study_feed.LOOK_EVERY_MS", 50)
+    monkeypatch.setattr("gym_gui.ui.studies.panel.POLL_MS", 50)
     study = make_study(tmp_path / "live.journal", trials=26)
     opened(qtbot, panel, tmp_path / "live.journal")
-    panel.view.table.choose(1)
+    panel.view.table.select(1)
     panel.view.filters.text.setText("learning_rate")
     panel.view.table.setColumnWidth(2, 177)
     panel.resize(900, 300)
@@ -277,15 +291,15 @@ def test_a_growing_study_is_followed_and_keeps_what_one_does(
     qtbot.waitUntil(lambda: panel.view.filters.shown.text() == "26 of 26" and bar.maximum() > 200, timeout=WAIT)
     place = bar.maximum() // 2
     bar.setValue(place)
-    panel.set_live(True)
+    panel.feed.set_live(True)
     trial = study.ask()
     trial.suggest_float("learning_rate", 1e-5, 1e-1, log=True)
     study.tell(trial, 9999.0)
     qtbot.waitUntil(lambda: panel.view.study.best.number == 26, timeout=WAIT)
-    assert panel.view.table.chosen.number == 1
+    assert panel.view.table.selected.number == 1
     assert (panel.view.table.columnWidth(2), bar.value()) == (177, place)  # and one looks where one looked
     qtbot.waitUntil(lambda: panel.view.filters.shown.text() == "27 of 27", timeout=WAIT)
-    panel.set_live(False)
+    panel.feed.set_live(False)
 
 
 def test_several_studies_of_a_file_are_offered(qtbot, panel: StudyPanel, tmp_path: Path) -> None:
@@ -324,7 +338,7 @@ def test_without_the_dashboard_the_command_that_installs_it_is_said(
     qtbot, panel: StudyPanel, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr("gym_gui.services.analytics.optuna_dashboard.sys.executable", "/nowhere/python")
+    monkeypatch.setattr("gym_gui.services.analytics.web_servers.sys.executable", "/nowhere/python")
     opened(qtbot, panel, journal)
     panel.dashboard.click()
     qtbot.waitUntil(lambda: "-m pip install optuna-dashboard" in panel.banner.text, timeout=WAIT)
@@ -335,16 +349,17 @@ def test_a_study_window_trains_what_cleanrls_tuner_found(
     qtbot, dressed, background: Background, tmp_path: Path
 ) -> None:
     """CleanRL's tuner names parameters as flags and writes SQLite."""
-    study = optuna.create_study(study_name="tuner_17", storage=f"sqlite:///{tmp_path / 'cleanrl_hpopt.db'}",
-                                direction="maximize")  # fmt: skip
+    study = optuna.create_study(
+        study_name="tuner_17", storage=f"sqlite:///{tmp_path / 'cleanrl_hpopt.db'}", direction="maximize"
+    )
     study.optimize(lambda trial: trial.suggest_float("learning-rate", 1e-4, 1e-2, log=True), n_trials=3)
     window = StudyWindow(background)
     qtbot.addWidget(window)
     window.open_file(str(tmp_path / "cleanrl_hpopt.db"))
     qtbot.waitUntil(lambda: window.panel.view.study is not None, timeout=WAIT)
     assert "cleanrl_hpopt.db" in window.windowTitle()
-    with qtbot.waitSignal(window.config_wanted) as asked:
-        window.panel.view.card.train.click()
+    with qtbot.waitSignal(window.config_requested) as asked:
+        window.panel.view.details.train.click()
     wanted = asked.args[0]
     config = wanted.document["metadata"]["worker"]["config"]
     assert config["extras"]["algo_params"] == {"learning_rate": study.best_params["learning-rate"]}
@@ -383,13 +398,28 @@ def large_journal(path: Path, trials: int) -> Path:
         own = {"worker_id": "w", "trial_id": number}
         lines += [
             {"op_code": 4, "worker_id": "w", "study_id": 0, "datetime_start": "2026-01-01T00:00:00+00:00"},
-            {"op_code": 5, **own, "param_name": "learning_rate", "param_value_internal": 1e-5 * (1 + number % 900),
-             "distribution": rate},
-            {"op_code": 5, **own, "param_name": "activation", "param_value_internal": float(number % 2),
-             "distribution": act},
-            {"op_code": 6, **own, "state": 1, "values": [float(number * 7919 % trials)],
-             "datetime_complete": "2026-01-01T00:05:00+00:00"},
-        ]  # fmt: skip
+            {
+                "op_code": 5,
+                **own,
+                "param_name": "learning_rate",
+                "param_value_internal": 1e-5 * (1 + number % 900),
+                "distribution": rate,
+            },
+            {
+                "op_code": 5,
+                **own,
+                "param_name": "activation",
+                "param_value_internal": float(number % 2),
+                "distribution": act,
+            },
+            {
+                "op_code": 6,
+                **own,
+                "state": 1,
+                "values": [float(number * 7919 % trials)],
+                "datetime_complete": "2026-01-01T00:05:00+00:00",
+            },
+        ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -408,8 +438,8 @@ def test_ten_thousand_trials_hold_nothing_up(qtbot, panel: StudyPanel, tmp_path:
         qtbot.wait(30)
         view.filters.text.setText("relu")
         qtbot.waitUntil(lambda: view.table.trials.rowCount() == 5_000, timeout=WAIT)
-        view.table.choose(9_999)
+        view.table.select(9_999)
         view.table.scrollToBottom()
         qtbot.wait(30)
     assert not calls
-    assert "best 400 trials" in view.parallel_words.text()
+    assert "best 400 trials" in view.parallel_caption.text()

@@ -12,26 +12,35 @@ import optuna
 import pytest
 from click.testing import CliRunner
 from gym_gui.cli.app import mosaic
-from gym_gui.services.analytics.studies import TrialState, open_study
+from gym_gui.services.analytics.studies.readers import open_study
+from gym_gui.services.analytics.studies.study import TrialState
 from gym_gui.services.sweeps import config_of_trial, trial_of
 from gym_gui.testing import RunningDaemon, blocking_calls
-from gym_gui.ui.appearance import Appearance
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.main_window import MainWindow
-from gym_gui.ui.panels.optuna_tab import OptunaTab, study_of
-from gym_gui.ui.panels.run_page import RunPage
-from gym_gui.ui.panels.study_window import StudyWindow
-from gym_gui.ui.presenters.workers.order import NotAConfig, TrainOrder
-from gym_gui.ui.presenters.workers.ranges import CHOICE, LOG, RangeText, suggested, text_of
+from gym_gui.ui.forms.cleanrl_resume_form import CleanRlResumeForm
+from gym_gui.ui.forms.cleanrl_train_form import CleanRlTrainForm
+from gym_gui.ui.forms.run_form import RunForm
+from gym_gui.ui.forms.run_forms import RunForms
+from gym_gui.ui.forms.sweep_form import SweepForm
 from gym_gui.ui.presenters.workers.registry import PresenterRegistry
-from gym_gui.ui.presenters.workers.sweep import SweepOrder, SweepPresenter, sweep_order_of, trial_worker_of
-from gym_gui.ui.run_actions import RunActions
-from gym_gui.ui.run_forms import RunForms
-from gym_gui.ui.widgets.cleanrl_resume_form import CleanRlResumeForm
-from gym_gui.ui.widgets.cleanrl_train_form import CleanRlTrainForm
-from gym_gui.ui.widgets.run_form import RunForm
-from gym_gui.ui.widgets.sweep_form import SweepForm
+from gym_gui.ui.presenters.workers.sweep import (
+    CHOICE,
+    LOG,
+    RangeText,
+    SweepPresenter,
+    SweepRequest,
+    suggested,
+    sweep_request_of,
+    text_of,
+    trial_worker_of,
+)
+from gym_gui.ui.presenters.workers.train_request import NotAConfig, TrainRequest
+from gym_gui.ui.run_page.page import RunPage
+from gym_gui.ui.runs.actions import RunActions
+from gym_gui.ui.shell.main_window import MainWindow
+from gym_gui.ui.studies.panel import OptunaTab, StudyWindow, study_of
+from gym_gui.ui.theme import Appearance
 from gym_gui.ui.workers import catalog
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.worker_spec import FieldSpec, WorkerSpec
@@ -39,7 +48,7 @@ from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QFileDialog, QLabel, QLineEdit, QMainWindow, QTabWidget
 
 pytestmark = pytest.mark.timeout(900)  # seconds of work, and sometimes a machine with twenty other things to do
-WAIT, PATIENCE_S = 60_000, 400
+WAIT, TIMEOUT_S = 60_000, 400
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +91,7 @@ SEARCH = {
     "num_steps": {"kind": "int", "low": 32, "high": 128, "step": 32},
     "anneal_lr": {"kind": "categorical", "choices": [True, False]},
 }
-ORDER = SweepOrder(
+REQUEST = SweepRequest(
     worker_type="cleanrl", algo="ppo", env_id="CartPole-v1", seeds=(1, 2), total_timesteps=20_000,
     parameters={"num_envs": 2, "learning_rate": 0.5}, run_name="search", tags=("a",), notes="why",
     ranges=SEARCH, trials=12, settings={"sampler": "random", "parallel": 2, "timeout_minutes": 90.0},
@@ -95,7 +104,7 @@ def presenter() -> SweepPresenter:
 
 
 def test_an_order_becomes_a_sweeps_config_and_back(presenter: SweepPresenter, cleanrl: WorkerSpec) -> None:
-    (config,) = presenter.configs(ORDER, cleanrl)
+    (config,) = presenter.configs(REQUEST, cleanrl)
     assert presenter.problems(config, cleanrl) == []
     worker = config["metadata"]["worker"]["config"]
     assert (worker["algo"], worker["total_timesteps"], config["resources"]["cpus"]["requested"]) == ("sweep", 12, 0)
@@ -104,24 +113,24 @@ def test_an_order_becomes_a_sweeps_config_and_back(presenter: SweepPresenter, cl
     assert trial["extras"]["algo_params"] == {"num_envs": 2}
     assert "seed" not in trial
     assert "run_id" not in trial
-    again = sweep_order_of(json.loads(json.dumps(config)))
+    again = sweep_request_of(json.loads(json.dumps(config)))
     assert presenter.configs(again, cleanrl) == [config]
     assert trial_worker_of(worker["extras"]) == "cleanrl"
-    with pytest.raises(NotAConfig, match="no config of a sweep"):
-        sweep_order_of({"metadata": {"worker": {"type": "cleanrl", "config": {"algo": "ppo"}}}})
+    with pytest.raises(NotAConfig, match="not a config of a sweep"):
+        sweep_request_of({"metadata": {"worker": {"type": "cleanrl", "config": {"algo": "ppo"}}}})
 
 
 def test_the_command_line_makes_the_same_sweep(
     presenter: SweepPresenter, cleanrl: WorkerSpec, window_daemon: RunningDaemon
 ) -> None:
-    command = presenter.command(ORDER, cleanrl)
+    command = presenter.command(REQUEST, cleanrl)
     words = shlex.split(command.text.replace("\\\n", " "))
     assert words[:2] == ["mosaic", "sweep"]
     assert command.only_in_json == ("notes",)
     answer = CliRunner().invoke(mosaic, ["--home", str(window_daemon.home.root), *words[1:], "--print"])
     assert answer.exit_code == 0, answer.output
-    printed = sweep_order_of(json.loads(answer.stdout))
-    (ours,), (theirs,) = presenter.configs(ORDER, cleanrl), presenter.configs(printed, cleanrl)
+    printed = sweep_request_of(json.loads(answer.stdout))
+    (ours,), (theirs,) = presenter.configs(REQUEST, cleanrl), presenter.configs(printed, cleanrl)
     for config in (ours, theirs):
         config["metadata"]["worker"]["config"]["extras"].pop("notes", None)
     assert theirs == ours
@@ -188,7 +197,7 @@ def test_the_form_says_what_is_wrong_beside_each_range(qtbot, forms: RunForms, w
     form.side.setCurrentIndex(1)
     assert '"type": "sweep"' in form.side.json_preview.text
     form.search.row("storage").editor.widget.setText("sqlite")
-    assert form.order().settings["storage"] == "sqlite"
+    assert form.request().settings["storage"] == "sqlite"
     form.search.row("reports").editor.widget.setText("0")
     assert not form.check()
     assert "at least 1" in form.findChild(QLabel, "reports_problem").text()
@@ -198,15 +207,15 @@ def test_the_form_says_what_is_wrong_beside_each_range(qtbot, forms: RunForms, w
 def test_a_training_form_goes_on_as_a_sweep(qtbot, forms: RunForms, window: QMainWindow) -> None:
     forms.new_run("cleanrl")
     train = a_form(qtbot, window, CleanRlTrainForm)
-    order = TrainOrder(worker_type="cleanrl", algo="dqn", env_id="Acrobot-v1", seeds=(4, 5), total_timesteps=7_000,
+    request = TrainRequest(worker_type="cleanrl", algo="dqn", env_id="Acrobot-v1", seeds=(4, 5), total_timesteps=7_000,
                        parameters={"gamma": 0.9}, requirements=("video",))  # fmt: skip
-    train.set_order(order)
+    train.set_request(request)
     assert train.sweep_button.isVisible()
     train.sweep_button.click()
     sweep = a_form(qtbot, window, SweepForm)
-    qtbot.waitUntil(lambda: sweep.order().algo == "dqn", timeout=WAIT)
+    qtbot.waitUntil(lambda: sweep.request().algo == "dqn", timeout=WAIT)
     qtbot.waitUntil(lambda: bool(sweep.space.rows), timeout=WAIT)
-    said = sweep.order()
+    said = sweep.request()
     assert (said.env_id, said.seeds, said.total_timesteps, said.parameters, said.requirements) == (
         "Acrobot-v1", (4, 5), 7_000, {"gamma": 0.9}, ("video",),
     )  # fmt: skip
@@ -230,14 +239,14 @@ def test_without_the_sweep_worker_the_cure_is_said(qtbot, forms: RunForms, windo
 @pytest.fixture(scope="module")
 def swept(window_daemon: RunningDaemon, cleanrl: WorkerSpec) -> pb.Run:
     """A real sweep of real trainings: two trials of `ppo` on CartPole, as the form would submit it."""
-    order = SweepOrder(
+    request = SweepRequest(
         worker_type="cleanrl", algo="ppo", env_id="CartPole-v1", total_timesteps=256, seeds=(3,),
         parameters={"num_envs": 2, "num_steps": 32}, trials=2, run_name="real sweep",
         ranges={"learning_rate": {"kind": "float", "low": 1e-4, "high": 1e-2, "log": True}},
         settings={"parallel": 2},
     )  # fmt: skip
-    (config,) = SweepPresenter(PresenterRegistry().get("cleanrl")).configs(order, cleanrl)
-    run = window_daemon.wait_for(window_daemon.client.submit(config).run.run_id, timeout_s=PATIENCE_S)
+    (config,) = SweepPresenter(PresenterRegistry().get("cleanrl")).configs(request, cleanrl)
+    run = window_daemon.wait_for(window_daemon.client.submit(config).run.run_id, timeout_s=TIMEOUT_S)
     assert run.outcome == "completed", run.reason
     return run
 
@@ -245,8 +254,8 @@ def swept(window_daemon: RunningDaemon, cleanrl: WorkerSpec) -> pb.Run:
 @pytest.fixture
 def page(window: QMainWindow, link: DaemonLink, background: Background, forms: RunForms) -> Iterator[RunPage]:
     page = RunPage(link, background, RunActions(link, background, window), PresenterRegistry())
-    page.form_wanted.connect(forms.open)
-    page.config_wanted.connect(forms.open_config)
+    page.form_requested.connect(forms.open)
+    page.config_requested.connect(forms.open_config)
     window.setCentralWidget(page)
     yield page
     page.hide()
@@ -273,9 +282,9 @@ def test_the_best_trial_of_a_real_sweep_is_trained_from_the_window(
     best = study.best
     assert all(window_daemon.client.get(run_id).outcome == "completed" for run_id in best.run_ids)
     # The same as `mosaic train --from-trial`, with a seed and a name.
-    tab.panel.view.card.train.click()
+    tab.panel.view.details.train.click()
     form = a_form(qtbot, window, CleanRlTrainForm)
-    qtbot.waitUntil(lambda: form.order().total_timesteps == 256, timeout=WAIT)
+    qtbot.waitUntil(lambda: form.request().total_timesteps == 256, timeout=WAIT)
     (config,) = form.configs()
     expected = config_of_trial(swept, trial_of(swept))
     ours, theirs = (document["metadata"]["worker"]["config"] for document in (config, expected))
@@ -286,7 +295,7 @@ def test_the_best_trial_of_a_real_sweep_is_trained_from_the_window(
     assert config["tags"] == expected["tags"]
     with qtbot.waitSignal(forms.submitted, timeout=WAIT) as submitted:
         form.submit()
-    trained = window_daemon.wait_for(submitted.args[0][0], timeout_s=PATIENCE_S)
+    trained = window_daemon.wait_for(submitted.args[0][0], timeout_s=TIMEOUT_S)
     assert trained.outcome == "completed", trained.reason
     assert trained.name == f"trial-{best.number}-of-{swept.run_id[-8:]}"
     # A click on a trial leads to its run.
@@ -299,8 +308,8 @@ def test_a_sweep_is_started_again_from_its_tab(qtbot, page: RunPage, swept: pb.R
     qtbot.waitUntil(tab.panel.again.isVisible, timeout=WAIT)
     tab.panel.again.click()
     form = a_form(qtbot, window, SweepForm)
-    qtbot.waitUntil(lambda: form.order().trials == 2, timeout=WAIT)
-    said = form.order()
+    qtbot.waitUntil(lambda: form.request().trials == 2, timeout=WAIT)
+    said = form.request()
     assert (said.algo, said.env_id, said.seeds, said.total_timesteps) == ("ppo", "CartPole-v1", (3,), 256)
     assert said.parameters == {"num_envs": 2, "num_steps": 32}
     assert list(said.ranges) == ["learning_rate"]
@@ -313,7 +322,7 @@ def test_a_sweep_that_runs_is_seen_growing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Started by the form; rehearsed, so that nothing trains and every trial takes a moment."""
-    monkeypatch.setattr("gym_gui.ui.widgets.study_feed.LOOK_EVERY_MS", 100)
+    monkeypatch.setattr("gym_gui.ui.studies.panel.POLL_MS", 100)
     forms.open("sweep")
     form = a_form(qtbot, window, SweepForm)
     form.load_document(rehearsal(trials=12, seconds=0.3))
@@ -346,7 +355,7 @@ def test_a_sweep_that_runs_is_seen_growing(
 
 def rehearsal(*, trials: int, seconds: float) -> dict[str, Any]:
     (config,) = SweepPresenter(PresenterRegistry().get("cleanrl")).configs(
-        SweepOrder(worker_type="cleanrl", algo="ppo", env_id="CartPole-v1", total_timesteps=100, trials=trials,
+        SweepRequest(worker_type="cleanrl", algo="ppo", env_id="CartPole-v1", total_timesteps=100, trials=trials,
                    ranges={"learning_rate": SEARCH["learning_rate"]}, settings={"rehearse_s": seconds}), None,
     )  # fmt: skip
     return config
@@ -363,7 +372,7 @@ def test_a_study_in_a_database_server_is_told_about(qtbot, link: DaemonLink, dre
     assert "optuna-dashboard postgresql://host/optuna" in tab.panel.banner.text
     gone = pb.Run(run_id="01HZZZZZZZZZZZZZZZZZZZZZZY", worker_type="sweep", status="TERM", run_dir=run.run_dir)
     tab.show_run(gone)
-    qtbot.waitUntil(lambda: "ended before it wrote its study" in tab.panel.banner.text, timeout=WAIT)
+    qtbot.waitUntil(lambda: "ended before it wrote a study" in tab.panel.banner.text, timeout=WAIT)
     tab.set_active(False)
 
 
@@ -390,11 +399,11 @@ def test_a_study_of_cleanrls_tuner_is_opened_from_the_menu_and_trained(
     shown = window.findChild(StudyWindow)
     qtbot.waitUntil(lambda: shown.panel.view.study is not None, timeout=WAIT)
     assert shown.panel.name.text() == "tuner_1700000000"
-    shown.panel.view.card.train.click()
+    shown.panel.view.details.train.click()
     form = a_form(qtbot, window, CleanRlTrainForm)
     qtbot.waitUntil(lambda: "which algorithm it tuned" in form.banner.text, timeout=WAIT)
     best = study.best_params
-    assert form.order().parameters == {
+    assert form.request().parameters == {
         "learning_rate": best["learning-rate"],
         **({"num_minibatches": best["num-minibatches"]} if best["num-minibatches"] != 4 else {}),  # 4 is the default
     }

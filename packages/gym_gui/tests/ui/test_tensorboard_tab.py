@@ -10,13 +10,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from gym_gui.services.analytics import tensorboard_server
+from gym_gui.services.analytics import web_servers
 from gym_gui.testing import RunningDaemon, WindowProcess
 from gym_gui.ui.daemon_link import DaemonLink, LinkPhase, LinkState
-from gym_gui.ui.panels.tensorboard_tab import TensorBoardTab
-from gym_gui.ui.presenters import tensorboard_session
+from gym_gui.ui.run_page import tensorboard_session
+from gym_gui.ui.run_page.tensorboard_tab import TensorBoardTab
 from gym_gui.ui.widgets import web_view
-from mosaic_wire.event_writer import ScalarEventWriter
+from mosaic_wire.event_files import ScalarEventWriter
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.testing import wait_until
 from PySide6.QtNetwork import QNetworkProxy
@@ -68,7 +68,7 @@ def test_the_server_lives_as_long_as_the_tab(qtbot, tab: TensorBoardTab, window_
     assert tab.offer.open_button.isVisibleTo(tab)
     assert "PySide6_Addons" in tab.offer.engine_command.text
     wanted: list[str] = []
-    tab.tab_wanted.connect(wanted.append)
+    tab.tab_requested.connect(wanted.append)
     tab.offer.charts_button.click()
     assert wanted == ["charts"]
 
@@ -80,16 +80,16 @@ def test_the_server_lives_as_long_as_the_tab(qtbot, tab: TensorBoardTab, window_
     assert "2 runs" in tab.state.text()
     tab.chosen_runs = (stranger.run_id,)
     tab.findChild(object, "tensorboard_add_chosen").trigger()
-    qtbot.waitUntil(lambda: "no other runs" in tab.banner.text, timeout=WAIT)
+    qtbot.waitUntil(lambda: "no other such runs" in tab.banner.text, timeout=WAIT)
 
     # A look into another tab does not cost the server, a long absence does.
     pids = [child.pid for child in psutil.Process(server._process.pid).children(recursive=True)]
     tab.set_active(False)
-    assert tab._linger.isActive()
+    assert tab._keep_alive_timer.isActive()
     tab.set_active(True)
     assert tab.session.server is server
     tab.set_active(False)
-    tab._linger.timeout.emit()
+    tab._keep_alive_timer.timeout.emit()
     assert tab.session.server is None
     qtbot.waitUntil(lambda: not any(psutil.pid_exists(pid) for pid in pids), timeout=WAIT)
     assert not server.links.root.exists()
@@ -159,7 +159,7 @@ def test_without_tensorboard_the_command_is_named(
     qtbot, tab: TensorBoardTab, window_daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nothing(_others: object) -> str:
-        raise tensorboard_server.TensorBoardProblem("TensorBoard is not installed. Install it: pip install tensorboard")
+        raise web_servers.ServerProblem("TensorBoard is not installed. Install it: pip install tensorboard")
 
     monkeypatch.setattr(tensorboard_session, "find_interpreter", nothing)
     tab.show_run(finished(window_daemon))

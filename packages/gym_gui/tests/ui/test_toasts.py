@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from gym_gui.ui.presenters.announcements import Announcement
-from gym_gui.ui.widgets.toasts import AT_MOST, Toasts
+from gym_gui.ui.shell.announcements import Announcement
+from gym_gui.ui.shell.toasts import AT_MOST, Toasts
 from mosaic_wire.proto import trainer_pb2 as pb
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QPushButton, QWidget
@@ -29,7 +29,7 @@ def failed_run() -> pb.Run:
 
 def test_a_failed_run_is_told_with_its_reason_and_can_be_opened(qtbot, window) -> None:
     toasts = Toasts(window)
-    toasts.tell(Announcement("failed", (failed_run(),)))
+    toasts.announce(Announcement("failed", (failed_run(),)))
     (toast,) = toasts.shown
     assert "failed" in toast.accessibleName()
     assert "out of memory" in toast.accessibleName()
@@ -42,7 +42,7 @@ def test_a_failed_run_is_told_with_its_reason_and_can_be_opened(qtbot, window) -
 def test_notes_stand_above_each_other_inside_the_window_also_after_a_resize(qtbot, window) -> None:
     toasts = Toasts(window)
     for number in range(3):
-        toasts.say(f"Note {number}", "text")
+        toasts.show_message(f"Note {number}", "text")
     window.resize(700, 500)
     places = [toast.geometry() for toast in toasts.shown]
     assert all(window.rect().contains(place) for place in places)
@@ -52,12 +52,12 @@ def test_notes_stand_above_each_other_inside_the_window_also_after_a_resize(qtbo
 def test_the_oldest_note_makes_room(qtbot, window) -> None:
     toasts = Toasts(window)
     for number in range(AT_MOST + 2):
-        toasts.say(f"Note {number}", "text")
+        toasts.show_message(f"Note {number}", "text")
     assert [toast.accessibleName() for toast in toasts.shown] == [f"Note {n}. text" for n in range(2, AT_MOST + 2)]
 
 
 def test_a_note_goes_by_itself(qtbot, window) -> None:
     window.setGeometry(0, 0, 450, 300)  # away from where another test left the mouse: a note under it stays
     toasts = Toasts(window)
-    toasts.say("Short", "text", shown_ms=1)
+    toasts.show_message("Short", "text", shown_ms=1)
     qtbot.waitUntil(lambda: toasts.shown == [], timeout=10_000)

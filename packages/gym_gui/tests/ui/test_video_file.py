@@ -18,8 +18,8 @@ def number_of(picture) -> int:
 
 
 def test_every_picture_in_order(tmp_path: Path, make_video: MakeVideo) -> None:
-    with VideoFile(make_video(tmp_path / "a.mp4", pictures=40)) as video:
-        assert (video.facts.width, video.facts.height, video.facts.pictures) == (64, 48, 40)
+    with VideoFile(make_video(tmp_path / "a.mp4", frames=40)) as video:
+        assert (video.facts.width, video.facts.height, video.facts.frames) == (64, 48, 40)
         assert video.facts.fps == pytest.approx(30)
         assert not video.facts.is_truncated
         assert [number_of(video.read(number)) for number in range(40)] == list(range(40))
@@ -28,7 +28,7 @@ def test_every_picture_in_order(tmp_path: Path, make_video: MakeVideo) -> None:
 def test_any_picture_out_of_order(tmp_path: Path, make_video: MakeVideo, monkeypatch: pytest.MonkeyPatch) -> None:
     # So small a cache that nothing comes from it: every jump is a real seek.
     monkeypatch.setattr("gym_gui.ui.replay.video_file.CACHE_BYTES", 1)
-    with VideoFile(make_video(tmp_path / "a.mp4", pictures=60)) as video:
+    with VideoFile(make_video(tmp_path / "a.mp4", frames=60)) as video:
         for number in (59, 0, 31, 30, 29, 12, 11, 59, 58, 1):
             assert number_of(video.read(number)) == number
 
@@ -36,7 +36,7 @@ def test_any_picture_out_of_order(tmp_path: Path, make_video: MakeVideo, monkeyp
 def test_what_one_steps_back_over_is_not_decoded_again(
     tmp_path: Path, make_video: MakeVideo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with VideoFile(make_video(tmp_path / "a.mp4", pictures=30)) as video:
+    with VideoFile(make_video(tmp_path / "a.mp4", frames=30)) as video:
         for number in range(20):
             video.read(number)
         monkeypatch.setattr(video, "_seek", lambda number: pytest.fail(f"picture {number} was decoded again"))
@@ -44,19 +44,19 @@ def test_what_one_steps_back_over_is_not_decoded_again(
 
 
 def test_a_number_beyond_the_end(tmp_path: Path, make_video: MakeVideo) -> None:
-    with VideoFile(make_video(tmp_path / "a.mp4", pictures=5)) as video, pytest.raises(IndexError):
+    with VideoFile(make_video(tmp_path / "a.mp4", frames=5)) as video, pytest.raises(IndexError):
         video.read(5)
 
 
 def test_a_truncated_file_goes_as_far_as_it_goes(tmp_path: Path, make_video: MakeVideo) -> None:
-    whole = make_video(tmp_path / "whole.mp4", pictures=90, width=320, height=240)
+    whole = make_video(tmp_path / "whole.mp4", frames=90, width=320, height=240)
     cut = tmp_path / "cut.mp4"
     content = whole.read_bytes()
     cut.write_bytes(content[: len(content) * 7 // 10])
     with VideoFile(cut) as video:
         assert video.facts.is_truncated
         assert video.facts.promised == 90
-        read = [video.read(number) for number in range(video.facts.pictures)]
+        read = [video.read(number) for number in range(video.facts.frames)]
     good = [number_of(picture) for picture in read if picture is not None]
     assert 10 < len(good) < 90
     assert good == list(range(len(good)))
@@ -71,14 +71,14 @@ def test_what_is_no_video_is_refused_in_words(tmp_path: Path, content: bytes, wo
 
 
 def test_an_index_that_was_never_written(tmp_path: Path, make_video: MakeVideo) -> None:
-    """The index of an ordinary mp4 comes last: cut off, it cannot be played at all."""
-    whole = make_video(tmp_path / "whole.mp4", pictures=60, fast_start=False)
+    """The index of an ordinary mp4 comes last: truncated, it cannot be played at all."""
+    whole = make_video(tmp_path / "whole.mp4", frames=60, fast_start=False)
     cut = tmp_path / "cut.mp4"
     cut.write_bytes(whole.read_bytes()[:-600])
-    with pytest.raises(VideoProblem, match="cut off"):
+    with pytest.raises(VideoProblem, match="truncated"):
         VideoFile(cut)
 
 
 def test_a_file_that_is_gone(tmp_path: Path) -> None:
-    with pytest.raises(VideoProblem, match="not there any more"):
+    with pytest.raises(VideoProblem, match="no longer exists"):
         VideoFile(tmp_path / "gone.mp4")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from gym_gui.ui.background import Background
-from gym_gui.ui.widgets.live_picture import Zoom
-from gym_gui.ui.widgets.video_player import VideoPlayer
+from gym_gui.ui.replay.video_player import VideoPlayer
+from gym_gui.ui.widgets.frame_view import Zoom
 from PySide6.QtCore import QObject, Qt, QUrl, Slot
 from PySide6.QtGui import QDesktopServices, QImage
 
@@ -41,7 +41,7 @@ def load(qtbot, player: VideoPlayer, path: Path) -> None:
 
 
 def test_it_shows_the_first_picture_and_its_facts(qtbot, player: VideoPlayer, tmp_path: Path, make_video) -> None:
-    load(qtbot, player, make_video(tmp_path / "a.mp4", pictures=30))
+    load(qtbot, player, make_video(tmp_path / "a.mp4", frames=30))
     assert player.count == 30
     assert "64 × 48" in player.facts_label.text()
     assert player.transport.slider.maximum() == 29
@@ -51,7 +51,7 @@ def test_it_shows_the_first_picture_and_its_facts(qtbot, player: VideoPlayer, tm
 def test_it_plays_to_the_end_and_from_the_beginning_again(
     qtbot, player: VideoPlayer, tmp_path: Path, make_video
 ) -> None:
-    load(qtbot, player, make_video(tmp_path / "a.mp4", pictures=24))
+    load(qtbot, player, make_video(tmp_path / "a.mp4", frames=24))
     shown: list[int] = []
     player.position_changed.connect(shown.append)
     with qtbot.waitSignal(player.ended, timeout=20_000):
@@ -65,8 +65,8 @@ def test_it_plays_to_the_end_and_from_the_beginning_again(
 
 
 def test_the_queue_is_bounded(qtbot, player: VideoPlayer, tmp_path: Path, make_video, monkeypatch) -> None:
-    monkeypatch.setattr("gym_gui.ui.widgets.video_player.QUEUE_BYTES", 5 * 64 * 48 * 3)
-    load(qtbot, player, make_video(tmp_path / "a.mp4", pictures=90))
+    monkeypatch.setattr("gym_gui.ui.replay.video_player.QUEUE_BYTES", 5 * 64 * 48 * 3)
+    load(qtbot, player, make_video(tmp_path / "a.mp4", frames=90))
     longest = 0
     player.position_changed.connect(lambda _: None)
 
@@ -82,7 +82,7 @@ def test_the_queue_is_bounded(qtbot, player: VideoPlayer, tmp_path: Path, make_v
 
 
 def test_picture_by_picture(qtbot, player: VideoPlayer, tmp_path: Path, make_video) -> None:
-    load(qtbot, player, make_video(tmp_path / "a.mp4", pictures=40))
+    load(qtbot, player, make_video(tmp_path / "a.mp4", frames=40))
     for wanted in (1, 2, 3):
         qtbot.keyClick(player.view, Qt.Key.Key_Right)
         qtbot.waitUntil(lambda: seen(player) == wanted, timeout=20_000)  # noqa: B023
@@ -98,7 +98,7 @@ def test_picture_by_picture(qtbot, player: VideoPlayer, tmp_path: Path, make_vid
 def test_seeking_shows_the_last_wish_and_playing_goes_on_from_there(
     qtbot, player: VideoPlayer, tmp_path: Path, make_video
 ) -> None:
-    load(qtbot, player, make_video(tmp_path / "a.mp4", pictures=90))
+    load(qtbot, player, make_video(tmp_path / "a.mp4", frames=90))
     for number in (10, 20, 80, 33):  # dragged: only the last place matters
         player.transport.slider.setValue(number)
     qtbot.waitUntil(lambda: seen(player) == 33, timeout=20_000)
@@ -111,7 +111,7 @@ def test_seeking_shows_the_last_wish_and_playing_goes_on_from_there(
 
 
 def test_it_begins_again_at_the_end(qtbot, player: VideoPlayer, tmp_path: Path, make_video) -> None:
-    load(qtbot, player, make_video(tmp_path / "a.mp4", pictures=10))
+    load(qtbot, player, make_video(tmp_path / "a.mp4", frames=10))
     player.transport.loop.setChecked(True)
     shown: list[int] = []
     player.position_changed.connect(shown.append)
@@ -126,16 +126,16 @@ def test_it_begins_again_at_the_end(qtbot, player: VideoPlayer, tmp_path: Path, 
 
 
 def test_a_file_that_breaks_off_plays_as_far_as_it_goes(qtbot, player: VideoPlayer, tmp_path: Path, make_video) -> None:
-    whole = make_video(tmp_path / "whole.mp4", pictures=90, width=320, height=240)
+    whole = make_video(tmp_path / "whole.mp4", frames=90, width=320, height=240)
     cut = tmp_path / "cut.mp4"
     cut.write_bytes(whole.read_bytes()[: whole.stat().st_size * 7 // 10])
     load(qtbot, player, cut)
-    assert "breaks off" in player.banner.text
+    assert "is truncated" in player.banner.text
     player.set_speed(4.0)
     with qtbot.waitSignal(player.ended, timeout=30_000):
         player.play()
     assert 10 < seen(player) == player.count - 1 < 89
-    assert "of 90 pictures" in player.banner.text
+    assert "of 90 frames" in player.banner.text
 
 
 def test_what_is_no_video_says_so_and_the_next_one_plays(
@@ -147,12 +147,12 @@ def test_what_is_no_video_says_so_and_the_next_one_plays(
         player.load(broken)
     assert "broken.mp4 cannot be played" in player.banner.text
     assert not player.transport.play_button.isEnabled()
-    load(qtbot, player, make_video(tmp_path / "a.mp4", pictures=5))
+    load(qtbot, player, make_video(tmp_path / "a.mp4", frames=5))
     assert not player.banner.text
 
 
 def test_only_the_file_that_was_loaded_last_is_shown(qtbot, player: VideoPlayer, tmp_path: Path, make_video) -> None:
-    paths = [make_video(tmp_path / f"{length}.mp4", pictures=length) for length in (30, 40, 50)]
+    paths = [make_video(tmp_path / f"{length}.mp4", frames=length) for length in (30, 40, 50)]
     for path in paths:
         player.load(path)
     qtbot.waitUntil(lambda: player.count == 50 and seen(player) == 0, timeout=20_000)
@@ -160,18 +160,18 @@ def test_only_the_file_that_was_loaded_last_is_shown(qtbot, player: VideoPlayer,
 
 
 def test_the_picture_is_saved(qtbot, player: VideoPlayer, tmp_path: Path, make_video) -> None:
-    load(qtbot, player, make_video(tmp_path / "a.mp4", pictures=5))
+    load(qtbot, player, make_video(tmp_path / "a.mp4", frames=5))
     target = tmp_path / "picture.png"
-    player.save_picture(target)
+    player.save_image(target)
     qtbot.waitUntil(lambda: "Saved" in player.banner.text, timeout=20_000)
     saved = QImage(str(target))
     assert (saved.width(), saved.height()) == (64, 48)
-    player.save_picture(tmp_path / "nowhere" / "picture.png")
+    player.save_image(tmp_path / "nowhere" / "picture.png")
     qtbot.waitUntil(lambda: "could not be written" in player.banner.text, timeout=20_000)
 
 
 def test_pixel_for_pixel(qtbot, player: VideoPlayer, tmp_path: Path, make_video) -> None:
-    load(qtbot, player, make_video(tmp_path / "a.mp4", pictures=2))
+    load(qtbot, player, make_video(tmp_path / "a.mp4", frames=2))
     assert player.view.zoom is Zoom.FIT
     player.fit_button.click()
     assert player.view.drawn_size().width() == 64
@@ -188,7 +188,7 @@ class _Desktop(QObject):
 
 
 def test_it_is_opened_outside(qtbot, player: VideoPlayer, tmp_path: Path, make_video) -> None:
-    path = make_video(tmp_path / "a.mp4", pictures=2)
+    path = make_video(tmp_path / "a.mp4", frames=2)
     load(qtbot, player, path)
     desktop = _Desktop()
     QDesktopServices.setUrlHandler("file", desktop, "note")

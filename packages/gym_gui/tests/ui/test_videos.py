@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gym_gui.ui.replay.locality import is_on_this_machine
-from gym_gui.ui.replay.videos import find_videos
+from gym_gui.ui.replay.video_file import find_videos
+from gym_gui.ui.widgets.run_tab import is_on_this_machine
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.manifest import AnalyticsManifest
 
@@ -65,7 +65,7 @@ def test_a_manifest_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
 
 
 def test_a_run_folder_that_is_gone(tmp_path: Path) -> None:
-    assert "not there" in find_videos(tmp_path / "gone").problem
+    assert "does not exist" in find_videos(tmp_path / "gone").problem
 
 
 def test_where_files_can_be_reached(tmp_path: Path) -> None:

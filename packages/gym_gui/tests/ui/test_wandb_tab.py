@@ -11,17 +11,16 @@ from pathlib import Path
 
 import pytest
 from cleanrl_worker.testing import lend_sets
-from gym_gui.services.analytics.wandb_folders import find_wandb_folders
+from gym_gui.services.analytics.wandb_file import find_wandb_folders
 from gym_gui.services.user_secrets import WANDB_API_KEY, UserSecrets
 from gym_gui.testing import RunningDaemon, blocking_calls
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink, LinkPhase, LinkState
-from gym_gui.ui.panels.run_page import RunPage
-from gym_gui.ui.panels.wandb_tab import WandbTab
-from gym_gui.ui.presenters.analytics_artefacts import Artefacts
-from gym_gui.ui.presenters.run_files import ManifestReading
+from gym_gui.ui.presenters.run_files import ManifestReading, RunArtefacts
 from gym_gui.ui.presenters.workers.registry import PresenterRegistry
-from gym_gui.ui.run_actions import RunActions
+from gym_gui.ui.run_page.page import RunPage
+from gym_gui.ui.run_page.wandb_tab import WandbTab
+from gym_gui.ui.runs.actions import RunActions
 from gym_gui.ui.widgets import web_view
 from mosaic_wire import env
 from mosaic_wire.ids import new_run_id
@@ -93,17 +92,17 @@ def open_tab(tab: WandbTab, run: pb.Run) -> None:
 
 def history(tab: WandbTab) -> dict[str, object]:
     grid = tab.offline.grids.get("history")
-    return grid.cards if grid is not None else {}
+    return grid.grid.views if grid is not None else {}
 
 
 def test_an_offline_run_shows_summary_and_curves(qtbot, tab: WandbTab, run: pb.Run, real_wandb_folder: Path) -> None:
     put(real_wandb_folder, run)
     open_tab(tab, run)
     qtbot.waitUntil(lambda: {"charts/episodic_return", "losses/value_loss"} <= set(history(tab)), timeout=WAIT)
-    card = history(tab)["charts/episodic_return"]
-    qtbot.waitUntil(lambda: len(card.shown[0]) > 0, timeout=WAIT)
-    steps, values = card.shown
-    assert (steps[0], steps[-1], values[-1]) == (0.0, 14_990.0, 749.5)
+    chart = history(tab)["charts/episodic_return"]
+    qtbot.waitUntil(lambda: chart.figure is not None, timeout=WAIT)
+    (line,) = chart.figure.lines
+    assert (line.x[0], line.x[-1], line.y[-1]) == (0.0, 14_990.0, 749.5)
     assert ("best", "12.5") in tab.offline.summary.pairs()
     assert max(len(value) for _, value in tab.offline.summary.pairs()) <= 400  # somebody logged 70,000 letters
     assert ("net.act", "tanh") in tab.offline.config.pairs()
@@ -165,12 +164,12 @@ def test_nothing_yet_damage_and_other_machines_are_banners(
     open_tab(tab, live)
     qtbot.waitUntil(lambda: "Not available yet" in tab.banner.text, timeout=WAIT)
     tab.refresh(run)
-    qtbot.waitUntil(lambda: "left no files of W&B" in tab.banner.text, timeout=WAIT)
+    qtbot.waitUntil(lambda: "left no W&B files" in tab.banner.text, timeout=WAIT)
     manifest = AnalyticsManifest(run.run_id, extra={"wandb_problem": "it did not finish within 30 s"})
-    tab.take_artefacts(Artefacts(ManifestReading(manifest)))
+    tab.set_artefacts(RunArtefacts(ManifestReading(manifest)))
     tab._explain()
     assert "did not finish within 30 s" in tab.banner.text
-    tab.take_artefacts(None)
+    tab.set_artefacts(None)
     file = put(real_wandb_folder, run)
     data = bytearray(file.read_bytes())
     data[200_000:200_050] = bytes(50)
@@ -227,7 +226,7 @@ def test_a_run_of_the_cleanrl_worker_is_there_without_a_network(
     qtbot.waitUntil(lambda: tab.shown is not None and tab.shown.snapshot.exit_code == 0, timeout=WAIT)
     qtbot.waitUntil(lambda: "charts/episodic_return" in history(tab), timeout=WAIT)
     card = history(tab)["charts/episodic_return"]
-    qtbot.waitUntil(lambda: len(card.shown[1]) > 5, timeout=WAIT)
+    qtbot.waitUntil(lambda: card.drawn_points() > 5, timeout=WAIT)
     # The same episodes as the daemon's own curve, against the same steps.
     (curve,) = [
         curve
@@ -254,7 +253,7 @@ def test_a_key_goes_to_the_secret_store_and_nowhere_else(
     qtbot.waitUntil(lambda: tab.key_button.isVisibleTo(tab), timeout=WAIT)
     assert tab.key_button.text() == "Enter a &key"
     tab.sync_button.click()  # without a key
-    qtbot.waitUntil(lambda: "no key" in tab.banner.text, timeout=WAIT)
+    qtbot.waitUntil(lambda: "no API key" in tab.banner.text, timeout=WAIT)
     tab.banner._button.click()  # the banner leads to where one is entered
     entry = tab.key_entry
     assert entry.isVisibleTo(tab)
@@ -271,7 +270,7 @@ def test_a_key_goes_to_the_secret_store_and_nowhere_else(
     assert everywhere
     assert not any(KEY.encode() in path.read_bytes() for path in everywhere)
     tab.key_button.click()
-    assert str(kept) in entry.words.text()
+    assert str(kept) in entry.message.text()
     entry.forget_button.click()
     qtbot.waitUntil(lambda: tab.key_button.text() == "Enter a &key", timeout=WAIT)
     assert UserSecrets().get(WANDB_API_KEY) == ""
@@ -343,7 +342,7 @@ def test_what_was_sent_is_marked(
     file = put(real_wandb_folder, run)
     program = tmp_path / "python"
     program.write_text(
-        f'#!/bin/sh\n[ "$1" = -c ] && exit 0\n[ "$WANDB_API_KEY" = {KEY} ] || exit 1\n'
+        f'#!/bin/sh\n[ "$2" = -c ] && exit 0\n[ "$WANDB_API_KEY" = {KEY} ] || exit 1\n'
         f'case "$*" in *{KEY}*) exit 1;; esac\n[ "$WANDB_MODE" = online ] || exit 1\n'
         'echo "wandb: Syncing 1 run(s):"\n'
         'echo "wandb: View run at: https://wandb.ai/me/demo/runs/abc"\n'
@@ -352,7 +351,7 @@ def test_what_was_sent_is_marked(
     program.chmod(0o755)
     UserSecrets().put(WANDB_API_KEY, KEY)
     manifest = AnalyticsManifest(run.run_id, argv=(str(program), "-m", "x"))
-    tab.take_artefacts(Artefacts(ManifestReading(manifest)))
+    tab.set_artefacts(RunArtefacts(ManifestReading(manifest)))
     open_tab(tab, run)
     qtbot.waitUntil(lambda: tab.sync_button.isVisibleTo(tab), timeout=WAIT)
     tab.sync()
@@ -376,16 +375,16 @@ def test_an_online_run_has_its_page(
     manifest = AnalyticsManifest(
         run.run_id, wandb_run_id="abc", wandb_run_path="team/demo/abc", extra={"wandb_mode": "online"}
     )
-    tab.take_artefacts(Artefacts(ManifestReading(manifest)))
+    tab.set_artefacts(RunArtefacts(ManifestReading(manifest)))
     open_tab(tab, run)
     qtbot.waitUntil(lambda: tab.browser_button.isVisibleTo(tab), timeout=WAIT)
     tab.browser_button.click()
     assert opened == ["https://wandb.ai/team/demo/runs/abc"]
     offline = AnalyticsManifest(run.run_id, wandb_run_path="team/demo/abc", extra={"wandb_mode": "offline"})
-    tab.take_artefacts(Artefacts(ManifestReading(offline)))
+    tab.set_artefacts(RunArtefacts(ManifestReading(offline)))
     assert tab.page_address() == ""  # nothing is there yet
     told = AnalyticsManifest(run.run_id, extra={"wandb_url": "https://wandb.example/t/d/runs/x"})
-    tab.take_artefacts(Artefacts(ManifestReading(told)))
+    tab.set_artefacts(RunArtefacts(ManifestReading(told)))
     assert tab.page_address() == "https://wandb.example/t/d/runs/x"
 
 

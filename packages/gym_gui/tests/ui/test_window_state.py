@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gym_gui.ui import window_state
+from gym_gui.ui.shell import main_window as window_state
 from PySide6.QtCore import QSettings, Qt
 from PySide6.QtWidgets import QDockWidget, QLabel, QMainWindow
 
@@ -20,7 +20,7 @@ def window_with_dock(qtbot, area: Qt.DockWidgetArea) -> tuple[QMainWindow, QDock
 
 def test_size_and_docks_come_back(qtbot) -> None:
     first, _ = window_with_dock(qtbot, Qt.DockWidgetArea.LeftDockWidgetArea)
-    window_state.save(first, first)
+    window_state.save_layout(first, first)
     second, dock = window_with_dock(qtbot, Qt.DockWidgetArea.TopDockWidgetArea)
     second.resize(300, 200)
     assert window_state.restore_geometry(second)
@@ -31,7 +31,7 @@ def test_size_and_docks_come_back(qtbot) -> None:
 
 def test_a_layout_of_another_version_is_left_alone(qtbot) -> None:
     first, _ = window_with_dock(qtbot, Qt.DockWidgetArea.LeftDockWidgetArea)
-    window_state.save(first, first)
+    window_state.save_layout(first, first)
     QSettings("MOSAIC", "mosaic").setValue("window/version", window_state.LAYOUT_VERSION + 1)
     second, dock = window_with_dock(qtbot, Qt.DockWidgetArea.TopDockWidgetArea)
     assert not window_state.restore_geometry(second)
@@ -41,9 +41,9 @@ def test_a_layout_of_another_version_is_left_alone(qtbot) -> None:
 
 def test_reset_forgets_the_layout_and_nothing_else(qtbot) -> None:
     first, _ = window_with_dock(qtbot, Qt.DockWidgetArea.LeftDockWidgetArea)
-    window_state.save(first, first)
+    window_state.save_layout(first, first)
     QSettings("MOSAIC", "mosaic").setValue("appearance/theme", "dark")
-    window_state.reset()
+    window_state.forget_layout()
     assert not window_state.restore_docks(first)
     assert QSettings("MOSAIC", "mosaic").value("appearance/theme") == "dark"
 

@@ -10,28 +10,29 @@ from pathlib import Path
 
 import pytest
 from gym_gui.cli.flags import parse_flags
-from gym_gui.services.connectivity import HTTP_NAMES, fallback, probe, read_dotenv
+from gym_gui.services.analytics.wandb_access import HTTP_NAMES, fallback, probe, read_dotenv
 from gym_gui.ui.presenters.evaluation_result import bars_of, table_of
-from gym_gui.ui.presenters.workers.command_line import command_of, seeds_text
-from gym_gui.ui.presenters.workers.order import (
-    FastLaneChoice,
-    NotAConfig,
-    TrainOrder,
-    WandbChoice,
-    configs_of,
-    order_of,
-    saved_text,
-    without_secrets,
-)
-from gym_gui.ui.presenters.workers.parameter_groups import grouped
 from gym_gui.ui.presenters.workers.registry import (
     CleanRlWorkerPresenter,
     PresenterRegistry,
     SpadeBdiWorkerPresenter,
     WorkerPresenter,
+    grouped,
+)
+from gym_gui.ui.presenters.workers.train_request import (
+    FastLaneChoice,
+    NotAConfig,
+    TrainRequest,
+    WandbChoice,
+    command_of,
+    configs_of,
+    request_of,
+    saved_text,
+    seeds_text,
+    without_secrets,
 )
 from gym_gui.ui.workers import catalog
-from gym_gui.ui.workers.environment_families import environments_of, family_of, fits
+from gym_gui.ui.workers.environments import environments_of, family_of, fits
 from mosaic_wire.capabilities import Lane, WorkerCapabilities
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec
@@ -58,7 +59,7 @@ SPEC = WorkerSpec(
     (PPO,), ("CartPole-v0", "CartPole-v1", "Pendulum-v1", "Mine-v0"), ("ALE/*", "*NoFrameskip-v[0-9]*"),
 )  # fmt: skip
 
-EVERYTHING = TrainOrder(
+EVERYTHING = TrainRequest(
     worker_type="cleanrl", algo="ppo", env_id="CartPole-v1", seeds=(1, 2, 3, 7), total_timesteps=2000, run_name="mine",
     tags=("a", "b"), agent_id="agent-1", worker_id="w-1", cpus=2.5, gpus=1, gpus_mandatory=1, memory_mb=512,
     max_wallclock_minutes=90.0, priority=-3, retries=2, parameters={"learning_rate": 1e-3, "anneal_lr": False},
@@ -133,19 +134,19 @@ def test_a_worker_nobody_wrote_a_presenter_for_goes_by_what_it_said_of_itself() 
     assert presenters.for_run(pb.Run(worker_type="stranger", capabilities_json="{")).lane is Lane.ANALYTICS
 
 
-# ---------------------------------------------------------------- orders and configs
+# ---------------------------------------------------------------- requests and configs
 
 
 @pytest.mark.parametrize(
-    "order",
+    "train_request",
     [
-        TrainOrder(worker_type="cleanrl", algo="ppo", env_id="CartPole-v1", total_timesteps=5),
+        TrainRequest(worker_type="cleanrl", algo="ppo", env_id="CartPole-v1", total_timesteps=5),
         EVERYTHING,
         replace(EVERYTHING, seeds=(4,), fastlane=FastLaneChoice(enabled=False), wandb=WandbChoice()),
     ],
 )
-def test_what_is_saved_and_loaded_is_the_same_order(order: TrainOrder) -> None:
-    assert order_of(json.loads(saved_text(configs_of(order, SPEC)))) == order
+def test_what_is_saved_and_loaded_is_the_same_request(train_request: TrainRequest) -> None:
+    assert request_of(json.loads(saved_text(configs_of(train_request, SPEC)))) == train_request
 
 
 def test_a_config_a_form_writes_is_what_the_daemon_accepts() -> None:
@@ -180,12 +181,12 @@ def test_no_secret_is_saved() -> None:
 )
 def test_what_is_no_config_is_said(document, words: str) -> None:
     with pytest.raises(NotAConfig, match=words):
-        order_of(document)
+        request_of(document)
 
 
 def test_a_flat_worker_config_is_read_too() -> None:
-    order = order_of({"algo": "ppo", "env_id": "CartPole-v1", "seed": 3, "total_timesteps": 10, "extras": {"x": 1}})
-    assert (order.algo, order.seeds, order.total_timesteps, order.other_extras) == ("ppo", (3,), 10, {"x": 1})
+    request = request_of({"algo": "ppo", "env_id": "CartPole-v1", "seed": 3, "total_timesteps": 10, "extras": {"x": 1}})
+    assert (request.algo, request.seeds, request.total_timesteps, request.other_extras) == ("ppo", (3,), 10, {"x": 1})
 
 
 def test_the_command_line_says_the_same_as_the_form() -> None:

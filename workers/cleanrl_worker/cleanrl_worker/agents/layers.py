@@ -1,4 +1,4 @@
-"""Orthogonally initialised layers, and what every agent with a shared trunk can do."""
+"""Orthogonal initialization, log-probabilities, and the base classes of agents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
 def orthogonal(layer: Layer, gain: float = GAIN) -> Layer:
-    """Initialise a layer: orthogonal weights of this gain, no bias."""
+    """Initialize a layer: orthogonal weights of this gain, no bias."""
     nn.init.orthogonal_(layer.weight, gain)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
@@ -27,7 +27,7 @@ def orthogonal(layer: Layer, gain: float = GAIN) -> Layer:
 
 
 def categorical_log_probs(logits: torch.Tensor, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each row's action, its log-probability; and the entropy of the row."""
+    """Return the log-probability of each row's action, and the entropy of each row."""
     log_probs = functional.log_softmax(logits, dim=1)
     chosen = log_probs.gather(1, actions.unsqueeze(1)).squeeze(1)
     return chosen, -(log_probs.exp() * log_probs).sum(dim=1)
@@ -36,7 +36,7 @@ def categorical_log_probs(logits: torch.Tensor, actions: torch.Tensor) -> tuple[
 def gaussian_log_probs(
     means: torch.Tensor, log_std: torch.Tensor, actions: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same for independent normal distributions, one for every number of an action."""
+    """Return the same for independent normal distributions."""
     distances = (actions - means) * torch.exp(-log_std)
     log_probs = (-0.5 * distances.square() - log_std - HALF_LOG_TWO_PI).sum(dim=1)
     entropy = (log_std + 0.5 + HALF_LOG_TWO_PI).sum(dim=1)
@@ -51,13 +51,13 @@ class DiscreteAgent(nn.Module):
         self.actions = actions
 
     def log_probs(self, logits: torch.Tensor, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of each row's action, its log-probability; and the entropy of the policy there."""
+        """Return the log-probability of each row's action, and the entropy of each row."""
         return categorical_log_probs(logits, actions)
 
 
 class SharedTrunkAgent(DiscreteAgent):
     """An actor and a critic on top of the same features; subclasses set `network`, `actor` and `critic`, and those that
-    see pictures say how `features` are made of them.
+    see images say how `features` are made of them.
     """
 
     network: nn.Module
@@ -66,29 +66,30 @@ class SharedTrunkAgent(DiscreteAgent):
     bf16 = False
 
     def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits of the actions, and values [batch, 1]."""
+        """Return logits of the actions, and values [batch, 1]."""
         features = self.features(obs)
         return self.actor(features), self.critic(features)
 
     def features(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return the features of observations."""
         features: torch.Tensor = self.network(obs)
         return features
 
-    def features_of_pictures(self, pictures: torch.Tensor) -> torch.Tensor:
-        """The trunk in bfloat16 where that is wished for; heads and all weights are float32 in any case."""
-        with torch.autocast(pictures.device.type, torch.bfloat16, enabled=self.bf16):
-            features: torch.Tensor = self.network(pictures)
+    def features_of_images(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the trunk's output, computed in bfloat16 if requested; weights and heads are float32."""
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.bf16):
+            features: torch.Tensor = self.network(images)
         return features.float()
 
     def get_value(self, obs: torch.Tensor) -> torch.Tensor:
-        """Values alone, under the name CleanRL's agents have for it."""
+        """Return the values, under the name of CleanRL's agents."""
         values: torch.Tensor = self.critic(self.features(obs))
         return values
 
     def get_action_and_value(
         self, obs: torch.Tensor, action: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Action (sampled unless given), its log-probability, entropy and value, as CleanRL's agents return them."""
+        """Return action (sampled unless given), log-probability, entropy and value, as CleanRL's agents do."""
         logits, values = self(obs)
         policy = torch.distributions.Categorical(logits=logits)
         if action is None:

@@ -39,6 +39,7 @@ class MinigridCNN(nn.Module):
         self.linear = orthogonal(nn.Linear(64 * height * width, features))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the features of images."""
         channels_first = images.permute(0, 3, 1, 2).float() / 255.0
         features: torch.Tensor = self.linear(self.convolutions(channels_first))
         return features

@@ -18,10 +18,7 @@ class MLPAgent(SharedTrunkAgent):
     def __init__(self, observations: int, actions: int, hidden: int = HIDDEN) -> None:
         super().__init__(actions)
         self.network = nn.Sequential(
-            orthogonal(nn.Linear(observations, hidden)),
-            nn.Tanh(),
-            orthogonal(nn.Linear(hidden, hidden)),
-            nn.Tanh(),
+            orthogonal(nn.Linear(observations, hidden)), nn.Tanh(), orthogonal(nn.Linear(hidden, hidden)), nn.Tanh()
         )
         self.actor = orthogonal(nn.Linear(hidden, actions), POLICY_GAIN)
         self.critic = orthogonal(nn.Linear(hidden, 1), 1.0)

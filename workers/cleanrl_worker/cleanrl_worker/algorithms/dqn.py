@@ -1,4 +1,4 @@
-"""Deep Q-network (Mnih et al. 2015): Q-learning from a replay buffer, with a target network that follows slowly.
+"""Deep Q-network (Mnih et al. 2015): Q-learning from a replay buffer, with a target network that is updated rarely.
 
 Under the flags and defaults of CleanRL's `dqn.py` and `dqn_atari.py`.
 Runs alone: python -m cleanrl_worker.algorithms dqn --env-id CartPole-v1
@@ -14,36 +14,35 @@ from typing import Annotated, Any, Protocol
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium import Space
 from torch import nn
 from torch.nn import functional
 
-from cleanrl_worker.agents.atari import as_floats, as_torch_makes_it, nature_trunk
-from cleanrl_worker.errors import BadInput, TrainingStopped
-from cleanrl_worker.ranges import Range
-from cleanrl_worker.training.acting import ObservationNormaliser, network_dtype
-from cleanrl_worker.training.adam import FlatAdam
-from cleanrl_worker.training.arguments import check_args
-from cleanrl_worker.training.common_args import ReplayArgs
-from cleanrl_worker.training.compiling import compiled
-from cleanrl_worker.training.envs import EpisodeTracker, VectorEnvs, is_image
-from cleanrl_worker.training.evaluation import Evaluation
-from cleanrl_worker.training.loop import device_for, train_to_the_end
-from cleanrl_worker.training.parameters import FlatParameters, NumpyMlp
-from cleanrl_worker.training.q_policies import ActionValues, EpsilonGreedy, GreedyPolicy, TorchValues, count_actions
+from cleanrl_worker.agents.atari import as_floats, nature_trunk, torch_default_init
+from cleanrl_worker.training.args import Range, ReplayArgs, check_args
+from cleanrl_worker.training.checkpointing import TrainingState, Weights, arrays_of, load_weights
+from cleanrl_worker.training.envs import VectorEnvs
+from cleanrl_worker.training.fast_cpu.networks import NumpyMlp
+from cleanrl_worker.training.optimizers import FlatAdam, FlatParameters, LinearSchedule, compiled, times_passed
+from cleanrl_worker.training.policies import (
+    ActionValues,
+    EpsilonGreedy,
+    GreedyPolicy,
+    TorchValues,
+    count_actions,
+    network_dtype,
+    network_sizes,
+)
 from cleanrl_worker.training.replay import ReplayBuffer, Transitions, make_replay
-from cleanrl_worker.training.rollout_state import NEW_EPISODES, arrays_of, restore_into, snapshot_of
-from cleanrl_worker.training.run_context import RunContext
-from cleanrl_worker.training.schedules import LinearSchedule, times_passed
-from cleanrl_worker.training.state import TrainingState
-from cleanrl_worker.training.weights import load_weights
+from cleanrl_worker.training.run import Learner, RunContext, TrainResult, device_for, run_training_loop
+
+# ---------------------------------------------------------------- flags
 
 
 @dataclass(frozen=True)
-class Args(ReplayArgs):
-    """Flags of `dqn`; literals only, because forms and `--describe` read this class without running it."""
+class QArgs(ReplayArgs):
+    """Flags of all variants of DQN, with the defaults of `dqn`."""
 
-    exp_name: str = "dqn"
-    """the name of this experiment"""
     env_id: str = "CartPole-v1"
     """Gymnasium id, or module:id for one of your own; actions must be discrete"""
     total_timesteps: Annotated[int, Range(1)] = 500_000
@@ -51,15 +50,13 @@ class Args(ReplayArgs):
     learning_rate: Annotated[float, Range(0)] = 2.5e-4
     """Adam's step size"""
     num_envs: Annotated[int, Range(1)] = 1
-    """environments stepped in parallel; updates keep their pace per step"""
+    """environments stepped in parallel; the number of updates per step stays the same"""
     buffer_size: Annotated[int, Range(1)] = 10_000
     """transitions the replay buffer holds"""
     gamma: Annotated[float, Range(0, 1)] = 0.99
     """discount factor"""
-    tau: Annotated[float, Range(0, 1)] = 1.0
-    """how far the target network moves towards the other each time: 1 makes it a copy"""
     target_network_frequency: Annotated[int, Range(1)] = 500
-    """steps between two moves of the target network"""
+    """steps between two updates of the target network"""
     batch_size: Annotated[int, Range(1)] = 128
     """transitions drawn from the replay buffer for an update"""
     start_e: Annotated[float, Range(0, 1)] = 1
@@ -72,6 +69,15 @@ class Args(ReplayArgs):
     """steps before the first update"""
     train_frequency: Annotated[int, Range(1)] = 10
     """steps between two updates"""
+
+
+@dataclass(frozen=True)
+class Args(QArgs):
+    """Flags of `dqn`; literals only, because forms and `--describe` read this class without running it."""
+
+    exp_name: str = "dqn"
+    tau: Annotated[float, Range(0, 1)] = 1.0
+    """how far the target network moves towards the online network at each update: 1 makes it a copy"""
 
 
 @dataclass(frozen=True)
@@ -92,51 +98,15 @@ class AtariArgs(Args):
     train_frequency: Annotated[int, Range(1)] = 4
 
 
-RULES = (
-    (
-        "batch_size <= buffer_size",
-        "--buffer-size {buffer_size} is smaller than a batch of {batch_size}: raise it, or lower --batch-size",
-    ),
-    (
-        "num_envs <= buffer_size",
-        "--buffer-size {buffer_size} does not hold one step of {num_envs} environments: raise it, or lower --num-envs",
-    ),
-)
-"""What must hold between the flags; text, because a dry run reads it without importing torch"""
-
-MEMORY = {
-    "replay buffer": "buffer_size * (2 * obs_bytes + 16)",
-    "networks and a batch": "24 * (120 * (obs_size + 85) + 85 * actions) + 8 * batch_size * (2 * obs_size + 300)",
-}
-"""Bytes that training allocates on top of the process itself; `obs_size` and `actions` are the environment's"""
-
-CHECKPOINT = "16 * (120 * (obs_size + 85) + 85 * actions) + 8192 * num_envs"
-"""Bytes of one checkpoint without the replay buffer: two networks, Adam's two moments, the environments"""
-
-ATARI_MEMORY = {
-    "replay buffer": "buffer_size * 8000",
-    "networks and a batch": "24 * (1690000 + 513 * actions) + batch_size * 400000",
-}
-
-ATARI_CHECKPOINT = "16 * (1690000 + 513 * actions) + num_envs * (2 * obs_bytes + 65536)"
-
-RESUME_NEEDS = ("env_id", "env_kwargs", "num_envs", "buffer_size")
-"""A checkpoint is refused when it was made with other values of these"""
-
-SHAPES = {"agent.network.0.weight": ("120", "obs_size"), "agent.network.4.weight": ("actions", "84")}
-"""Shapes of the checkpoint's arrays, where it has arrays of these names"""
-
-ATARI_SHAPES = {"agent.network.9.weight": ("actions", "512")}
-
 BLOCK_STEPS = 100
 """Steps between two safe points, and between two points of a chart"""
 
 
-# ---------------------------------------------------------------- network
+# ---------------------------------------------------------------- networks
 
 
 class QNetwork(nn.Module):
-    """The value of every action, for vectors; parameter names and shapes are those of CleanRL's models."""
+    """Q-values for vector observations; parameter names and shapes are those of CleanRL's models."""
 
     def __init__(self, observations: int, actions: int) -> None:
         super().__init__()
@@ -145,114 +115,94 @@ class QNetwork(nn.Module):
         )
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return the Q-value of every action."""
         values: torch.Tensor = self.network(obs)
         return values
 
 
 class AtariQNetwork(nn.Module):
-    """The same for stacks of frames of 84 x 84."""
+    """Q-values for stacks of frames of 84 x 84."""
 
     def __init__(self, frames: int, actions: int) -> None:
         super().__init__()
-        self.network = nn.Sequential(*nature_trunk(frames, initialise=as_torch_makes_it), nn.Linear(512, actions))
+        self.network = nn.Sequential(*nature_trunk(frames, initialize=torch_default_init), nn.Linear(512, actions))
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return the Q-value of every action."""
         values: torch.Tensor = self.network(as_floats(obs))
         return values
 
 
 def make_network(algo: str, env_id: str, observations: gym.Space, actions: gym.Space) -> nn.Module:
-    """The network for these spaces; BadInput when there is none."""
-    count, shape = count_actions(algo, env_id, actions), observations.shape or ()
-    if is_image(observations) and shape[1:] == (84, 84):
-        return AtariQNetwork(shape[0], count)
-    if len(shape) != 1:
-        raise BadInput(
-            f"{algo} needs vectors or stacked frames of 84 x 84 as observations; those of {env_id} have shape {shape}"
-        )
-    return QNetwork(shape[0], count)
-
-
-def make_policy(
-    env_id: str,
-    observations: gym.Space,
-    actions: gym.Space,
-    weights: Mapping[str, np.ndarray],
-    *,
-    algo: str = "dqn",
-    normaliser: ObservationNormaliser | None = None,
-) -> GreedyPolicy:
-    """The policy these weights are, to be played; BadInput when they do not fit the environment."""
-    network = make_network(algo, env_id, observations, actions)
-    load_weights(network, weights, what="the policy")
-    values = values_of(network, FlatParameters(network), torch.device("cpu"))
-    return GreedyPolicy(values, network_dtype(observations), normaliser)
+    """Build the network for these spaces; raise BadInput when there is none."""
+    is_stack, inputs, count = network_sizes(algo, env_id, observations, actions)
+    return AtariQNetwork(inputs, count) if is_stack else QNetwork(inputs, count)
 
 
 def values_of(network: nn.Module, parameters: FlatParameters, device: torch.device) -> ActionValues:
+    """Return a function from observations to Q-values: in numpy for small networks, otherwise in torch."""
     if isinstance(network, QNetwork):
         return NumpyMlp(parameters, "network", network.network)
     return TorchValues(network, device)
 
 
-# ---------------------------------------------------------------- the update
+# ---------------------------------------------------------------- the loss
 
 
 class TdGradient(Protocol):
-    """The gradient of the squared TD error, by whatever means."""
+    """Sets the gradient of the squared TD error."""
 
-    def descend(self, batch: Transitions) -> None:
-        """Leave the gradient of this batch in the block of parameters."""
+    def backward(self, batch: Transitions) -> None:
+        """Set the parameters' gradients for this batch."""
 
     def losses(self) -> tuple[float, float]:
-        """Of the last batch: the squared error, and the values that were predicted, on average."""
+        """Return the mean squared error and the mean predicted Q-value of the last batch."""
 
 
 class NumpyTdGradient:
-    """For a small network on a CPU: derived by hand, because tensors would cost more than the arithmetic."""
+    """Gradients derived by hand for a small network on a CPU, where tensors would cost more than the arithmetic."""
 
-    def __init__(
-        self, agent: QNetwork, parameters: FlatParameters, target: QNetwork, of_target: FlatParameters, gamma: float
-    ) -> None:
-        self._network = NumpyMlp(parameters, "network", agent.network)
-        self._target = NumpyMlp(of_target, "network", target.network)
-        self._gamma = np.float32(gamma)
+    def __init__(self, agent: NumpyMlp, target: NumpyMlp, gamma: float) -> None:
+        self._agent, self._target, self._gamma = agent, target, np.float32(gamma)
 
-    def descend(self, batch: Transitions) -> None:
+    def backward(self, batch: Transitions) -> None:
+        """Set the parameters' gradients for this batch."""
         count = len(batch.actions)
-        wanted = self._target(batch.next_obs).max(axis=1)
-        wanted *= self._gamma * (1 - batch.terminated)
-        wanted += batch.rewards
-        values = self._network.trace(batch.obs)
-        # Where the chosen actions' values lie in the flat array of all.
+        td_targets = self._target(batch.next_obs).max(axis=1)
+        td_targets *= self._gamma * (1 - batch.terminated)
+        td_targets += batch.rewards
+        values = self._agent.trace(batch.obs)
+        # Indices of the chosen actions' values in the flattened array.
         chosen = batch.actions + np.arange(0, values.size, values.shape[1])
         self._predicted = values.reshape(-1)[chosen]
-        self._error = self._predicted - wanted
-        # d/dq of mean((q - wanted)²): only the chosen actions have a share in it.
+        self._error = self._predicted - td_targets
+        # d/dq mean((q - td_targets)²): zero for all actions but the chosen ones.
         gradient = np.zeros_like(values)
         gradient.reshape(-1)[chosen] = self._error * np.float32(2 / count)
-        self._network.backward(gradient)
+        self._agent.backward(gradient)
 
     def losses(self) -> tuple[float, float]:
+        """Return the mean squared error and the mean predicted Q-value of the last batch."""
         return float(np.square(self._error).mean()), float(self._predicted.mean())
 
 
 class TorchTdGradient:
-    """For any network on any device, by autograd."""
+    """Gradients of any network on any device, by autograd."""
 
     def __init__(
         self, agent: nn.Module, parameters: FlatParameters, target: nn.Module, args: Args, device: torch.device
     ) -> None:
         self._agent, self._parameters, self._target, self._gamma = agent, parameters, target, args.gamma
         self._device = device
-        self._td = compiled(self._td_loss, wanted=args.compile)
+        self._td = compiled(self._td_loss, enabled=args.compile)
 
-    def descend(self, batch: Transitions) -> None:
+    def backward(self, batch: Transitions) -> None:
+        """Set the parameters' gradients for this batch."""
         self._loss, self._predicted = self._td(*(torch.from_numpy(array).to(self._device) for array in batch))
-        self._parameters.zero_gradients()
-        self._loss.backward()  # type: ignore[no-untyped-call]
+        self._parameters.backward(self._loss)
 
     def losses(self) -> tuple[float, float]:
+        """Return the mean squared error and the mean predicted Q-value of the last batch."""
         return self._loss.item(), self._predicted.item()
 
     def _td_loss(
@@ -264,56 +214,61 @@ class TorchTdGradient:
         terminated: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.no_grad():
-            wanted = rewards + self._gamma * (1 - terminated) * self._target(next_obs).amax(dim=1)
+            td_targets = rewards + self._gamma * (1 - terminated) * self._target(next_obs).amax(dim=1)
         predicted = self._agent(obs).gather(1, actions.unsqueeze(1)).squeeze(1)
-        return functional.mse_loss(predicted, wanted), predicted.detach().mean()
+        return functional.mse_loss(predicted, td_targets), predicted.detach().mean()
 
 
-# ---------------------------------------------------------------- one run
+# ---------------------------------------------------------------- rollout, update, loop
 
 
-class DqnLearner:
-    """The state of a run: act, store, and every few steps learn from what is stored."""
+class DqnLearner(Learner):
+    """The state of a run: act, store transitions, and every few steps update from a sampled batch."""
 
-    def __init__(self, args: Args, envs: VectorEnvs, buffer: ReplayBuffer, device: torch.device) -> None:
-        self.args, self.envs, self.buffer = args, envs, buffer
-        self.rng = np.random.Generator(np.random.PCG64(args.seed))
-        torch.manual_seed(args.seed)
-        spaces = (envs.observation_space, envs.action_space)
-        self.agent = make_network(args.exp_name, args.env_id, *spaces).to(device)
-        self.target = make_network(args.exp_name, args.env_id, *spaces).to(device)
-        self.parameters, self._of_target = FlatParameters(self.agent), FlatParameters(self.target)
+    loss_chart = "losses/td_loss"
+
+    def __init__(self, args: Any, envs: VectorEnvs, buffer: ReplayBuffer, device: torch.device) -> None:
+        super().__init__(args, envs, device)
+        self.buffer = buffer
+        self.agent: Any = self.make_network().to(device)
+        self.target: Any = self.make_network().to(device)
+        self.parameters, self._target_parameters = FlatParameters(self.agent), FlatParameters(self.target)
         self._move_target(1.0)
         self.optimizer = FlatAdam(self.parameters.block)
-        self.values = values_of(self.agent, self.parameters, device)
-        self.gradient = self._choose_gradient(device)
-        self.episodes = EpisodeTracker(args.num_envs)
+        self.values = self.make_values(device)
+        self.gradient = self.make_gradient(device)
         self.epsilon = LinearSchedule(args.start_e, args.end_e, args.exploration_fraction * args.total_timesteps)
-        self.step = 0
         self._actions = count_actions(args.exp_name, args.env_id, envs.action_space)
         self._dtype = network_dtype(envs.observation_space)
-        self._acts_in_numpy = isinstance(self.agent, QNetwork)
+        self._acts_in_numpy = not isinstance(self.values, TorchValues)
         self.next_obs = np.zeros(0)
 
-    def _choose_gradient(self, device: torch.device) -> TdGradient:
-        agent, target = self.agent, self.target
-        on_cpu = device.type == "cpu" and not self.args.compile
-        if on_cpu and isinstance(agent, QNetwork) and isinstance(target, QNetwork):
-            return NumpyTdGradient(agent, self.parameters, target, self._of_target, self.args.gamma)
-        return TorchTdGradient(agent, self.parameters, target, self.args, device)
+    def make_network(self) -> nn.Module:
+        """Build a network for the environments."""
+        spaces = (self.envs.observation_space, self.envs.action_space)
+        return make_network(self.args.exp_name, self.args.env_id, *spaces)
 
-    def begin_episodes(self) -> None:
-        self.next_obs = self.envs.reset(self.args.seed + self.step)
+    def make_values(self, device: torch.device) -> ActionValues:
+        """Return the function that computes Q-values while acting."""
+        return values_of(self.agent, self.parameters, device)
+
+    def make_gradient(self, device: torch.device) -> TdGradient:
+        """Return the gradient engine: numpy for small networks on a CPU, otherwise autograd."""
+        if device.type == "cpu" and not self.args.compile and isinstance(self.values, NumpyMlp):
+            target = NumpyMlp(self._target_parameters, "network", self.target.network)
+            return NumpyTdGradient(self.values, target, self.args.gamma)
+        return TorchTdGradient(self.agent, self.parameters, self.target, self.args, device)
 
     def act(self, obs: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
+        """Return the best actions, or actions sampled with `rng`."""
         greedy = self.values(self._as_seen(obs)).argmax(axis=1)
         if rng is None:
             return greedy
         return np.where(rng.random(len(obs)) < self.args.end_e, rng.integers(self._actions, size=len(obs)), greedy)
 
-    @np.errstate(all="ignore")  # what is not finite is told in one sentence at the end
+    @np.errstate(all="ignore")  # `stop_unless_finite` reports it at the end
     def learn(self, run: RunContext) -> None:
-        """Go on to the next multiple of BLOCK_STEPS."""
+        """Act and update until the next multiple of BLOCK_STEPS."""
         args, num_envs = self.args, self.args.num_envs
         steps = np.arange(self.step, min((self.step // BLOCK_STEPS + 1) * BLOCK_STEPS, args.total_timesteps), num_envs)
         exploring = EpsilonGreedy(self.rng, self.epsilon.over(steps), num_envs, self._actions)
@@ -325,31 +280,29 @@ class DqnLearner:
             self.buffer.add(obs, actions, step.rewards, step.final_obs, step.terminated)
             obs = step.obs
             self.step += num_envs
-            for episode_return, length in self.episodes.add(step):
-                run.writer.add_scalars(
-                    {"charts/episodic_return": episode_return, "charts/episodic_length": length}, self.step
-                )
+            self.chart_episodes(step, run)
             for _ in range(updates[index]):
-                self.gradient.descend(self._sample())
+                self.gradient.backward(self._sample())
                 self.optimizer.step(args.learning_rate)
                 if self._acts_in_numpy:
                     self.parameters.refresh_host()
             if moves[index]:
                 self._move_target(args.tau)
         self.next_obs = obs
-        charts = {
-            "charts/epsilon": self.epsilon(self.step),
-            "charts/replay_size": len(self.buffer),
-            "charts/replay_bytes": self.buffer.nbytes,
-            "charts/SPS": run.steps_per_second(self.step),
-        }
+        charts = {"charts/epsilon": self.epsilon(self.step), **self.replay_charts(self.buffer, run)}
         if any(updates):
-            charts["losses/td_loss"], charts["losses/q_values"] = losses = self.gradient.losses()
-            self._check_finite(losses)
+            charts[self.loss_chart], charts["losses/q_values"] = losses = self.gradient.losses()
+            if not math.isfinite(sum(losses) + self.parameters.block.data.sum().item()):
+                blame = "the environment gave observations or rewards that are not finite"
+                self.stop_unless_finite(math.nan, *self._sample(), blame=blame)
+            self.write_extra_charts(int(steps[0]), run)
         run.writer.add_scalars(charts, self.step)
 
+    def write_extra_charts(self, first_step: int, run: RunContext) -> None:
+        """Write further charts of a variant, after a block of steps that began at `first_step`."""
+
     def _as_seen(self, obs: np.ndarray) -> np.ndarray:
-        """Observations as the network takes them; the replay buffer has them as the environment gives them."""
+        """Return observations in the network's dtype; the replay buffer stores the environment's."""
         return obs if obs.dtype == self._dtype else obs.astype(self._dtype)
 
     def _sample(self) -> Transitions:
@@ -357,9 +310,9 @@ class DqnLearner:
         return batch._replace(obs=self._as_seen(batch.obs), next_obs=self._as_seen(batch.next_obs))
 
     def _due(self, steps: np.ndarray) -> tuple[list[int], list[int]]:
-        """How many updates follow each of these steps, and how many moves of the target network.
+        """Return the number of updates, and of target network updates, after each of these steps.
 
-        A run that resumes without its replay buffer has to fill it first, as at the beginning.
+        A run resumed without its replay buffer fills it before it learns, as at the beginning.
         """
         args, after = self.args, steps + self.args.num_envs
         stored = len(self.buffer) + after - self.step
@@ -368,48 +321,58 @@ class DqnLearner:
         return updates.tolist(), (times_passed(args.target_network_frequency, steps, after) * learns).tolist()
 
     def _move_target(self, share: float) -> None:
-        self._of_target.block.data.lerp_(self.parameters.block.data, share)
-
-    def _check_finite(self, losses: tuple[float, float]) -> None:
-        """Before anything of this block is saved: a checkpoint of such weights would be worth nothing."""
-        if math.isfinite(sum(losses) + self.parameters.block.data.sum().item()):
-            return
-        cause = "lower --learning-rate"
-        if not all(np.isfinite(array).all() for array in self._sample()):
-            cause = "the environment gave observations or rewards that are not finite"
-        raise TrainingStopped(f"loss or weights are not finite at step {self.step}: {cause}")
+        self._target_parameters.block.data.lerp_(self.parameters.block.data, share)
 
     # -- checkpoints
 
+    @property
+    def optimizers(self) -> Mapping[str, Any]:
+        """Return the optimizers by their names in checkpoints."""
+        return {"adam": self.optimizer}
+
     def snapshot(self) -> TrainingState:
-        state = snapshot_of(self, {"adam": self.optimizer.arrays()})
+        """Return everything learning depends on, with the replay buffer."""
+        state = super().snapshot()
         return replace(state, arrays={**state.arrays, **arrays_of(self.target, "target")}, replay=self.buffer)
 
     def restore(self, state: TrainingState) -> str:
-        exact = restore_into(self, state, RESUME_NEEDS)
+        """Continue from a snapshot; return how the environments were brought back."""
+        environments = super().restore(state)
         load_weights(self.target, state.part("target"), what="the checkpoint")
-        self.optimizer.restore(state.part("adam"))
         state.restore_replay(self.buffer)
-        return "exact" if exact else NEW_EPISODES
+        return environments
 
-    def take_weights(self, weights: Mapping[str, np.ndarray], what: str) -> None:
-        load_weights(self.agent, weights, what=what)
-        self.parameters.refresh_host()
+    def load_agent(self, weights: Mapping[str, np.ndarray], what: str) -> None:
+        """Load the network's weights; the target network becomes a copy."""
+        super().load_agent(weights, what)
         self._move_target(1.0)
 
-    def model(self) -> Any:
-        return self.agent.state_dict()
+
+# ---------------------------------------------------------------- policy and run
 
 
-def train(args: Args, run: RunContext) -> Evaluation | None:
-    """Train until the steps are used up, the return is reached or somebody asks to stop; then evaluate."""
-    check_args(args, RULES)
+NAME = Args.exp_name
+
+
+def make_policy(
+    env_id: str, observations: Space, actions: Space, weights: Weights, *, algo: str = NAME, normalizer: Any = None
+) -> GreedyPolicy:
+    """Return the policy with these weights; raise BadInput when they do not fit the environment."""
+    network = make_network(algo, env_id, observations, actions)
+    load_weights(network, weights, what="the policy")
+    values = values_of(network, FlatParameters(network), torch.device("cpu"))
+    return GreedyPolicy(values, network_dtype(observations), normalizer)
+
+
+def train(args: Args, run: RunContext) -> TrainResult:
+    """Train until the steps are used up, the return is reached or a stop is requested; then evaluate."""
+    check_args(args)
     envs = run.make_envs(args)
     learner = DqnLearner(args, envs, make_replay(args, envs, folder=run.folder.root), device_for(args))
-    return train_to_the_end(learner, run, total=args.total_timesteps)
+    return run_training_loop(learner, run, total=args.total_timesteps)
 
 
 if __name__ == "__main__":
     from cleanrl_worker.training.standalone import run_alone
 
-    run_alone("dqn", Args, train)
+    run_alone(NAME, Args, train)

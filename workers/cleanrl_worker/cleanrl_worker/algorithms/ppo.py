@@ -1,7 +1,7 @@
-"""Proximal policy optimisation (Schulman et al. 2017) with generalised advantage estimation.
+"""Proximal policy optimization (Schulman et al. 2017) with generalized advantage estimation.
 
-One loop for six of CleanRL's names, under their flags and defaults: `ppo` (vectors, and the small images of grid
-worlds), `ppo_continuous_action`, `rpo_continuous_action` (Rahman and Xue 2022: noise on the means while learning),
+One loop for six of CleanRL's variants, under their flags and defaults: `ppo` (vectors, and the small images of grid
+worlds), `ppo_continuous_action`, `rpo_continuous_action` (Rahman and Xue 2022: noise on the means during updates),
 `ppo_atari`, `ppo_atari_envpool` and `ppo_procgen`. They differ in defaults, network and environments.
 Runs alone: python -m cleanrl_worker.algorithms ppo --env-id CartPole-v1
 """
@@ -9,50 +9,50 @@ Runs alone: python -m cleanrl_worker.algorithms ppo --env-id CartPole-v1
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium import Space
+from torch import nn
 
-from cleanrl_worker.agents.atari import AtariAgent
-from cleanrl_worker.agents.choice import choose_agent, make_agent
-from cleanrl_worker.agents.layers import DiscreteAgent, SharedTrunkAgent
-from cleanrl_worker.agents.separate import Agent, GaussianAgent
-from cleanrl_worker.errors import TrainingStopped
-from cleanrl_worker.ranges import Range
-from cleanrl_worker.training.acting import (
+from cleanrl_worker.agents import (
+    POLICY_GAIN,
+    AtariAgent,
+    DiscreteAgent,
+    MLPAgent,
+    SharedTrunkAgent,
+    gaussian_log_probs,
+    make_image_agent,
+    orthogonal,
+)
+from cleanrl_worker.errors import BadInput
+from cleanrl_worker.training.args import CommonArgs, ModelArgs, Range, check_args
+from cleanrl_worker.training.checkpointing import TrainingState, Weights, agent_of, load_weights
+from cleanrl_worker.training.envs import NormalizedEnvs, Step, VectorEnvs, is_image
+from cleanrl_worker.training.fast_cpu.ppo import choose_gradient
+from cleanrl_worker.training.optimizers import AutogradGradient, FlatAdam, FlatParameters, shuffled
+from cleanrl_worker.training.policies import (
     Acting,
+    Categorical,
+    DiagonalGaussian,
+    Distribution,
     DistributionPolicy,
-    NumpyActing,
-    ObservationNormaliser,
     TorchActing,
     network_dtype,
+    numpy_acting,
 )
-from cleanrl_worker.training.adam import FlatAdam
-from cleanrl_worker.training.arguments import check_args
-from cleanrl_worker.training.clipped_losses import explained_variance, normalised, policy_loss, value_loss
-from cleanrl_worker.training.common_args import CommonArgs, ModelArgs
-from cleanrl_worker.training.distributions import Categorical, DiagonalGaussian, Distribution
-from cleanrl_worker.training.envs import EpisodeTracker, VectorEnvs
-from cleanrl_worker.training.evaluation import Evaluation
-from cleanrl_worker.training.loop import device_for, train_to_the_end
-from cleanrl_worker.training.normalisation import NormalisedEnvs
-from cleanrl_worker.training.parameters import FlatParameters
-from cleanrl_worker.training.ppo_gradients import ArrayBatch, AutogradGradient, PpoGradient
-from cleanrl_worker.training.returns import generalised_advantages
-from cleanrl_worker.training.rollout_state import NEW_EPISODES, restore_into, snapshot_of
-from cleanrl_worker.training.rollouts import Rollout, shuffled
-from cleanrl_worker.training.run_context import RunContext
-from cleanrl_worker.training.state import TrainingState
-from cleanrl_worker.training.weights import agent_of, load_weights
+from cleanrl_worker.training.run import Learner, RunContext, TrainResult, device_for, run_training_loop
+
+# ---------------------------------------------------------------- flags
 
 
 @dataclass(frozen=True)
 class PpoArgs(CommonArgs):
-    """What all of them have; the defaults are those of `ppo`."""
+    """Flags of all variants of PPO, with the defaults of `ppo`."""
 
     env_id: str = "CartPole-v1"
     """Gymnasium id, or module:id for one of your own"""
@@ -69,13 +69,13 @@ class PpoArgs(CommonArgs):
     gamma: Annotated[float, Range(0, 1)] = 0.99
     """discount factor"""
     gae_lambda: Annotated[float, Range(0, 1)] = 0.95
-    """lambda of generalised advantage estimation"""
+    """lambda of generalized advantage estimation"""
     num_minibatches: Annotated[int, Range(1)] = 4
     """minibatches per epoch; must divide num_envs × num_steps"""
     update_epochs: Annotated[int, Range(1)] = 4
     """passes over each batch"""
     norm_adv: bool = True
-    """normalise advantages per minibatch"""
+    """normalize advantages per minibatch"""
     clip_coef: Annotated[float, Range(0)] = 0.2
     """how far the policy may move before its objective is clipped"""
     clip_vloss: bool = True
@@ -96,10 +96,11 @@ class PpoArgs(CommonArgs):
     num_iterations: int = 0
     """computed: total_timesteps / batch size (a value given here is ignored)"""
 
-    # What only some of them have as a flag, and what is settled by the name.
+    # Flags of some variants only, and what follows from the variant's name.
     agent = "auto"
-    normalised = ""
+    normalized = ""
     rpo_alpha = 0.0
+    gradient = "auto"
     bf16 = False
     cudagraphs = False
 
@@ -112,7 +113,9 @@ class Args(PpoArgs):
     env_id: str = "CartPole-v1"
     """Gymnasium id, or module:id for one of your own; actions must be discrete, observations vectors or images"""
     agent: Literal["auto", "separate", "mlp", "minigrid"] = "auto"
-    """network: separate actor and critic, or one trunk for both (auto: what fits the environment)"""
+    """network: separate actor and critic, or a shared trunk (auto: by the environment)"""
+    gradient: Literal["auto", "autograd", "fast_cpu"] = "auto"
+    """what computes gradients (auto: the fast CPU engine where it agrees with the loss in the algorithm's file)"""
 
 
 @dataclass(frozen=True)
@@ -130,10 +133,12 @@ class ContinuousArgs(PpoArgs, ModelArgs):
     update_epochs: Annotated[int, Range(1)] = 10
     ent_coef: float = 0.0
     cudagraphs: bool = True
-    """on a GPU: record an update once and replay it, without the cost of starting each of its kernels"""
+    """on a GPU, record the update once and replay it, which saves the launch of each kernel"""
+    gradient: Literal["auto", "autograd", "fast_cpu"] = "auto"
+    """what computes gradients (auto: the fast CPU engine where it agrees with the loss in the algorithm's file)"""
 
     agent = "gaussian"
-    normalised = "observations and rewards"
+    normalized = "observations and rewards"
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,7 @@ class RpoArgs(ContinuousArgs):
     exp_name: str = "rpo_continuous_action"
     total_timesteps: Annotated[int, Range(1)] = 8_000_000
     rpo_alpha: Annotated[float, Range(0)] = 0.5
-    """while learning, the means of the policy are moved by up to this much at random"""
+    """bound of the uniform noise on the policy's means during updates"""
 
 
 @dataclass(frozen=True)
@@ -157,7 +162,7 @@ class AtariArgs(PpoArgs):
     num_envs: Annotated[int, Range(1)] = 8
     clip_coef: Annotated[float, Range(0)] = 0.1
     bf16: bool = False
-    """compute the convolutions in bfloat16: half the time where the processor (or GPU) has instructions for it"""
+    """compute the convolutions in bfloat16: half the time on processors (or GPUs) that support it"""
 
     agent = "atari"
 
@@ -188,91 +193,143 @@ class ProcgenArgs(PpoArgs):
     num_minibatches: Annotated[int, Range(1)] = 8
     update_epochs: Annotated[int, Range(1)] = 3
     bf16: bool = False
-    """compute the convolutions in bfloat16: half the time where the processor (or GPU) has instructions for it"""
+    """compute the convolutions in bfloat16: half the time on processors (or GPUs) that support it"""
 
     agent = "impala"
-    normalised = "rewards"
+    normalized = "rewards"
 
 
-_NETWORKS = {preset.exp_name: preset.agent for preset in (ContinuousArgs, RpoArgs, AtariArgs, EnvpoolArgs, ProcgenArgs)}
-"""Of the names that have only one"""
-
-RULES = (
-    (
-        "num_envs * num_steps % num_minibatches == 0",
-        "--num-minibatches {num_minibatches} does not divide the batch of {num_envs * num_steps} steps "
-        "(--num-envs {num_envs} × --num-steps {num_steps})",
-    ),
-    (
-        "num_envs * num_steps // num_minibatches >= 2",
-        "a minibatch of {num_envs * num_steps // num_minibatches} step is too small: lower --num-minibatches",
-    ),
-)
-"""What must hold between the flags; text, because a dry run reads it without importing torch"""
-
-MEMORY = {
-    "rollout": "num_envs * (num_steps + 1) * (4 * obs_size + 4 * actions + 24)",
-    "batch and its gradients": "num_envs * num_steps * (4 * obs_size + 8 * 64)",
-}
-"""Bytes that training allocates on top of the process itself; `obs_size` and `actions` are the environment's"""
-
-ATARI_MEMORY = {
-    "rollout and its shuffled copy": "2 * num_envs * (num_steps + 1) * (obs_bytes + 4 * actions + 24)",
-    "a minibatch and its gradients": "num_envs * num_steps // num_minibatches * (4 * obs_size + 250000)",
-}
-ENVPOOL_MEMORY = {
-    "rollout and its shuffled copy": "2 * num_envs * (num_steps + 1) * (obs_bytes + 4 * actions + 24)",
-    "a minibatch and its gradients": "num_envs * num_steps // num_minibatches * (4 * obs_size + 250000)",
-}
-PROCGEN_MEMORY = {
-    "rollout and its shuffled copy": "2 * num_envs * (num_steps + 1) * (obs_bytes + 4 * actions + 24)",
-    "a minibatch and its gradients": "num_envs * num_steps // num_minibatches * (4 * obs_size + 1800000)",
-}
-
-CHECKPOINT = "3 * 4 * (2 * 64 * (obs_size + 65) + 65 * (actions + 1)) + 8192 * num_envs"
-"""Bytes of one checkpoint: weights, Adam's two moments, the environments"""
-ATARI_CHECKPOINT = "3 * 4 * (1684000 + 513 * (actions + 1)) + num_envs * (2 * obs_bytes + 65536)"
-ENVPOOL_CHECKPOINT = "3 * 4 * (1684000 + 513 * (actions + 1)) + 2 * num_envs * obs_bytes"
-PROCGEN_CHECKPOINT = "3 * 4 * (622000 + 257 * (actions + 1)) + 2 * num_envs * obs_bytes"
-
-RESUME_NEEDS = ("env_id", "env_kwargs", "num_envs")
-"""A checkpoint is refused when it was made with other values of these"""
-
-SHAPES = {
-    "agent.actor.0.weight": ("64", "obs_size"), "agent.actor.4.weight": ("actions", "64"),
-    "agent.actor_mean.0.weight": ("64", "obs_size"), "agent.actor_mean.4.weight": ("actions", "64"),
-}  # fmt: skip
-"""Shapes of the checkpoint's arrays, where it has arrays of these names"""
-ATARI_SHAPES = {"agent.actor.weight": ("actions", "512")}
-ENVPOOL_SHAPES = {"agent.actor.weight": ("actions", "512")}
-PROCGEN_SHAPES = {"agent.actor.weight": ("actions", "256")}
-
-AGENTS = {"separate": "vector", "mlp": "vector", "minigrid": "image"}
-"""The observations that each --agent plays; `auto` finds the right one"""
-
-CONTINUOUS_NORMALISES_OBSERVATIONS = True
-RPO_NORMALISES_OBSERVATIONS = True
-"""Their weights are worth nothing without the normaliser's statistics; a file that lacks them is refused"""
-
-LARGEST_IMAGE = 32
-"""Cells of a grid world's side; larger images are pictures, for which `ppo` has no network of its own accord"""
+NETWORKS = {preset.exp_name: preset.agent for preset in (ContinuousArgs, RpoArgs, AtariArgs, EnvpoolArgs, ProcgenArgs)}
+"""The network of each variant that has only one"""
+LARGEST_GRID = 32
+"""Largest side of a grid world in cells; larger images need another network"""
 
 
-# ---------------------------------------------------------------- the objective
+# ---------------------------------------------------------------- networks
+
+
+def perceptron(inputs: int, outputs: int, output_gain: float) -> nn.Sequential:
+    """Return two hidden layers of 64 units with tanh; parameter names and shapes are those of CleanRL's models."""
+    return nn.Sequential(
+        orthogonal(nn.Linear(inputs, 64)),
+        nn.Tanh(),
+        orthogonal(nn.Linear(64, 64)),
+        nn.Tanh(),
+        orthogonal(nn.Linear(64, outputs), output_gain),
+    )
+
+
+class Agent(DiscreteAgent):
+    """Separate actor and critic for discrete actions."""
+
+    def __init__(self, observations: int, actions: int) -> None:
+        super().__init__(actions)
+        self.critic = perceptron(observations, 1, output_gain=1.0)
+        self.actor = perceptron(observations, actions, output_gain=POLICY_GAIN)
+
+    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits of the actions, and values [batch, 1]."""
+        return self.actor(obs), self.critic(obs)
+
+
+class GaussianAgent(nn.Module):
+    """Separate actor and critic for continuous actions, with a standard deviation that does not depend on the state."""
+
+    def __init__(self, observations: int, actions: int) -> None:
+        super().__init__()
+        self.critic = perceptron(observations, 1, output_gain=1.0)
+        self.actor_mean = perceptron(observations, actions, output_gain=POLICY_GAIN)
+        self.actor_logstd = nn.Parameter(torch.zeros(1, actions))
+
+    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return means of the actions, and values [batch, 1]."""
+        return self.actor_mean(obs), self.critic(obs)
+
+    def log_probs(self, means: torch.Tensor, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return each row's log-probability of its action, and the entropy of the policy there."""
+        return gaussian_log_probs(means, self.actor_logstd, actions)
+
+
+def choose_agent(requested: str, observations: gym.Space[Any], *, in_curriculum: bool = False) -> str:
+    """Return the kind of network: separate actor and critic, or a shared trunk for grid worlds and curricula."""
+    if requested != "auto":
+        return requested
+    if is_image(observations) and max(observations.shape or ()) <= LARGEST_GRID:
+        return "minigrid"
+    return "mlp" if in_curriculum else "separate"
+
+
+def make_agent(
+    kind: str, env_id: str, observations: gym.Space[Any], actions: gym.Space[Any], *, algo: str = "ppo"
+) -> DiscreteAgent | GaussianAgent:
+    """Build the network for these spaces; raise BadInput when there is none."""
+    shape = observations.shape or ()
+    if kind == "gaussian":
+        if not isinstance(actions, gym.spaces.Box):
+            raise BadInput(f"{algo} needs continuous actions; {env_id} has {type(actions).__name__} actions")
+        if len(actions.shape) != 1:
+            raise BadInput(f"{algo} needs actions that are vectors; those of {env_id} have shape {actions.shape}")
+    elif not isinstance(actions, gym.spaces.Discrete):
+        raise BadInput(f"{algo} needs discrete actions; {env_id} has {type(actions).__name__} actions")
+    elif kind in ("minigrid", "atari", "impala"):
+        if not is_image(observations):
+            needs = f"--agent {kind}" if kind == "minigrid" else algo
+            raise BadInput(f"{needs} needs images; the observations of {env_id} have shape {shape}")
+        if kind == "atari" and shape[1:] != (84, 84):
+            raise BadInput(f"{algo} needs stacked frames of 84 x 84; the observations of {env_id} have shape {shape}")
+        return make_image_agent(kind, int(actions.n), shape)
+    if len(shape) != 1:
+        cure = "; --agent minigrid takes small images" if len(shape) == 3 and kind != "gaussian" else ""
+        raise BadInput(f"{algo} needs observations that are vectors; those of {env_id} have shape {shape}{cure}")
+    if isinstance(actions, gym.spaces.Box):
+        return GaussianAgent(shape[0], actions.shape[0])
+    count = int(actions.n)
+    return MLPAgent(shape[0], count) if kind == "mlp" else Agent(shape[0], count)
+
+
+# ---------------------------------------------------------------- advantages
+
+
+def generalized_advantages(
+    rewards: np.ndarray,
+    values: np.ndarray,
+    next_values: np.ndarray,
+    terminated: np.ndarray,
+    ended: np.ndarray,
+    gamma: float,
+    gae_lambda: float,
+) -> np.ndarray:
+    """Return GAE over [time, environment]; `next_values` are those of the next states, before any reset.
+
+    The value after a termination is 0; after a truncation it is bootstrapped. Both end the sum.
+    """
+    deltas = rewards + gamma * next_values * ~terminated - values
+    decay = (gamma * gae_lambda * ~ended).astype(deltas.dtype)
+    advantages = np.empty_like(deltas)
+    following = np.zeros_like(deltas[0])
+    for t in range(len(deltas) - 1, -1, -1):
+        following = deltas[t] + decay[t] * following
+        advantages[t] = following
+    return advantages
+
+
+# ---------------------------------------------------------------- the loss
 
 
 class Batch(NamedTuple):
-    """What an update learns from; one row per transition."""
+    """What an update learns from, one row per transition: arrays of the rollout, tensors for autograd."""
 
-    obs: torch.Tensor
-    actions: torch.Tensor
-    log_probs: torch.Tensor
-    advantages: torch.Tensor
-    returns: torch.Tensor
-    values: torch.Tensor
+    obs: Any
+    actions: Any
+    log_probs: Any
+    advantages: Any
+    returns: Any
+    values: Any
 
 
 class Losses(NamedTuple):
+    """The loss of a minibatch, its parts, and estimates of the policy's change."""
+
     total: torch.Tensor
     policy: torch.Tensor
     value: torch.Tensor
@@ -282,92 +339,145 @@ class Losses(NamedTuple):
     clip_fraction: torch.Tensor
 
 
-def ppo_losses(
-    agent: DiscreteAgent | GaussianAgent, batch: Batch, args: PpoArgs, shift: torch.Tensor | None = None
-) -> Losses:
-    """The clipped surrogate objective, the value loss and the entropy bonus of one minibatch.
+def normalized(advantages: torch.Tensor) -> torch.Tensor:
+    """Return the advantages with mean 0 and standard deviation 1."""
+    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
 
-    `shift` is RPO's noise on the means.
+
+def policy_loss(log_ratio: torch.Tensor, advantages: torch.Tensor, clip_coef: float) -> torch.Tensor:
+    """Return the clipped surrogate objective; `log_ratio` is the change of the actions' log-probabilities."""
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - clip_coef, 1 + clip_coef)
+    return -torch.minimum(advantages * ratio, advantages * clipped).mean()
+
+
+def value_loss(
+    values: torch.Tensor, returns: torch.Tensor, old_values: torch.Tensor, clip_coef: float | None
+) -> torch.Tensor:
+    """Return half the squared error; with `clip_coef` at least that of values clipped around the old ones."""
+    squared_error = (values - returns).square()
+    if clip_coef is not None:
+        clipped = old_values + (values - old_values).clamp(-clip_coef, clip_coef)
+        squared_error = torch.maximum(squared_error, (clipped - returns).square())
+    return 0.5 * squared_error.mean()
+
+
+@torch.no_grad()
+def policy_change(log_ratio: torch.Tensor, clip_coef: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return two estimates of the KL divergence, and the share of actions outside the clip range."""
+    ratio = log_ratio.exp()
+    clip_fraction = ((ratio - 1).abs() > clip_coef).float().mean()
+    return -log_ratio.mean(), (ratio - 1 - log_ratio).mean(), clip_fraction
+
+
+def ppo_losses(agent: Any, batch: Batch, args: Any, shift: torch.Tensor | None = None) -> Losses:
+    """Return the loss of one minibatch: clipped surrogate objective, value loss and entropy bonus.
+
+    `shift` is RPO's noise on the means. The fast CPU engine is used only if it gives the same gradients as this loss.
     """
     outputs, predictions = agent(batch.obs)
     if shift is not None:
         outputs = outputs + shift
     log_probs, entropies = agent.log_probs(outputs, batch.actions)
-    advantages = normalised(batch.advantages) if args.norm_adv else batch.advantages
-    policy = policy_loss(log_probs - batch.log_probs, advantages, args.clip_coef)
-    clip_coef = args.clip_coef if args.clip_vloss else None
-    value = value_loss(predictions.squeeze(1), batch.returns, batch.values, clip_coef)
+    log_ratio = log_probs - batch.log_probs
+    advantages = normalized(batch.advantages) if args.norm_adv else batch.advantages
+
+    policy = policy_loss(log_ratio, advantages, args.clip_coef)
+    value = value_loss(predictions.squeeze(1), batch.returns, batch.values, args.clip_coef if args.clip_vloss else None)
     entropy = entropies.mean()
-    total = policy.loss - args.ent_coef * entropy + args.vf_coef * value
-    return Losses(total, policy.loss, value, entropy, policy.old_approx_kl, policy.approx_kl, policy.clip_fraction)
+    total = policy - args.ent_coef * entropy + args.vf_coef * value
+    return Losses(total, policy, value, entropy, *policy_change(log_ratio, args.clip_coef))
 
 
-# ---------------------------------------------------------------- one run
+def loss_charts(losses: Any, clip_fractions: Sequence[Any]) -> dict[str, float]:
+    """Return the charts of an update: the losses of its last minibatch, and the clipped share of all of them."""
+    shown = {"value": "value_loss", "policy": "policy_loss"}
+    names = ("value", "policy", "entropy", "old_approx_kl", "approx_kl")
+    charts = {
+        f"losses/{shown.get(name, name)}": float(torch.as_tensor(getattr(losses, name)).detach()) for name in names
+    }
+    return {**charts, "losses/clipfrac": float(sum(clip_fractions)) / len(clip_fractions)}
 
 
-class PpoLearner:
+def explained_variance(values: np.ndarray, returns: np.ndarray) -> float:
+    """Return the share of the returns' variance that the values explain; 1 is a perfect prediction."""
+    variance = float(returns.var())
+    return 1 - float((returns - values).var()) / variance if variance > 0 else math.nan
+
+
+# ---------------------------------------------------------------- rollout, update, loop
+
+
+class Rollout:
+    """Buffers of one iteration, [time, environment]; made once and overwritten."""
+
+    def __init__(self, num_steps: int, num_envs: int, observations: gym.Space, distribution: Distribution) -> None:
+        shape = (num_steps, num_envs)
+        self.obs = np.zeros((num_steps + 1, num_envs, *(observations.shape or ())), dtype=network_dtype(observations))
+        self.outputs = np.zeros((*shape, distribution.outputs), dtype=np.float32)
+        self.actions = np.zeros((*shape, *distribution.action_shape), dtype=distribution.action_dtype)
+        self.values = np.zeros((num_steps + 1, num_envs), dtype=np.float32)
+        self.rewards = np.zeros(shape, dtype=np.float32)
+        self.terminated = np.zeros(shape, dtype=np.bool_)
+        self.ended = np.zeros(shape, dtype=np.bool_)
+        self.truncations: list[tuple[int, np.ndarray, np.ndarray]] = []
+        """(time, environments, their last observations) where episodes were truncated"""
+
+
+class PpoLearner(Learner):
     """The state of a run and the two halves of an iteration: collect, then update."""
 
-    def __init__(self, args: PpoArgs, envs: VectorEnvs, device: torch.device, *, agent: str = "separate") -> None:
-        self.args = args
-        self.envs = envs
-        self.device = device
-        self.rng = np.random.Generator(np.random.PCG64(args.seed))
-        torch.manual_seed(args.seed)
-        spaces = (envs.observation_space, envs.action_space)
-        self.agent = make_agent(agent, args.env_id, *spaces, algo=type(args).exp_name).to(device)
+    def __init__(self, args: Any, envs: VectorEnvs, device: torch.device, *, agent: str = "separate") -> None:
+        super().__init__(args, envs, device)
+        self.agent = self.make_agent(agent).to(device)
         if isinstance(self.agent, SharedTrunkAgent):
             self.agent.bf16 = args.bf16
         self.parameters = FlatParameters(self.agent)
         self.adam = FlatAdam(self.parameters.block, eps=1e-5)
         self.acting, self.distribution = acting_with(self.agent, self.parameters, device)
-        self.gradient = self._choose_gradient()
-        self.rollout = Rollout(args.num_steps, args.num_envs, envs.observation_space, self.distribution)
-        self.next_obs = np.zeros_like(self.rollout.obs[0])
-        self.episodes = EpisodeTracker(args.num_envs)
-        self.step = 0
-        batch_size = args.num_envs * args.num_steps
-        self.total = args.total_timesteps // batch_size * batch_size
-
-    def _choose_gradient(self) -> PpoGradient | AutogradGradient:
-        """By hand for small perceptrons on a CPU; autograd for everything else."""
-        args, agent = self.args, self.agent
-        if isinstance(self.acting, NumpyActing) and self.device.type == "cpu" and not args.compile:
-            log_std = "actor_logstd" if isinstance(agent, GaussianAgent) else ""
-            return PpoGradient(self.parameters, self.acting, args, log_std)
-
-        def losses_of(*columns: torch.Tensor) -> Losses:  # and the shift, where there is one
-            count = len(Batch._fields)
-            return ppo_losses(agent, Batch(*columns[:count]), args, *columns[count:])
-
-        return AutogradGradient(
-            self.parameters, losses_of, self.device, compile=args.compile, cudagraphs=args.cudagraphs
+        self.autograd = AutogradGradient(
+            self.parameters, self.losses, device, compile=args.compile, cudagraphs=args.cudagraphs
         )
+        self.gradient, self.engine = choose_gradient(self)
+        self.rollout = Rollout(args.num_steps, envs.num_envs, envs.observation_space, self.distribution)
+        self.next_obs = np.zeros_like(self.rollout.obs[0])
+        self.total = args.total_timesteps // (self.num_envs * args.num_steps) * (self.num_envs * args.num_steps)
 
-    def begin_episodes(self) -> None:
-        self.next_obs = self.envs.reset(self.args.seed + self.step).astype(self.next_obs.dtype)
+    def make_agent(self, kind: str) -> DiscreteAgent | GaussianAgent:
+        """Build the network for the environments."""
+        args, envs = self.args, self.envs
+        return make_agent(kind, args.env_id, envs.observation_space, envs.action_space, algo=type(args).exp_name)
+
+    def losses(self, *columns: torch.Tensor) -> Losses:
+        """Return the losses of a minibatch: the columns of a `Batch`, then RPO's shift if there is one."""
+        count = len(Batch._fields)
+        return ppo_losses(self.agent, Batch(*columns[:count]), self.args, *columns[count:])
 
     def act(self, obs: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
-        normaliser = self.envs.normaliser() if isinstance(self.envs, NormalisedEnvs) else None
-        seen = obs if normaliser is None else normaliser(obs)
+        """Return the most likely actions, or actions sampled with `rng`."""
+        normalizer = self.envs.normalizer() if isinstance(self.envs, NormalizedEnvs) else None
+        seen = obs if normalizer is None else normalizer(obs)
         outputs = self.acting.policy(seen.astype(self.next_obs.dtype, copy=False))
         if rng is None:
             return self.distribution.best(outputs)
         return self.distribution.choose(outputs, self.distribution.noise(rng, outputs.shape[:1]))
 
     def learn(self, run: RunContext) -> None:
-        learning_rate = self.args.learning_rate
-        if self.args.anneal_lr:
-            learning_rate *= 1 - self.step / self.total
+        """Collect a rollout, then update the network with it."""
+        learning_rate = self.learning_rate()
         self.collect(run)
         charts = self.update(self.batch(), learning_rate)
         charts |= {"charts/learning_rate": learning_rate, "charts/SPS": run.steps_per_second(self.step)}
         run.writer.add_scalars(charts, self.step)
 
-    def collect(self, run: RunContext) -> None:
+    def noise(self) -> np.ndarray:
+        """Return the noise that the actions of a whole rollout are sampled with."""
+        return self.distribution.noise(self.rng, self.rollout.rewards.shape)
+
+    def collect(self, run: Any) -> None:
         """Play num_steps in every environment."""
-        args, rollout, acting, distribution = self.args, self.rollout, self.acting, self.distribution
-        noise = distribution.noise(self.rng, rollout.rewards.shape)
+        args, rollout, acting = self.args, self.rollout, self.acting
+        noise = self.noise()
         rollout.truncations.clear()
         rollout.obs[0] = self.next_obs
         for t in range(args.num_steps):
@@ -375,165 +485,164 @@ class PpoLearner:
                 outputs, rollout.values[t] = acting.both(rollout.obs[t])
             else:
                 outputs = acting.policy(rollout.obs[t])
-            actions = distribution.choose(outputs, noise[t])
+            actions = self.distribution.choose(outputs, noise[t])
             step = self.envs.step(actions)
-            self.step += args.num_envs
+            self.step += self.num_envs
             rollout.outputs[t] = outputs
             rollout.actions[t] = actions
             rollout.rewards[t] = step.rewards
             rollout.terminated[t] = step.terminated
             rollout.ended[t] = step.ended
             rollout.obs[t + 1] = step.obs
-            for episode_return, length in self.episodes.add(step):
-                run.writer.add_scalars(
-                    {"charts/episodic_return": episode_return, "charts/episodic_length": length}, self.step
-                )
-            if np.count_nonzero(step.truncated):  # `any` takes six times as long
+            self.after_step(t, step, run)
+            if np.count_nonzero(step.truncated):  # six times faster than `any`
                 cut = np.flatnonzero(step.truncated & ~step.terminated)
                 rollout.truncations.append((t, cut, step.final_obs[cut].astype(rollout.obs.dtype)))
         self.next_obs = rollout.obs[-1].copy()
 
-    def batch(self) -> ArrayBatch:
-        """The rollout as rows, with advantages, returns and the log-probabilities the actions had."""
+    def after_step(self, t: int, step: Step, run: Any) -> None:
+        """Write charts of the episodes that ended in this step."""
+        self.chart_episodes(step, run)
+
+    def batch(self) -> Batch:
+        """Return the rollout as rows, with advantages, returns and the actions' log-probabilities."""
         args, rollout = self.args, self.rollout
         obs = rollout.obs.reshape(-1, *rollout.obs.shape[2:])
         if self.acting.shared:
             rollout.values[-1] = self.acting.values(rollout.obs[-1])
-        else:
+        else:  # cheaper for all steps at once
             rollout.values[:] = self.acting.values(obs).reshape(rollout.values.shape)
         values, next_values = rollout.values[:-1], rollout.values[1:].copy()
         for t, cut, last_obs in rollout.truncations:
             next_values[t, cut] = self.acting.values(last_obs)
-        advantages = generalised_advantages(
+        advantages = generalized_advantages(
             rollout.rewards, values, next_values, rollout.terminated, rollout.ended, args.gamma, args.gae_lambda
         )
         log_probs = self.distribution.log_probs(rollout.outputs, rollout.actions)
         actions = rollout.actions.reshape(-1, *self.distribution.action_shape)
         columns = (log_probs, advantages, advantages + values, values)
-        return ArrayBatch(obs[: -args.num_envs], actions, *(column.reshape(-1) for column in columns))
+        return Batch(obs[: -self.envs.num_envs], actions, *(column.reshape(-1) for column in columns))
 
-    @np.errstate(all="ignore")  # what is not finite is spoken of at the end
-    def update(self, batch: ArrayBatch, learning_rate: float) -> dict[str, float]:
-        """Several epochs of minibatch descent; return what the charts show."""
+    @np.errstate(all="ignore")  # `stop_unless_finite` reports it at the end
+    def update(self, batch: Batch, learning_rate: float) -> dict[str, float]:
+        """Run epochs of minibatch updates; return the charts."""
         args = self.args
         count = len(batch.actions)
         size = count // args.num_minibatches
         clip_fractions: list[Any] = []
-        for columns in self._shuffled(batch):
+        for columns in self.shuffled(batch):
             for start in range(0, count, size):
-                minibatch = type(columns)(*(column[start : start + size] for column in columns))
-                losses = self.gradient(minibatch, self._shift(size))
+                minibatch = Batch(*(column[start : start + size] for column in columns))
+                losses = self.backward(minibatch)
                 self.parameters.clip_gradients(args.max_grad_norm)
                 self.adam.step(learning_rate)
-                clip_fractions.append(losses.clip_fraction + 0)  # a recorded update overwrites what it returned
-            if args.target_kl is not None and losses.approx_kl > args.target_kl:
+                clip_fractions.append(losses.clip_fraction + 0)  # a copy: a CUDA graph overwrites its results
+            if args.target_kl is not None and self.divergence(losses) > args.target_kl:
                 break
         self.parameters.refresh_host()
-        charts = {
-            "losses/value_loss": float(losses.value),
-            "losses/policy_loss": float(losses.policy),
-            "losses/entropy": float(losses.entropy),
-            "losses/old_approx_kl": float(losses.old_approx_kl),
-            "losses/approx_kl": float(losses.approx_kl),
-            "losses/clipfrac": float(sum(clip_fractions)) / len(clip_fractions),
-            "losses/explained_variance": explained_variance(batch.values, batch.returns),
-        }
-        self._check_finite(float(losses.total), batch)
+        charts = loss_charts(losses, clip_fractions)
+        charts["losses/explained_variance"] = explained_variance(batch.values, batch.returns)
+        blame = "the environment gave observations or rewards that are not finite"
+        self.stop_unless_finite(float(losses.total), batch.obs, self.rollout.rewards, blame=blame)
         return charts
 
-    def _shuffled(self, batch: ArrayBatch) -> Iterator[Any]:
-        """The batch once for every epoch, each time in another order."""
+    def shuffled(self, batch: Batch) -> Iterator[Any]:
+        """Yield the batch once per epoch, each time in another order."""
         orders = (self.rng.permutation(len(batch.actions)) for _ in range(self.args.update_epochs))
-        if isinstance(self.gradient, PpoGradient):
-            return (ArrayBatch(*(column[order] for column in batch)) for order in orders)
-        epochs = shuffled(batch, orders, self.device, stacked_frames=isinstance(self.agent, AtariAgent))
-        return (Batch(*columns) for columns in epochs)
+        if self.gradient is not self.autograd:  # the fast engine reads arrays
+            return ([column[order] for column in batch] for order in orders)
+        return shuffled(batch, orders, self.device, stacked_frames=type(self.agent) is AtariAgent)
 
-    def _shift(self, size: int) -> Any:
-        """RPO's noise on the means; None for all the others."""
+    def backward(self, minibatch: Batch) -> Any:
+        """Set the gradients of `ppo_losses` for a minibatch, and return the losses."""
+        shift: Any = self.shift(len(minibatch.actions))
+        if shift is not None and self.gradient is self.autograd:
+            shift = torch.from_numpy(shift).to(self.device)
+        return self.gradient(minibatch, shift)
+
+    def shift(self, rows: int) -> np.ndarray | None:
+        """Return RPO's noise on the means; None for the other variants."""
         alpha = self.args.rpo_alpha
         if not alpha:
             return None
-        shift = self.rng.uniform(-alpha, alpha, (size, self.distribution.outputs)).astype(np.float32)
-        return shift if isinstance(self.gradient, PpoGradient) else torch.from_numpy(shift).to(self.device)
+        return self.rng.uniform(-alpha, alpha, (rows, self.distribution.outputs)).astype(np.float32)
 
-    def _check_finite(self, loss: float, batch: ArrayBatch) -> None:
-        """Before anything of this iteration is saved: a checkpoint of such weights would be worth nothing."""
-        if math.isfinite(loss) and math.isfinite(float(self.parameters.block.data.sum())):
-            return
-        cause = "lower --learning-rate"
-        if not (np.isfinite(batch.obs).all() and np.isfinite(self.rollout.rewards).all()):
-            cause = "the environment gave observations or rewards that are not finite"
-        raise TrainingStopped(f"loss or weights are not finite at step {self.step}: {cause}")
+    def divergence(self, losses: Any) -> float:
+        """Return the approximate KL divergence of this update."""
+        return float(losses.approx_kl)
 
     # -- checkpoints
 
+    @property
+    def optimizers(self) -> Mapping[str, Any]:
+        """Return the optimizers by their names in checkpoints."""
+        return {"adam": self.adam}
+
     def snapshot(self) -> TrainingState:
-        """Everything learning depends on, between two iterations."""
-        state = snapshot_of(self, {"adam": self.adam.arrays()})
-        if isinstance(self.envs, NormalisedEnvs):
+        """Return everything learning depends on, with the normalizer's statistics."""
+        state = super().snapshot()
+        if isinstance(self.envs, NormalizedEnvs):
             return replace(state, arrays={**state.arrays, **self.envs.norm_arrays()})
         return state
 
     def restore(self, state: TrainingState) -> str:
-        """Go on from a snapshot; return how the environments were brought back."""
-        if isinstance(self.envs, NormalisedEnvs):
-            self.envs.take_norm(state.part("obs_norm"), state.part("return_norm"))
-        exact = restore_into(self, state, RESUME_NEEDS)
-        if moments := state.part("adam"):
-            self.adam.restore(moments)
-        return "exact" if exact else NEW_EPISODES
+        """Continue from a snapshot; return how the environments were restored."""
+        if isinstance(self.envs, NormalizedEnvs):
+            self.envs.load_norm(state.part("obs_norm"), state.part("return_norm"))
+        return super().restore(state)
 
-    def take_weights(self, weights: Mapping[str, np.ndarray], what: str) -> None:
-        load_weights(self.agent, weights, what=what)
-        self.parameters.refresh_host()
-
-    def model(self) -> Mapping[str, torch.Tensor]:
-        return self.agent.state_dict()
+    def use_autograd(self) -> None:
+        """Compute gradients by autograd from here on."""
+        self.gradient, self.engine = self.autograd, replace(self.engine, name="autograd")
 
 
 def acting_with(
     agent: DiscreteAgent | GaussianAgent, parameters: FlatParameters, device: torch.device
 ) -> tuple[Acting, Distribution]:
-    """How the network is run while acting, and what its outputs mean."""
+    """Return how the network is evaluated while acting, and the distribution of its actions."""
+    acting = numpy_acting(agent, parameters) or TorchActing(agent, device)
     if isinstance(agent, GaussianAgent):
-        return NumpyActing(parameters, agent), DiagonalGaussian(parameters.array("actor_logstd"))
-    acting = NumpyActing(parameters, agent) if isinstance(agent, Agent) else TorchActing(agent, device)
+        return acting, DiagonalGaussian(parameters.array("actor_logstd"))
     return acting, Categorical(agent.actions)
 
 
+# ---------------------------------------------------------------- policy and run
+
+
+NAME = Args.exp_name
+
+
 def make_policy(
-    env_id: str, observations: gym.Space, actions: gym.Space, weights: Mapping[str, np.ndarray],
-    *, algo: str = "ppo", normaliser: ObservationNormaliser | None = None,
-) -> DistributionPolicy:  # fmt: skip
-    """The policy these weights are, to be played; BadInput when they do not fit the environment."""
-    kind = _NETWORKS.get(algo, "auto")
+    env_id: str, observations: Space, actions: Space, weights: Weights, *, algo: str = NAME, normalizer: Any = None
+) -> DistributionPolicy:
+    """Return the policy with these weights; raise BadInput when they do not fit the environment."""
+    kind = NETWORKS.get(algo, "auto")
     agent = make_agent(agent_of(weights) if kind == "auto" else kind, env_id, observations, actions, algo=algo)
     load_weights(agent, weights, what="the policy")
     acting, distribution = acting_with(agent, FlatParameters(agent), torch.device("cpu"))
-    return DistributionPolicy(acting, distribution, network_dtype(observations), normaliser)
+    return DistributionPolicy(acting, distribution, network_dtype(observations), normalizer)
 
 
-def check(args: PpoArgs) -> None:
-    """Refuse values that no run can be made of."""
-    check_args(args, RULES)
+def check(args: Any) -> None:
+    """Raise BadInput for invalid values."""
+    check_args(args)
 
 
-def train(args: PpoArgs, run: RunContext) -> Evaluation | None:
-    """Train until the steps are used up, the return is reached or somebody asks to stop; then evaluate."""
+def train(args: PpoArgs, run: RunContext) -> TrainResult:
+    """Train until the steps are used up, the return is reached or a stop is requested; then evaluate."""
     check(args)
     device = device_for(args)
     envs = run.make_envs(args)
-    if args.normalised:
-        whole = "observations" in args.normalised
-        envs = NormalisedEnvs(envs, args.gamma, observations=whole, zero_after_end=not whole)
+    if args.normalized:
+        whole = "observations" in args.normalized
+        envs = NormalizedEnvs(envs, args.gamma, observations=whole, zero_after_end=not whole)
     weights = run.weights()
     kind = choose_agent(args.agent, envs.observation_space, in_curriculum=run.curriculum is not None)
     learner = PpoLearner(args, envs, device, agent=agent_of(weights) if weights and args.agent == "auto" else kind)
-    return train_to_the_end(learner, run, total=learner.total)
+    return run_training_loop(learner, run, total=learner.total)
 
 
 if __name__ == "__main__":
     from cleanrl_worker.training.standalone import run_alone
 
-    run_alone("ppo", Args, train)
+    run_alone(NAME, Args, train)

@@ -1,13 +1,12 @@
 """Parallelised Q-network (Gallici et al. 2024): Q-learning without a replay buffer and without a target network.
 
-Many environments and layer normalisation make up for both. Under the flags and defaults of CleanRL's `pqn.py` and
-`pqn_atari_envpool.py`; the recurrent one is in pqn_lstm.py.
+Many environments and layer normalization replace both. Under the flags and defaults of CleanRL's `pqn.py` and
+`pqn_atari_envpool.py`; the recurrent variant is in pqn_lstm.py.
 Runs alone: python -m cleanrl_worker.algorithms pqn --env-id CartPole-v1
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
@@ -15,38 +14,34 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium import Space
 from torch import nn
 from torch.nn import functional
 
+from cleanrl_worker.agents import orthogonal
 from cleanrl_worker.agents.atari import as_floats, nature_trunk
-from cleanrl_worker.agents.layers import orthogonal
-from cleanrl_worker.errors import BadInput, TrainingStopped
-from cleanrl_worker.ranges import Range
-from cleanrl_worker.training.acting import ObservationNormaliser, network_dtype
-from cleanrl_worker.training.arguments import check_args
-from cleanrl_worker.training.common_args import CommonArgs
-from cleanrl_worker.training.compiling import compiled
-from cleanrl_worker.training.envs import EpisodeTracker, VectorEnvs, is_image
-from cleanrl_worker.training.evaluation import Evaluation
-from cleanrl_worker.training.layer_norm_mlp import NumpyLayerNormMlp
-from cleanrl_worker.training.loop import device_for, train_to_the_end
-from cleanrl_worker.training.parameters import FlatParameters
-from cleanrl_worker.training.q_policies import GreedyPolicy, count_actions
-from cleanrl_worker.training.radam import RAdam
-from cleanrl_worker.training.returns import q_lambda_returns
-from cleanrl_worker.training.rollout_state import NEW_EPISODES, restore_into, snapshot_of
-from cleanrl_worker.training.run_context import RunContext
-from cleanrl_worker.training.schedules import LinearSchedule
-from cleanrl_worker.training.state import TrainingState
-from cleanrl_worker.training.weights import load_weights
+from cleanrl_worker.training.args import CommonArgs, Range, check_args
+from cleanrl_worker.training.checkpointing import Weights, load_weights
+from cleanrl_worker.training.envs import VectorEnvs
+from cleanrl_worker.training.fast_cpu.networks import NumpyLayerNormMlp
+from cleanrl_worker.training.optimizers import FlatParameters, LinearSchedule, RAdam, compiled
+from cleanrl_worker.training.policies import GreedyPolicy, count_actions, network_dtype, network_sizes
+from cleanrl_worker.training.run import (
+    Learner,
+    RunContext,
+    TrainResult,
+    device_for,
+    run_training_loop,
+    whole_iterations,
+)
+
+# ---------------------------------------------------------------- flags
 
 
 @dataclass(frozen=True)
-class Args(CommonArgs):
-    """Flags of `pqn`."""
+class PqnArgs(CommonArgs):
+    """Flags of all variants of PQN, with the defaults of `pqn`."""
 
-    exp_name: str = "pqn"
-    """the name of this experiment"""
     env_id: str = "CartPole-v1"
     """Gymnasium id, or module:id for one of your own; actions must be discrete"""
     total_timesteps: Annotated[int, Range(1)] = 500_000
@@ -74,11 +69,18 @@ class Args(CommonArgs):
     max_grad_norm: Annotated[float, Range(0)] = 10.0
     """gradients are scaled down to this norm"""
     q_lambda: Annotated[float, Range(0, 1)] = 0.65
-    """how far returns look ahead: 0 one step, 1 to the end of the rollout"""
+    """lambda of Q(lambda) returns: 0 one step, 1 to the end of the rollout"""
 
 
 @dataclass(frozen=True)
-class AtariArgs(Args):
+class Args(PqnArgs):
+    """Flags of `pqn`."""
+
+    exp_name: str = "pqn"
+
+
+@dataclass(frozen=True)
+class AtariArgs(PqnArgs):
     """Flags of `pqn_atari_envpool`."""
 
     exp_name: str = "pqn_atari_envpool"
@@ -98,45 +100,11 @@ class AtariArgs(Args):
     """computed: total_timesteps / batch size (a value given here is ignored)"""
 
 
-RULES = (
-    (
-        "num_envs * num_steps % num_minibatches == 0",
-        "--num-minibatches {num_minibatches} does not divide the batch of {num_envs * num_steps} steps "
-        "(--num-envs {num_envs} × --num-steps {num_steps})",
-    ),
-)
-"""What must hold between the flags; text, because a dry run reads it without importing torch"""
-
-MEMORY = {
-    "rollout": "num_envs * (num_steps + 1) * (4 * obs_size + 32)",
-    "a minibatch and its gradients": "num_envs * num_steps // num_minibatches * 4 * (obs_size + 6 * 204)",
-}
-"""Bytes that training allocates on top of the process itself; `obs_size` and `actions` are the environment's"""
-
-ATARI_MEMORY = {
-    "rollout": "num_envs * (num_steps + 1) * (obs_bytes + 32)",
-    "a minibatch and its gradients": "num_envs * num_steps // num_minibatches * (obs_bytes + 4 * obs_size + 400000)",
-}
-
-CHECKPOINT = "3 * 4 * (120 * (obs_size + 87) + 84 * (actions + 3) + actions) + 8192 * num_envs"
-"""Bytes of one checkpoint: weights, RAdam's two moments, the environments"""
-
-ATARI_CHECKPOINT = "3 * 4 * (1730000 + 513 * actions) + num_envs * (2 * obs_bytes + 65536)"
-
-RESUME_NEEDS = ("env_id", "env_kwargs", "num_envs")
-"""A checkpoint is refused when it was made with other values of these"""
-
-SHAPES = {"agent.network.0.weight": ("120", "obs_size"), "agent.network.6.weight": ("actions", "84")}
-"""Shapes of the checkpoint's arrays, where it has arrays of these names"""
-
-ATARI_SHAPES = {"agent.network.13.weight": ("actions", "512")}
-
-
-# ---------------------------------------------------------------- network
+# ---------------------------------------------------------------- networks
 
 
 class QNetwork(nn.Module):
-    """For vectors; parameter names and shapes are those of CleanRL's models."""
+    """Q-values for vector observations; parameter names and shapes are those of CleanRL's models."""
 
     def __init__(self, observations: int, actions: int) -> None:
         super().__init__()
@@ -151,67 +119,47 @@ class QNetwork(nn.Module):
         )
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return the Q-value of every action."""
         values: torch.Tensor = self.network(obs)
         return values
 
 
 class AtariQNetwork(nn.Module):
-    """For stacks of frames of 84 x 84."""
+    """Q-values for stacks of frames of 84 x 84."""
 
     def __init__(self, frames: int, actions: int) -> None:
         super().__init__()
         self.network = nn.Sequential(*nature_trunk(frames, layer_norm=True), orthogonal(nn.Linear(512, actions)))
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return the Q-value of every action."""
         values: torch.Tensor = self.network(as_floats(obs))
         return values
 
 
 def make_network(algo: str, env_id: str, observations: gym.Space, actions: gym.Space) -> nn.Module:
-    """The network for these spaces; BadInput when there is none."""
-    count, shape = count_actions(algo, env_id, actions), observations.shape or ()
-    if is_image(observations) and shape[1:] == (84, 84):
-        return AtariQNetwork(shape[0], count)
-    if len(shape) != 1:
-        raise BadInput(
-            f"{algo} needs vectors or stacked frames of 84 x 84 as observations; those of {env_id} have shape {shape}"
-        )
-    return QNetwork(shape[0], count)
+    """Build the network for these spaces; raise BadInput when there is none."""
+    is_stack, inputs, count = network_sizes(algo, env_id, observations, actions)
+    return AtariQNetwork(inputs, count) if is_stack else QNetwork(inputs, count)
 
 
-def make_policy(
-    env_id: str,
-    observations: gym.Space,
-    actions: gym.Space,
-    weights: Mapping[str, np.ndarray],
-    *,
-    algo: str = "pqn",
-    normaliser: ObservationNormaliser | None = None,
-) -> GreedyPolicy:
-    """The policy these weights are, to be played; BadInput when they do not fit the environment."""
-    network = make_network(algo, env_id, observations, actions)
-    load_weights(network, weights, what="the policy")
-    values = values_with(network, FlatParameters(network), torch.device("cpu"))
-    return GreedyPolicy(values, network_dtype(observations), normaliser)
-
-
-# ---------------------------------------------------------------- the network at work
+# ---------------------------------------------------------------- the loss
 
 
 class ActionValues(Protocol):
-    """Values for acting, gradients for learning."""
+    """Q-values for acting, gradients of the squared error for updates."""
 
     def __call__(self, obs: np.ndarray) -> np.ndarray:
-        """The value of every action, a row per observation."""
+        """Return the Q-values [row, action]."""
 
     def frozen(self) -> Callable[[np.ndarray], np.ndarray]:
-        """The same for a rollout, during which nothing is learned."""
+        """Return the function for a rollout, while the weights do not change."""
 
     def minibatches(self, batch: Batch, order: np.ndarray, count: int) -> Iterable[tuple[Any, ...]]:
-        """The batch in this order, in so many parts."""
+        """Return the batch in this order, as `count` minibatches."""
 
-    def descend(self, *minibatch: Any) -> tuple[Any, Any]:
-        """Leave the gradient of its squared error in the block; return the error's mean, and the values'."""
+    def backward(self, *minibatch: Any) -> tuple[Any, Any]:
+        """Set the parameters' gradients; return the mean squared error and the mean predicted Q-value."""
 
 
 class Batch(NamedTuple):
@@ -223,7 +171,7 @@ class Batch(NamedTuple):
 
 
 class NumpyValues:
-    """A small network on a CPU: by hand, because tensors would cost more than the arithmetic."""
+    """A small network on a CPU, in numpy: tensors would cost more than the arithmetic."""
 
     def __init__(self, network: QNetwork, parameters: FlatParameters) -> None:
         self._mlp = NumpyLayerNormMlp(parameters, "network", network.network)
@@ -232,20 +180,23 @@ class NumpyValues:
         return self._mlp(obs)
 
     def frozen(self) -> Callable[[np.ndarray], np.ndarray]:
+        """Return the function for a rollout, while the weights do not change."""
         return self._mlp.frozen()
 
     def minibatches(self, batch: Batch, order: np.ndarray, count: int) -> Iterable[tuple[Any, ...]]:
+        """Return the batch in this order, as `count` minibatches."""
         return zip(*(np.split(array[order], count) for array in batch), strict=True)
 
-    def descend(self, *minibatch: Any) -> tuple[Any, Any]:
+    def backward(self, *minibatch: Any) -> tuple[Any, Any]:
+        """Set the parameters' gradients; return the mean squared error and the mean predicted Q-value."""
         obs, actions, returns = minibatch
         values = self._mlp.trace(obs)
-        # Where the chosen actions' values lie in the flat array of all.
-        places = actions + np.arange(0, values.size, values.shape[1])
-        chosen = values.reshape(-1)[places]
+        # Indices of the chosen actions' values in the flattened array.
+        indices = actions + np.arange(0, values.size, values.shape[1])
+        chosen = values.reshape(-1)[indices]
         error = chosen - returns
         gradient = np.zeros_like(values)
-        gradient.reshape(-1)[places] = error * np.float32(2 / len(error))
+        gradient.reshape(-1)[indices] = error * np.float32(2 / len(error))
         self._mlp.backward(gradient)
         return np.dot(error, error) / len(error), chosen.mean()
 
@@ -255,24 +206,26 @@ class TorchValues:
 
     def __init__(self, network: nn.Module, parameters: FlatParameters, device: torch.device, compile_it: bool) -> None:
         self._network, self._parameters, self._device = network, parameters, device
-        self._error = compiled(self._squared_error, wanted=compile_it)
+        self._error = compiled(self._squared_error, enabled=compile_it)
 
     def __call__(self, obs: np.ndarray) -> np.ndarray:
         with torch.no_grad():
             return self._network(torch.from_numpy(np.ascontiguousarray(obs)).to(self._device)).cpu().numpy()
 
     def frozen(self) -> Callable[[np.ndarray], np.ndarray]:
+        """Return the function for a rollout, while the weights do not change."""
         return self
 
     def minibatches(self, batch: Batch, order: np.ndarray, count: int) -> Iterable[tuple[Any, ...]]:
+        """Return the batch in this order, as `count` minibatches."""
         tensors = [torch.from_numpy(array).to(self._device) for array in batch]
         for rows in torch.from_numpy(order).to(self._device).reshape(count, -1):
             yield tuple(tensor[rows] for tensor in tensors)
 
-    def descend(self, *minibatch: Any) -> tuple[Any, Any]:
+    def backward(self, *minibatch: Any) -> tuple[Any, Any]:
+        """Set the parameters' gradients; return the mean squared error and the mean predicted Q-value."""
         loss, values = self._error(*minibatch)
-        self._parameters.zero_gradients()
-        loss.backward()  # type: ignore[no-untyped-call]
+        self._parameters.backward(loss)
         return loss.detach(), values
 
     def _squared_error(
@@ -285,57 +238,74 @@ class TorchValues:
 def values_with(
     network: nn.Module, parameters: FlatParameters, device: torch.device, *, compile_it: bool = False
 ) -> ActionValues:
+    """Return the engine for Q-values and gradients: numpy for small networks on a CPU, otherwise torch."""
     if isinstance(network, QNetwork) and device.type == "cpu" and not compile_it:
         return NumpyValues(network, parameters)
     return TorchValues(network, parameters, device, compile_it)
 
 
-# ---------------------------------------------------------------- one run
+# ---------------------------------------------------------------- returns
 
 
-class PqnLearner:
+def q_lambda_returns(
+    rewards: np.ndarray,
+    next_values: np.ndarray,
+    terminated: np.ndarray,
+    ended: np.ndarray,
+    gamma: float,
+    q_lambda: float,
+) -> np.ndarray:
+    """Return Q(lambda) returns over [time, environment]; `next_values` are the greedy values before any reset.
+
+    Where an episode or the rollout ends, the return is the one-step return.
+    """
+    bootstrap = gamma * next_values * ~terminated
+    returns = rewards + bootstrap
+    weights = q_lambda * ~ended
+    for t in range(len(returns) - 2, -1, -1):
+        returns[t] += weights[t] * (gamma * returns[t + 1] - bootstrap[t])
+    return returns
+
+
+# ---------------------------------------------------------------- rollout, update, loop
+
+
+class PqnLearner(Learner):
     """The state of a run and the two halves of an iteration: collect, then update."""
 
     def __init__(self, args: Args, envs: VectorEnvs, device: torch.device, *, total: int) -> None:
-        self.args, self.envs, self.total = args, envs, total
-        self.rng = np.random.Generator(np.random.PCG64(args.seed))
-        torch.manual_seed(args.seed)
+        super().__init__(args, envs, device)
+        self.total = total
         spaces = (envs.observation_space, envs.action_space)
         self.agent = make_network(args.exp_name, args.env_id, *spaces).to(device)
         self.parameters = FlatParameters(self.agent)
         self.values = values_with(self.agent, self.parameters, device, compile_it=args.compile)
         self.optimizer = RAdam(self.parameters, in_numpy=isinstance(self.values, NumpyValues))
-        self.episodes = EpisodeTracker(args.num_envs)
-        self.step = 0
         self.epsilon = LinearSchedule(args.start_e, args.end_e, args.exploration_fraction * total)
         self._actions = count_actions(args.exp_name, args.env_id, envs.action_space)
         dtype, shape = network_dtype(envs.observation_space), envs.observation_space.shape or ()
         self._obs = np.zeros((args.num_steps + 1, args.num_envs, *shape), dtype=dtype)
         self.next_obs = np.zeros_like(self._obs[0])
 
-    def begin_episodes(self) -> None:
-        self.next_obs = self.envs.reset(self.args.seed + self.step).astype(self.next_obs.dtype)
-
     def act(self, obs: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
+        """Return the best actions, or actions sampled with `rng`."""
         greedy = self.values(obs.astype(self.next_obs.dtype, copy=False)).argmax(axis=1)
         if rng is None:
             return greedy
         return np.where(rng.random(len(obs)) < self.args.end_e, rng.integers(self._actions, size=len(obs)), greedy)
 
     def learn(self, run: RunContext) -> None:
-        """One iteration."""
-        learning_rate = self.args.learning_rate
-        if self.args.anneal_lr:
-            learning_rate *= 1 - self.step / self.total
+        """Collect a rollout, then update the network with it."""
+        learning_rate = self.learning_rate()
         epsilon = self.epsilon(self.step)
         charts = self.update(self.collect(run), learning_rate)
         charts |= {"charts/learning_rate": learning_rate, "charts/epsilon": epsilon}
         run.writer.add_scalars(charts | {"charts/SPS": run.steps_per_second(self.step)}, self.step)
 
     def collect(self, run: RunContext) -> Batch:
-        """Play num_steps in every environment; most of what the returns need is known from acting."""
+        """Play num_steps in every environment; the values computed for acting also give the returns."""
         args, shape = self.args, (self.args.num_steps, self.args.num_envs)
-        # Drawn for the whole rollout at once: generators are slow for a few numbers.
+        # Drawn for the whole rollout at once: a generator is slow per call.
         epsilons = self.epsilon.over(self.step + np.arange(args.num_steps) * args.num_envs)
         follows = self.rng.random(shape) >= epsilons[:, None]
         actions = self.rng.integers(self._actions, size=shape)
@@ -351,9 +321,7 @@ class PqnLearner:
             self.step += args.num_envs
             self._obs[t + 1] = step.obs
             rewards[t], terminated[t], ended[t] = step.rewards, step.terminated, step.ended
-            for episode_return, length in self.episodes.add(step):
-                charts = {"charts/episodic_return": episode_return, "charts/episodic_length": length}
-                run.writer.add_scalars(charts, self.step)
+            self.chart_episodes(step, run)
             if np.count_nonzero(step.truncated):
                 cut = np.flatnonzero(step.truncated & ~step.terminated)
                 truncations.append((t, cut, step.final_obs[cut].astype(self._obs.dtype)))
@@ -367,53 +335,54 @@ class PqnLearner:
         return Batch(obs, actions.reshape(-1), returns.reshape(-1).astype(np.float32, copy=False))
 
     def update(self, batch: Batch, learning_rate: float) -> dict[str, float]:
-        """Several epochs of minibatch descent; return what the charts show."""
+        """Run epochs of minibatch updates; return the charts."""
         args = self.args
-        with np.errstate(all="ignore"):  # what is not finite is told in one sentence below
+        with np.errstate(all="ignore"):  # `stop_unless_finite` reports it
             for _ in range(args.update_epochs):
                 order = self.rng.permutation(len(batch.actions))
                 for minibatch in self.values.minibatches(batch, order, args.num_minibatches):
-                    loss, values = self.values.descend(*minibatch)
+                    loss, values = self.values.backward(*minibatch)
                     self.parameters.clip_gradients(args.max_grad_norm)
                     self.optimizer.step(learning_rate)
         self.parameters.refresh_host()
-        # Before anything of this iteration is saved: a checkpoint of such weights would be worth nothing.
-        if not (math.isfinite(loss) and math.isfinite(self.parameters.block.data.sum())):
-            cause = "lower --learning-rate"
-            if not (np.isfinite(batch.obs).all() and np.isfinite(batch.returns).all()):
-                cause = "the environment gave observations or rewards that are not finite, or --learning-rate is high"
-            raise TrainingStopped(f"loss or weights are not finite at step {self.step}: {cause}")
+        blame = "the environment gave observations or rewards that are not finite, or --learning-rate is high"
+        self.stop_unless_finite(loss, batch.obs, batch.returns, blame=blame)
         return {"losses/td_loss": float(loss), "losses/q_values": float(values)}
 
     # -- checkpoints
 
-    def snapshot(self) -> TrainingState:
-        return snapshot_of(self, {"radam": self.optimizer.arrays()})
-
-    def restore(self, state: TrainingState) -> str:
-        exact = restore_into(self, state, RESUME_NEEDS)
-        self.optimizer.restore(state.part("radam"))
-        return "exact" if exact else NEW_EPISODES
-
-    def take_weights(self, weights: Mapping[str, np.ndarray], what: str) -> None:
-        load_weights(self.agent, weights, what=what)
-        self.parameters.refresh_host()
-
-    def model(self) -> Any:
-        return self.agent.state_dict()
+    @property
+    def optimizers(self) -> Mapping[str, Any]:
+        """Return the optimizers by their names in checkpoints."""
+        return {"radam": self.optimizer}
 
 
-def train(args: Args, run: RunContext) -> Evaluation | None:
-    """Train until the steps are used up, the return is reached or somebody asks to stop; then evaluate."""
-    check_args(args, RULES)
+# ---------------------------------------------------------------- policy and run
+
+
+NAME = Args.exp_name
+
+
+def make_policy(
+    env_id: str, observations: Space, actions: Space, weights: Weights, *, algo: str = NAME, normalizer: Any = None
+) -> GreedyPolicy:
+    """Return the policy with these weights; raise BadInput when they do not fit the environment."""
+    network = make_network(algo, env_id, observations, actions)
+    load_weights(network, weights, what="the policy")
+    values = values_with(network, FlatParameters(network), torch.device("cpu"))
+    return GreedyPolicy(values, network_dtype(observations), normalizer)
+
+
+def train(args: Args, run: RunContext) -> TrainResult:
+    """Train until the steps are used up, the return is reached or a stop is requested; then evaluate."""
+    check_args(args)
     device = device_for(args)
-    batch_size = args.num_envs * args.num_steps
-    total = args.total_timesteps // batch_size * batch_size
+    total = whole_iterations(args)
     learner = PqnLearner(args, run.make_envs(args), device, total=total)
-    return train_to_the_end(learner, run, total=total)
+    return run_training_loop(learner, run, total=total)
 
 
 if __name__ == "__main__":
     from cleanrl_worker.training.standalone import run_alone
 
-    run_alone("pqn", Args, train)
+    run_alone(NAME, Args, train)

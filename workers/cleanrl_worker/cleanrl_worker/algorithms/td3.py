@@ -1,5 +1,5 @@
-"""Twin delayed DDPG (Fujimoto et al. 2018): of two critics the lesser counts, the actions that targets are made of have
-some noise, and the actor moves less often than the critics do.
+"""Twin delayed DDPG (Fujimoto et al. 2018): DDPG with the smaller of two critics, noise on target actions, and an actor
+that is updated less often than the critics.
 
 Under the flags and defaults of CleanRL's `td3_continuous_action.py`.
 Runs alone: python -m cleanrl_worker.algorithms td3_continuous_action --env-id Pendulum-v1 --learning-starts 1000
@@ -7,193 +7,125 @@ Runs alone: python -m cleanrl_worker.algorithms td3_continuous_action --env-id P
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-import gymnasium as gym
-import numpy as np
 import torch
+from gymnasium import Space
 
 from cleanrl_worker.agents.continuous import Actor, ActorCritic, QNetwork
-from cleanrl_worker.ranges import Range
-from cleanrl_worker.training.acting import ObservationNormaliser
-from cleanrl_worker.training.arguments import check_args
-from cleanrl_worker.training.common_args import ReplayArgs
-from cleanrl_worker.training.critics import Critics
-from cleanrl_worker.training.deterministic_actor import DeterministicActor, NoisyActing
+from cleanrl_worker.algorithms.ddpg import DdpgArgs
+from cleanrl_worker.training.args import Range, check_args
+from cleanrl_worker.training.checkpointing import Weights, load_weights
 from cleanrl_worker.training.envs import VectorEnvs
-from cleanrl_worker.training.evaluation import Evaluation
-from cleanrl_worker.training.loop import device_for, train_to_the_end
-from cleanrl_worker.training.numpy_actor import ContinuousPolicy
-from cleanrl_worker.training.off_policy import ContinuousSpaces, Figures, OffPolicyLearner, actor_weights
-from cleanrl_worker.training.parameters import FlatParameters
+from cleanrl_worker.training.fast_cpu.actor_critic import FastTd3, UpdateStats
+from cleanrl_worker.training.off_policy import ContinuousSpaces, OffPolicyLearner, actor_weights
+from cleanrl_worker.training.optimizers import FlatParameters, Trained
+from cleanrl_worker.training.policies import ContinuousPolicy, NoisyActing
 from cleanrl_worker.training.replay import ReplayBuffer, make_replay
-from cleanrl_worker.training.run_context import RunContext
-from cleanrl_worker.training.state import TrainingState
-from cleanrl_worker.training.weights import load_weights
+from cleanrl_worker.training.run import RunContext, TrainResult, device_for, run_training_loop
+
+# ---------------------------------------------------------------- flags
 
 
 @dataclass(frozen=True)
-class Args(ReplayArgs):
+class Args(DdpgArgs):
     """Flags of `td3_continuous_action`; literals only, because forms and `--describe` read this class as text."""
 
     exp_name: str = "td3_continuous_action"
-    """the name of this experiment"""
-    env_id: str = "Hopper-v4"
-    """Gymnasium id, or module:id for one of your own; actions must be vectors between bounds"""
-    total_timesteps: Annotated[int, Range(1)] = 1_000_000
-    """steps to train for, over all environments"""
-    learning_rate: Annotated[float, Range(0)] = 3e-4
-    """Adam's step size, for actor and critics"""
-    num_envs: Annotated[int, Range(1)] = 1
-    """environments stepped in parallel; there is one update for a step of all of them"""
-    buffer_size: Annotated[int, Range(1)] = 1_000_000
-    """transitions the replay buffer holds"""
-    gamma: Annotated[float, Range(0, 1)] = 0.99
-    """discount factor"""
-    tau: Annotated[float, Range(0, 1)] = 0.005
-    """how far the target networks move towards the others each time"""
-    batch_size: Annotated[int, Range(1)] = 256
-    """transitions drawn from the replay buffer for an update"""
     policy_noise: Annotated[float, Range(0)] = 0.2
-    """standard deviation of the noise on the target actor's actions, as a share of half the way between the bounds"""
-    exploration_noise: Annotated[float, Range(0)] = 0.1
-    """standard deviation of the noise on actions while training, as the same share"""
-    learning_starts: Annotated[int, Range(0)] = 25_000
-    """steps with random actions before the first update"""
-    policy_frequency: Annotated[int, Range(1)] = 2
-    """updates of the critics for each of the actor and of the target networks"""
+    """standard deviation of the noise on the target actor's actions, as a share of half their range"""
     noise_clip: Annotated[float, Range(0)] = 0.5
-    """the most that policy_noise may be, as the same share"""
-    cudagraphs: bool = True
-    """on a GPU, record the update once and replay it; without effect on a CPU"""
+    """bound of that noise, as the same share"""
 
 
-RULES = (
-    (
-        "batch_size <= buffer_size",
-        "--buffer-size {buffer_size} is smaller than a batch of {batch_size}: raise it, or lower --batch-size",
-    ),
-    (
-        "num_envs <= buffer_size",
-        "--buffer-size {buffer_size} does not hold one step of {num_envs} environments: raise it, or lower --num-envs",
-    ),
-)
-"""What must hold between the flags; text, because a dry run reads it without importing torch"""
-
-MEMORY = {
-    "replay buffer": "buffer_size * (8 * obs_size + 4 * actions + 8)",
-    "networks": "24 * (768 * (obs_size + actions) + 198912)",
-    "batch": "4 * batch_size * (3 * obs_size + 5 * actions + 2560)",
-}
-"""Bytes that training allocates on top of the process itself; `obs_size` and `actions` are the environment's"""
-
-CHECKPOINT = "16 * (768 * (obs_size + actions) + 198912) + num_envs * (8192 + 4096 * actions)"
-"""Bytes of one checkpoint without the replay buffer: networks, target networks, Adam's two moments, environments"""
-
-RESUME_NEEDS = ("env_id", "env_kwargs", "num_envs", "buffer_size")
-"""A checkpoint is refused when it was made with other values of these"""
-
-SHAPES = {
-    "agent.actor.fc1.weight": ("256", "obs_size"),
-    "agent.actor.fc_mu.weight": ("actions", "256"),
-    "agent.qf1.fc1.weight": ("256", "obs_size + actions"),
-    "agent.qf2.fc1.weight": ("256", "obs_size + actions"),
-}
-"""Shapes of the checkpoint's arrays, where it has arrays of these names"""
+# ---------------------------------------------------------------- network
 
 
 def make_actor(spaces: ContinuousSpaces) -> Actor:
+    """Build the actor for these spaces."""
     return Actor(spaces.observations, spaces.actions, spaces.scale, spaces.bias)
 
 
-def make_policy(
-    env_id: str,
-    observations: gym.Space,
-    actions: gym.Space,
-    weights: Mapping[str, np.ndarray],
-    *,
-    algo: str = "td3_continuous_action",
-    normaliser: ObservationNormaliser | None = None,
-) -> ContinuousPolicy:
-    """The policy these weights are, to be played; BadInput when they do not fit the environment."""
-    spaces = ContinuousSpaces.of(algo, env_id, observations, actions)
-    actor = make_actor(spaces)
-    load_weights(actor, actor_weights(weights), what="the policy")
-    acting = NoisyActing(actor, FlatParameters(actor), spaces.low, spaces.high, Args.exploration_noise)
-    return ContinuousPolicy(acting, spaces.actions, normaliser)
+# ---------------------------------------------------------------- losses, update (rollout, loop: OffPolicyLearner)
 
 
 class Td3Learner(OffPolicyLearner):
     """The state of a run: an actor, two critics, and a target network of each."""
 
-    resume_needs = RESUME_NEEDS
+    synthetic_spread = 3.0  # reaches beyond --noise-clip and the bounds of the actions
 
     def __init__(self, args: Args, envs: VectorEnvs, buffer: ReplayBuffer, device: torch.device) -> None:
-        super().__init__(args, envs, buffer, device, most_noises=1)
+        super().__init__(args, envs, buffer, device, max_noises=1)
         spaces = self.spaces
         actor = make_actor(spaces)
         critics = [QNetwork(spaces.observations, spaces.actions) for _ in range(2)]
         self.agent = ActorCritic(actor, *critics).to(device)
-        self.actor = DeterministicActor(actor, args.learning_rate)
-        self.critics = Critics(self.agent.critics, args.learning_rate)
-        self.actor_parameters = self.actor.parameters
-        self._low, self._high = (torch.from_numpy(bound).to(device) for bound in (spaces.low, spaces.high))
-        self._scale = spaces.scale.to(device)
-        self.acting = NoisyActing(actor, self.actor_parameters, spaces.low, spaces.high, args.exploration_noise)
-
-    def due(self, count: int) -> tuple[bool, bool]:
-        policy = count % self.args.policy_frequency == 0
-        return policy, policy
+        self.actor = Trained(actor, args.learning_rate)
+        self.critics = Trained(self.agent.critics, args.learning_rate)
+        self.low, self.high = (torch.from_numpy(bound).to(device) for bound in (spaces.low, spaces.high))
+        self.scale = spaces.scale.to(device)
+        self.acting = NoisyActing(actor, self.actor.parameters, spaces.low, spaces.high, args.exploration_noise)
+        self.choose_engine(FastTd3(self))
 
     def noises(self, policy: bool) -> int:
+        """Return the number of noise samples per transition of an update: one, for the target actions."""
         return 1
 
-    def update(self, policy: bool, targets: bool) -> Figures:
+    def update(self, policy: bool, targets: bool) -> UpdateStats:
+        """Update the critics, and if due the actor and the target networks."""
         args, batch = self.args, self.batch
-        # -- the critics: y = r + γ min Q'(s', a'), where a' is μ'(s') with a little noise
-        noise = (args.policy_noise * batch.noise[0]).clamp_(-args.noise_clip, args.noise_clip)
-        next_actions = self.actor.target_actions(batch.next_obs).addcmul_(noise, self._scale)
-        next_actions = torch.clamp(next_actions, self._low, self._high)
-        next_values = self.critics.target_values(torch.cat([batch.next_obs, next_actions], dim=1))
-        wanted = torch.addcmul(batch.rewards, batch.discounts, next_values)
-        figures = self.critics.fit(batch.inputs, wanted)
-        # -- the actor: up the first critic's slope, ∇ Q(s, μ(s))
+        # -- the critics: y = r + γ min Q'(s', a'), where a' is μ'(s') with clipped noise
+        with torch.no_grad():
+            noise = (args.policy_noise * batch.noise[0]).clamp(-args.noise_clip, args.noise_clip)
+            next_actions = (self.actor.target(batch.next_obs) + noise * self.scale).clamp(self.low, self.high)
+            next_values = torch.minimum(*(critic(batch.next_obs, next_actions) for critic in self.critics.target))
+            td_targets = batch.rewards + batch.discounts * next_values
+        qf1_values, qf2_values = (critic(batch.obs, batch.actions) for critic in self.agent.critics)
+        qf1_errors, qf2_errors = qf1_values - td_targets, qf2_values - td_targets
+        self.critics.minimize(qf1_errors.square().mean() + qf2_errors.square().mean())
+        stats = {
+            "qf1_values": qf1_values,
+            "qf1_errors": qf1_errors,
+            "qf2_values": qf2_values,
+            "qf2_errors": qf2_errors,
+        }
+        # -- the actor: maximize Q₁(s, μ(s))
         if policy:
-            figures["actor_values"] = self.actor.improve(batch.obs, self.critics)
+            stats["actor_values"] = self.agent.qf1(batch.obs, self.agent.actor(batch.obs))
+            self.actor.minimize(-stats["actor_values"].mean())
         if targets:
-            self.critics.move_targets(args.tau)
+            self.critics.move_target(args.tau)
             self.actor.move_target(args.tau)
-        return figures
-
-    def charts(self, figures: Figures) -> dict[str, float]:
-        charts = self.critics.charts(figures)
-        if "actor_values" in figures:
-            charts["losses/actor_loss"] = -float(figures["actor_values"].mean())
-        return charts
-
-    def copy_to_targets(self) -> None:
-        self.critics.move_targets(1.0)
-        self.actor.move_target(1.0)
-
-    def own_arrays(self) -> dict[str, Mapping[str, np.ndarray]]:
-        return {"critics": self.critics.arrays(), "actor": self.actor.arrays()}
-
-    def restore_own(self, state: TrainingState) -> None:
-        self.critics.restore(state.part("critics"))
-        self.actor.restore(state.part("actor"))
+        return {name: tensor.detach() for name, tensor in stats.items()}
 
 
-def train(args: Args, run: RunContext) -> Evaluation | None:
-    """Train until the steps are used up, the return is reached or somebody asks to stop; then evaluate."""
-    check_args(args, RULES)
+# ---------------------------------------------------------------- policy and run
+
+
+NAME = Args.exp_name
+
+
+def make_policy(
+    env_id: str, observations: Space, actions: Space, weights: Weights, *, algo: str = NAME, normalizer: Any = None
+) -> ContinuousPolicy:
+    """Return the policy with these weights; raise BadInput when they do not fit the environment."""
+    spaces = ContinuousSpaces.of(algo, env_id, observations, actions)
+    actor = make_actor(spaces)
+    load_weights(actor, actor_weights(weights), what="the policy")
+    acting = NoisyActing(actor, FlatParameters(actor), spaces.low, spaces.high, Args.exploration_noise)
+    return ContinuousPolicy(acting, spaces.actions, normalizer)
+
+
+def train(args: Args, run: RunContext) -> TrainResult:
+    """Train until the steps are used up, the return is reached or a stop is requested; then evaluate."""
+    check_args(args)
     envs = run.make_envs(args)
     learner = Td3Learner(args, envs, make_replay(args, envs, folder=run.folder.root), device_for(args))
-    return train_to_the_end(learner, run, total=args.total_timesteps)
+    return run_training_loop(learner, run, total=args.total_timesteps)
 
 
 if __name__ == "__main__":
     from cleanrl_worker.training.standalone import run_alone
 
-    run_alone("td3_continuous_action", Args, train)
+    run_alone(NAME, Args, train)

@@ -1,1 +1,1 @@
-"""Playing a policy: evaluation over many episodes, and step by step with somebody at the other end."""
+"""Playing a policy: evaluation over many episodes, and step by step with an interactive client."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -14,19 +14,33 @@ import gymnasium as gym
 import numpy as np
 from mosaic_wire.files import write_json_atomically
 
-from cleanrl_worker.env_kwargs import read_env_kwargs
-from cleanrl_worker.eval.policies import RandomPolicy, TrainedPolicy
-from cleanrl_worker.modes.policy_eval import RANDOM, EvaluationSettings
-from cleanrl_worker.training.acting import Policy
+from cleanrl_worker.eval.policies import RandomActions, load_policy
+from cleanrl_worker.modes import RANDOM, EvaluationSettings
 from cleanrl_worker.training.channel import Channel
-from cleanrl_worker.training.envs import make_single, said_of
-from cleanrl_worker.training.evaluation import MOST_STEPS, SEED_OFFSET, Episode, Limits, play_episodes
-from cleanrl_worker.training.recording import make_filmed
-from cleanrl_worker.training.remembering import tell_episodes
-from cleanrl_worker.training.run_context import RunContext
+from cleanrl_worker.training.envs import environment_errors, make_single
+from cleanrl_worker.training.evaluation import MAX_STEPS, SEED_OFFSET, Episode, Limits, play_episodes
+from cleanrl_worker.training.policies import Policy, set_episodes
+from cleanrl_worker.training.rendering import make_recorded_env
+from cleanrl_worker.training.run import RunContext
 from cleanrl_worker.training.standalone import stopped_by_signals
 
 DEFAULT_GAMMA = 0.99
+
+
+def _statistics(episodes: Sequence[Episode], mean: str) -> dict[str, Any]:
+    """Return what is measured over episodes; means are named after `mean`."""
+    returns = np.array([episode.episode_return for episode in episodes])
+    return {
+        "episodes": len(episodes),
+        f"{mean}_return": float(returns.mean()),
+        "min_return": float(returns.min()),
+        "max_return": float(returns.max()),
+        "median_return": float(np.median(returns)),
+        "std_return": float(returns.std()),
+        f"{mean}_discounted_return": float(np.mean([episode.discounted_return for episode in episodes])),
+        f"{mean}_length": float(np.mean([episode.length for episode in episodes])),
+        "cut_episodes": sum(bool(episode.cut) for episode in episodes),
+    }
 
 
 @dataclass(frozen=True)
@@ -40,24 +54,10 @@ class BatchResult:
     videos: tuple[Path, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The keys of eval_summary.json, and a few more."""
-        returns = np.array([episode.episode_return for episode in self.episodes])
-        discounted = np.array([episode.discounted_return for episode in self.episodes])
-        return {
-            "batch_index": self.batch_index,
-            "episodes": len(self.episodes),
-            "avg_return": float(returns.mean()),
-            "min_return": float(returns.min()),
-            "max_return": float(returns.max()),
-            "median_return": float(np.median(returns)),
-            "std_return": float(returns.std()),
-            "duration_sec": self.duration_s,
-            "updated_at": self.updated_at,
-            "avg_discounted_return": float(discounted.mean()),
-            "avg_length": float(np.mean([episode.length for episode in self.episodes])),
-            "cut_episodes": sum(bool(episode.cut) for episode in self.episodes),
-            "returns": returns.tolist(),
-        }
+        """Return the keys of eval_summary.json, and a few more."""
+        returns = [float(episode.episode_return) for episode in self.episodes]
+        when = {"batch_index": self.batch_index, "duration_sec": self.duration_s, "updated_at": self.updated_at}
+        return {**when, **_statistics(self.episodes, "avg"), "returns": returns}
 
 
 @dataclass
@@ -69,23 +69,15 @@ class EvaluationReport:
     batches: list[BatchResult] = field(default_factory=list)
 
     def summary(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """What eval_summary.json holds: the newest batch in front, all of them in `batches`."""
+        """Return eval_summary.json: the newest batch in front, all of them in `batches`."""
         batches = [batch.to_json() for batch in self.batches]
         return {**batches[-1], "gamma": self.gamma, **facts, "batches": batches}
 
     def for_manifest(self) -> dict[str, Any]:
-        """Over all batches."""
+        """Return the statistics over all batches."""
         played = [episode for batch in self.batches for episode in batch.episodes]
-        returns = np.array([episode.episode_return for episode in played])
-        return {
-            "episodes": len(played), "mean_return": float(returns.mean()), "std_return": float(returns.std()),
-            "min_return": float(returns.min()), "max_return": float(returns.max()),
-            "median_return": float(np.median(returns)), "gamma": self.gamma, "batches": len(self.batches),
-            "mean_discounted_return": float(np.mean([episode.discounted_return for episode in played])),
-            "mean_length": float(np.mean([episode.length for episode in played])),
-            "cut_episodes": sum(bool(episode.cut) for episode in played),
-            "deterministic": self.settings.deterministic,
-        }  # fmt: skip
+        settings = {"batches": len(self.batches), "gamma": self.gamma, "deterministic": self.settings.deterministic}
+        return {**_statistics(played, "mean"), **settings}
 
 
 def run_batched_evaluation(
@@ -102,9 +94,9 @@ def run_batched_evaluation(
     on_episode: Callable[[int, Episode], None] = lambda count, episode: None,
     on_batch: Callable[[EvaluationReport], None] = lambda report: None,
 ) -> EvaluationReport:
-    """Play batch after batch; a batch that was stopped on the way is not in the report.
+    """Play batches of episodes; a batch that was stopped is not in the report.
 
-    Episode i has seed `seed + SEED_OFFSET + i`, whatever the batch size. With `settings.repeat` 0 it goes on until
+    Episode i has seed `seed + SEED_OFFSET + i`, whatever the batch size. With `settings.repeat` 0 it continues until
     `should_stop`.
     """
     chosen = settings.gamma if settings.gamma is not None else gamma
@@ -118,7 +110,14 @@ def run_batched_evaluation(
 
     while settings.repeat == 0 or len(report.batches) < settings.repeat:
         index, started_at = len(report.batches), time.monotonic()
-        envs = _make_envs(env_id, settings, env_kwargs, pipeline, videos, index)
+        envs: list[gym.Env[Any, Any]] = []
+        with environment_errors(env_id):
+            if videos is not None:  # the first episode of the first environment is recorded
+                recorded_env = make_recorded_env(env_id, env_kwargs, pipeline=pipeline, flag="eval_capture_video")
+                recorded_env.record_next(videos / f"eval-{index}" / "eval-episode-0.mp4")
+                envs.append(recorded_env)
+            others = range(settings.together - len(envs))
+            envs += [make_single(env_id, env_kwargs, pipeline=pipeline) for _ in others]
         try:
             policy = policy_for(envs[0])
             played = play_episodes(
@@ -127,10 +126,10 @@ def run_batched_evaluation(
                 episodes=settings.episodes,
                 seed=seed + SEED_OFFSET + index * settings.episodes,
                 gamma=report.gamma,
-                limits=Limits(settings.max_episode_steps or MOST_STEPS, settings.max_episode_seconds),
+                limits=Limits(settings.max_episode_steps or MAX_STEPS, settings.max_episode_seconds),
                 should_stop=should_stop,
                 on_episode=note,
-                follow=partial(tell_episodes, policy),
+                set_episodes=partial(set_episodes, policy),
             )
         finally:
             for env in envs:
@@ -144,54 +143,25 @@ def run_batched_evaluation(
     return report
 
 
-def _make_envs(
-    env_id: str, settings: EvaluationSettings, env_kwargs: Mapping[str, Any] | None, pipeline: str,
-    videos: Path | None, batch: int,
-) -> Sequence[gym.Env[Any, Any]]:  # fmt: skip
-    with said_of(env_id):
-        filmed = [] if videos is None else [_filmed(env_id, env_kwargs, pipeline, videos, batch)]
-        others = range(settings.together - len(filmed))
-        return [*filmed, *(make_single(env_id, env_kwargs, pipeline=pipeline) for _ in others)]
-
-
-def _filmed(
-    env_id: str, env_kwargs: Mapping[str, Any] | None, pipeline: str, videos: Path, batch: int
-) -> gym.Env[Any, Any]:
-    """The environment whose first episode is recorded."""
-    env = make_filmed(env_id, env_kwargs, pipeline=pipeline, flag="eval_capture_video")
-    env.film(videos / f"eval-{batch}" / "eval-episode-0.mp4")
-    return env
-
-
-def evaluate_run(
-    algo: str,
-    module: ModuleType,
-    args: Any,
-    request: Mapping[str, Any],
-    folder: Path,
-    channel: Channel,
-    *,
-    tensorboard: Path | None = None,
-) -> None:
-    """The training process of a policy_eval run; `request` as `modes.policy_eval` writes it."""
-    wanted = dict(request)
-    source, summary_file = wanted.pop("policy"), Path(wanted.pop("summary"))
-    settings = EvaluationSettings(**wanted)
-    run = RunContext(algo, folder, channel, tensorboard=tensorboard)
+def evaluate_run(run: RunContext, channel: Channel, module: ModuleType, args: Any, request: Mapping[str, Any]) -> None:
+    """Evaluate in the training process of a policy_eval run; `request` as `modes.launcher_options` writes it."""
+    chosen = dict(request)
+    source, summary_file = chosen.pop("policy"), Path(chosen.pop("summary"))
+    settings = EvaluationSettings(**chosen)
     with stopped_by_signals(run):
-        trained = TrainedPolicy.load(Path(source), algo) if source else RandomPolicy()
-        if source:
-            channel.tell("checkpoint_loaded", {"path": source, "for": "evaluation", **trained.facts})
-        env_kwargs = read_env_kwargs(args.env_kwargs) or read_env_kwargs(str(trained.args.get("env_kwargs") or "{}"))
-        run.begin(0, settings.episodes * settings.repeat, args)
-        facts = {"env_id": args.env_id, "algo": algo, "policy": source or RANDOM, "seed": args.seed, **trained.facts}
+        trained, env_kwargs = load_policy(source, run.algo, args, channel, purpose="evaluation")
+        facts = {"env_id": args.env_id, "algo": run.algo, "policy": source or RANDOM, "seed": args.seed}
+        used = {"env_id": args.env_id, "env_kwargs": env_kwargs, "seed": args.seed, **asdict(settings)}
+        used["gamma"] = trained.args.get("gamma") if settings.gamma is None and trained else settings.gamma
+        run.begin(0, settings.episodes * settings.repeat, args, used)
+        facts |= trained.facts if trained is not None else {}
 
         returns: list[float] = []
 
         def note_episode(count: int, episode: Episode) -> None:
-            figures = {"episode_return": episode.episode_return, "episode_length": float(episode.length)}
-            figures["discounted_return"] = episode.discounted_return
-            run.writer.add_scalars({f"eval/{name}": value for name, value in figures.items()}, count)
+            values = {"episode_return": episode.episode_return, "episode_length": float(episode.length)}
+            values["discounted_return"] = episode.discounted_return
+            run.writer.add_scalars({f"eval/{name}": value for name, value in values.items()}, count)
             returns.append(episode.episode_return)
             run.report(count, sum(returns) / count)
 
@@ -204,12 +174,22 @@ def evaluate_run(
                 {f"eval/{name}_return": newest[f"{name}_return"] for name in names}, newest["batch_index"]
             )
             for video in report.batches[-1].videos:
-                channel.tell("video", {"path": str(video.relative_to(folder))})
+                channel.send("video", {"path": str(video.relative_to(run.folder.root))})
+
+        def policy_for(env: gym.Env[Any, Any]) -> Policy:
+            return trained.for_env(module, args.env_id, env) if trained else RandomActions(env.action_space)
 
         report = run_batched_evaluation(
-            lambda env: trained.for_env(module, args.env_id, env), args.env_id, settings, seed=args.seed,
-            gamma=trained.args.get("gamma"), env_kwargs=env_kwargs, pipeline=run.pipeline,
-            videos=run.folder.videos if settings.capture_video else None, should_stop=run.stop_requested,
-            on_episode=note_episode, on_batch=note_batch,
-        )  # fmt: skip
+            policy_for,
+            args.env_id,
+            settings,
+            seed=args.seed,
+            gamma=trained.args.get("gamma") if trained else None,
+            env_kwargs=env_kwargs,
+            pipeline=run.pipeline,
+            videos=run.folder.videos if settings.capture_video else None,
+            should_stop=run.stop_requested,
+            on_episode=note_episode,
+            on_batch=note_batch,
+        )
         run.end({"evaluation": report.for_manifest()} if report.batches else {})

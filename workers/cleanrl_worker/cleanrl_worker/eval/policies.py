@@ -1,4 +1,4 @@
-"""A trained policy, from a checkpoint folder or a file with weights; and the one that knows nothing."""
+"""A trained policy, from a checkpoint folder or a file with weights; and the random one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from cleanrl_worker.env_kwargs import read_env_kwargs
 from cleanrl_worker.errors import BadInput
-from cleanrl_worker.training.acting import ObservationNormaliser, Policy
-from cleanrl_worker.training.checkpoint import load_state
+from cleanrl_worker.training.channel import Channel
+from cleanrl_worker.training.checkpointing import load_state
+from cleanrl_worker.training.envs import ObservationNormalizer
 from cleanrl_worker.training.foreign_model import read_foreign_model
+from cleanrl_worker.training.policies import Policy
 
 
 @dataclass(frozen=True)
@@ -25,52 +28,58 @@ class TrainedPolicy:
     path: Path
     weights: Mapping[str, np.ndarray]
     facts: Mapping[str, Any]
-    """for the story: step, whether it was a file with weights alone …"""
+    """for the history: step, whether it was a file with weights alone …"""
     args: Mapping[str, Any] = field(default_factory=dict)
-    normaliser: ObservationNormaliser | None = None
+    normalizer: ObservationNormalizer | None = None
 
     @classmethod
     def load(cls, path: Path, algo: str) -> TrainedPolicy:
-        """Read it; BadInput with the reason when that is not possible."""
+        """Read a policy; raise BadInput with the reason when that is not possible."""
         if path.is_file():
             model = read_foreign_model(path)
             facts = {"step": 0, "weights_only": True, "sha256": model.sha256, "shape": model.shape}
             facts["statistics"] = sorted(model.statistics)
-            normaliser = ObservationNormaliser.of(model.part("obs_norm"))
-            return cls(algo, path, model.weights_for(algo), facts, dict(model.facts.get("args") or {}), normaliser)
+            normalizer = ObservationNormalizer.of(model.part("obs_norm"))
+            return cls(algo, path, model.weights_for(algo), facts, dict(model.facts.get("args") or {}), normalizer)
         state = load_state(path, algo)
-        normaliser = ObservationNormaliser.of(state.part("obs_norm"))
+        normalizer = ObservationNormalizer.of(state.part("obs_norm"))
         facts = {"step": state.step, "weights_only": False}
-        return cls(algo, path, state.part("agent"), facts, dict(state.values["args"]), normaliser)
+        return cls(algo, path, state.part("agent"), facts, dict(state.values["args"]), normalizer)
 
     def for_env(self, module: ModuleType, env_id: str, env: gym.Env[Any, Any]) -> Policy:
-        """The policy as it plays this environment; `module` is the algorithm's."""
+        """Return the policy for this environment; `module` is the algorithm's."""
         if not hasattr(module, "make_policy"):
             raise BadInput(f"policies of {self.algo} cannot be played yet")
         policy: Policy = module.make_policy(
-            env_id, env.observation_space, env.action_space, self.weights, normaliser=self.normaliser
+            env_id, env.observation_space, env.action_space, self.weights, normalizer=self.normalizer
         )
         return policy
 
 
-class RandomPolicy:
-    """Draws every action from the action space: what a trained policy has to beat."""
+def load_policy(
+    source: str | None, algo: str, args: Any, channel: Channel, *, purpose: str
+) -> tuple[TrainedPolicy | None, dict[str, Any]]:
+    """Load the policy of a run, if it has one, and report it.
 
-    facts: Mapping[str, Any] = {}
-    args: Mapping[str, Any] = {}
-
-    def for_env(self, module: ModuleType, env_id: str, env: gym.Env[Any, Any]) -> Policy:
-        return RandomActions(env.action_space)
+    Return it with the environment's arguments: those of the run, else those of the policy's training.
+    """
+    env_kwargs = read_env_kwargs(args.env_kwargs)
+    if not source:
+        return None, env_kwargs
+    trained = TrainedPolicy.load(Path(source), algo)
+    channel.send("checkpoint_loaded", {"path": source, "for": purpose, **trained.facts})
+    return trained, env_kwargs or read_env_kwargs(str(trained.args.get("env_kwargs") or "{}"))
 
 
 class RandomActions:
-    """Uniform over the action space; each episode draws from a generator of its own."""
+    """Act uniformly over the action space, the baseline for a policy; each episode has a generator of its own."""
 
     def __init__(self, space: gym.Space[Any]) -> None:
         self._space = space
 
     def act(self, obs: np.ndarray, rngs: Sequence[np.random.Generator] | None) -> np.ndarray:
-        assert rngs is not None, "there is no best action of a policy that acts at random"
+        """Return an action for each episode."""
+        assert rngs is not None, "a random policy has no best action"
         return np.stack([self._draw(rng) for rng in rngs])
 
     def _draw(self, rng: np.random.Generator) -> Any:

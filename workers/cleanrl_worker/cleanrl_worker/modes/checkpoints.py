@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,12 +17,13 @@ from mosaic_wire.ids import is_run_id
 from mosaic_wire.manifest import AnalyticsManifest, sha256_of_file
 from mosaic_wire.paths import Home, RunFolder, find_home
 
+from cleanrl_worker.declarations import Declaration
 from cleanrl_worker.errors import BadInput
 
 NAMES = ("checkpoint_path", "policy_path")
 PATH = "extras.checkpoint_path"
 STATISTICS_KEY = "mosaic_statistics"
-"""In the metadata of a `.cleanrl_model`: the statistics of the normaliser its policy was trained with"""
+"""In the metadata of a `.cleanrl_model`: the statistics of the normalizer its policy was trained with"""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class CheckpointSource:
     weights_only: bool = False
 
     def parent(self, own_run_id: str) -> dict[str, Any] | None:
-        """The other run this checkpoint was written by, for the manifest."""
+        """Return the other run this checkpoint was written by, for the manifest."""
         if self.weights_only:
             return None
         run_id, state_file = self.path.absolute().parent.parent.name, self.path / STATE_FILE
@@ -44,13 +45,13 @@ class CheckpointSource:
 
 
 def chosen_path(extras: Mapping[str, Any]) -> str | None:
-    """What the config says, under either name."""
+    """Return the path in the config, under either name."""
     chosen = extras.get("checkpoint_path") or extras.get("policy_path")
     return str(chosen) if chosen else None
 
 
 def find_checkpoint(extras: Mapping[str, Any]) -> CheckpointSource | None:
-    """What the config means; None when it names nothing, BadInput when that is not there."""
+    """Return the checkpoint a config names; None when it names none. Raise BadInput when it is missing."""
     text = chosen_path(extras)
     return None if text is None else _find(text, find_home())
 
@@ -85,24 +86,21 @@ def _newest_of(folder: RunFolder, what: str) -> CheckpointSource:
 
 
 def _policy_of(folder: RunFolder) -> Path | None:
-    """The saved model that the run's manifest names."""
-    try:
-        named = AnalyticsManifest.read(folder.manifest).policy
-    except (OSError, ValueError):
-        return None
-    policy = folder.root / named if named else folder.root
+    """Return the saved model that the run's manifest names."""
+    manifest = AnalyticsManifest.find(folder.manifest)
+    policy = folder.root / (manifest.policy or "") if manifest is not None else folder.root
     return policy if policy.is_file() and policy.resolve().is_relative_to(folder.root.resolve()) else None
 
 
 def checkpoint_problems(
     extras: Mapping[str, Any], *, algo: str, env_id: str | None = None, required_by: str = ""
 ) -> list[Problem]:
-    """What is wrong with the checkpoint; `env_id` is compared only when training goes on in it."""
+    """Return what is wrong with the checkpoint; `env_id` is compared only when training resumes in it."""
     paths = [extras.get(name) for name in NAMES]
     if not all(path is None or isinstance(path, str) for path in paths):
         return [Problem(PATH, "must be a path or a run id")]
     if all(paths) and paths[0] != paths[1]:
-        return [Problem("extras.policy_path", "says something else than checkpoint_path; give one of them")]
+        return [Problem("extras.policy_path", "differs from checkpoint_path; give one of them")]
     try:
         source = find_checkpoint(extras)
     except BadInput as error:
@@ -119,7 +117,7 @@ def checkpoint_problems(
 
 
 def damage_of(path: Path) -> str:
-    """Say why a file cannot be what torch saved, without torch; empty: nothing of that is seen from outside."""
+    """Return why a file cannot be what torch saved, without loading torch; empty: no damage is visible."""
     try:
         with path.open("rb") as stream:
             start = stream.read(4)
@@ -140,21 +138,21 @@ def damage_of(path: Path) -> str:
     return f"it is damaged: the checksum of its part {damaged!r} is wrong" if damaged else ""
 
 
-def lacks_statistics(source: CheckpointSource | None, algo: str, declared: Mapping[str, Any]) -> str:
-    """Say why a policy cannot be used without the normaliser's statistics that its file lacks; empty: it can.
+def lacks_statistics(source: CheckpointSource | None, algo: str, declared: Declaration) -> str:
+    """Return why a policy cannot be used without the normalizer's statistics that its file lacks; empty: it can.
 
-    Looks for their name in the file, so that a dry run need not load torch.
+    Search the file for their name, so that a dry run need not load torch.
     """
-    if source is None or not source.weights_only or not declared.get("NORMALISES_OBSERVATIONS"):
+    if source is None or not source.weights_only or not declared.normalizes_observations:
         return ""
     with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(source.path) as archive:
         pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
         if any(STATISTICS_KEY.encode() in archive.read(name) for name in pickles):
             return ""
     return (
-        f"{source.path} has no observation statistics, and policies of {algo} play normalised observations (CleanRL's "
-        f"script does not save them). Use the run or its checkpoint folder instead of the file, or say that there are "
-        f"none: --no-statistics (extras.policy_statistics: none)"
+        f"{source.path} has no observation statistics, and policies of {algo} play normalized observations (CleanRL's "
+        f"script does not save them). Use the run or its checkpoint folder instead of the file, or declare that there "
+        f"are none: --no-statistics (extras.policy_statistics: none)"
     )
 
 
@@ -164,10 +162,51 @@ def _state_problems(folder: Path, algo: str, env_id: str | None) -> list[Problem
         state = read_checkpoint(folder, hash_shared=False)
     except DamagedCheckpoint as error:
         return [Problem(PATH, f"cannot be used: {error}")]
-    wanted = {"algo": algo, "env_id": env_id} if env_id is not None else {"algo": algo}
+    expected = {"algo": algo, "env_id": env_id} if env_id is not None else {"algo": algo}
     found = {"algo": state.get("algo"), "env_id": ((state.get("values") or {}).get("args") or {}).get("env_id")}
     return [
-        Problem(PATH, f"is a checkpoint with {name} {found[name]!r}; this run has {wanted[name]!r}")
-        for name in wanted
-        if found[name] != wanted[name]
+        Problem(PATH, f"is a checkpoint with {name} {found[name]!r}; this run has {expected[name]!r}")
+        for name in expected
+        if found[name] != expected[name]
     ]
+
+
+def file_problems(
+    declared: Declaration, values: Mapping[str, Any], *, from_anywhere: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Yield (field, message) for everything that is wrong; a field that ends in `_checkpoint` may also name a run.
+
+    `from_anywhere`: the training process will not start in this folder, so a path must not depend on it.
+    """
+    for name, sentence in declared.refused.items():
+        if values.get(name):
+            yield name, sentence
+    for names, sentence in declared.needs_files:
+        given = [name for name in names if values.get(name)]
+        if not given:
+            yield names[0], sentence
+        for name in given:
+            if problem := _problem(name, values[name], from_anywhere):
+                yield name, f"--{name.replace('_', '-')} {problem}"
+
+
+def _problem(name: str, value: Any, from_anywhere: bool) -> str:
+    if not isinstance(value, str):
+        return "must be a path"
+    path = Path(value).expanduser()
+    if name.endswith("_checkpoint"):
+        try:
+            found = find_checkpoint({"checkpoint_path": value})
+        except BadInput as error:
+            return f"cannot be used: {error}"
+        assert found is not None
+        if found.weights_only and (damage := damage_of(found.path)):
+            return f"cannot be used: {found.path}: {damage}"
+        is_path = found.path.exists() and path.exists()
+    elif not path.is_file():
+        return f"names no file: there is no {path.absolute()}"
+    else:
+        is_path = True
+    if from_anywhere and is_path and not path.is_absolute():
+        return f"must be the whole path: {path.absolute()}"
+    return ""

@@ -1,6 +1,6 @@
 """Run by the interpreter of an overlay (`python -I overlay_check.py PLAN`): is every package really there?
 
-pip's word is not enough. In an overlay a package that was not installed is silently found in the base, at another
+What pip reports is not enough. In an overlay a package that was not installed is silently found in the base, at another
 version, and a half-written one still has its list of files. Standard library only; prints a JSON list of problems.
 """
 
@@ -23,15 +23,15 @@ def main() -> None:
     site = os.path.realpath(plan["site"])
     problems: list[str] = []
     records: list[str] = []
-    for name, wanted in plan["pins"].items():
+    for name, version in plan["pins"].items():
         try:
             distribution = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
-            problems.append(f"{name}=={wanted} is missing")
+            problems.append(f"{name}=={version} is missing")
             continue
         place = os.path.realpath(str(distribution.locate_file("")))
-        if distribution.version.partition("+")[0] != wanted:
-            problems.append(f"{name} is {distribution.version} instead of {wanted}")
+        if distribution.version.partition("+")[0] != version:
+            problems.append(f"{name} is {distribution.version} instead of {version}")
         elif name in plan["own"] and place != site:
             problems.append(f"{name} comes from {place}, not from the overlay")
         elif name in plan["own"]:

@@ -12,10 +12,10 @@ from typing import Any
 
 from mosaic_wire.worker_spec import nearest
 
-from cleanrl_worker.requirement_sets.errors import BadPinList, SetsDisagree, UnknownSet
+from cleanrl_worker.errors import BadPinList, SetsDisagree, UnknownSet
 
 LISTS = Path(__file__).parents[1] / "requirements"
-"""`requirements-<set>.txt` (what people edit), `sets/<set>.txt` (the pins), `sets.toml` (what the sets are for)"""
+"""`requirements-<set>.txt` (edited by hand), `sets/<set>.txt` (the pins), `sets.toml` (what the sets are for)"""
 
 BASE = "base"
 """The set of the base environment itself; it has no overlay"""
@@ -25,13 +25,13 @@ _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.!]*)")
 _SET_NAME = re.compile(r"[a-z0-9][a-z0-9_]*")
 
 
-def normalised(name: str) -> str:
-    """A distribution's name as comparisons want it: `PyOpenGL`, `dm_env` → `pyopengl`, `dm-env`."""
+def normalized(name: str) -> str:
+    """Return a distribution's name for comparisons: `PyOpenGL`, `dm_env` → `pyopengl`, `dm-env`."""
     return _SEPARATORS.sub("-", name).lower()
 
 
 def public(version: str) -> str:
-    """A version without its build: `2.13.0+cpu` → `2.13.0`, so any build of the pinned version will do."""
+    """Return a version without its build: `2.13.0+cpu` → `2.13.0`, so any build of the pinned version will do."""
     return version.partition("+")[0]
 
 
@@ -44,7 +44,8 @@ class Pin:
 
     @property
     def key(self) -> str:
-        return normalised(self.name)
+        """Return the normalized name."""
+        return normalized(self.name)
 
     def __str__(self) -> str:
         return f"{self.name}=={self.version}"
@@ -54,7 +55,7 @@ Pins = MappingProxyType[str, Pin]
 
 
 def read_pins(path: Path) -> Pins:
-    """The pins of a list by normalised name; read again only when the file has changed."""
+    """Return the pins of a list by normalized name; the file is read again only when it has changed."""
     try:
         status = path.stat()
         return _read_pins(path, status.st_mtime_ns, status.st_size)
@@ -80,15 +81,15 @@ def _read_pins(path: Path, modified_ns: int, size: int) -> Pins:
 
 
 def set_names(lists: Path = LISTS) -> tuple[str, ...]:
-    """Every set there is a pin list for; the base first."""
+    """Return every set there is a pin list for; the base first."""
     names = sorted(path.stem for path in (lists / "sets").glob("*.txt"))
     return tuple(sorted(names, key=lambda name: name != BASE))
 
 
 def parse_sets(text: str | Iterable[str]) -> tuple[str, ...]:
-    """`"atari, dm-control"` or a list of names → names as the files have them, sorted, without doubles."""
-    words = re.split(r"[,\s]+", text) if isinstance(text, str) else [str(word) for word in text]
-    return tuple(sorted({word.strip().lower().replace("-", "_") for word in words if word.strip()}))
+    """Return the names in `"atari, dm-control"` or a list as the files have them, sorted, without duplicates."""
+    names = re.split(r"[,\s]+", text) if isinstance(text, str) else [str(name) for name in text]
+    return tuple(sorted({name.strip().lower().replace("-", "_") for name in names if name.strip()}))
 
 
 def check_known(sets: Iterable[str], lists: Path = LISTS) -> None:
@@ -98,14 +99,12 @@ def check_known(sets: Iterable[str], lists: Path = LISTS) -> None:
             continue
         known = set_names(lists)
         hint = nearest(name, known)
-        raise UnknownSet(
-            f"unknown requirement set {name[:80]!r}." + (f" Did you mean {hint!r}?" if hint else "")
-            + f" There are: {', '.join(known)}"
-        )  # fmt: skip
+        suggestion = f" Did you mean {hint!r}?" if hint else ""
+        raise UnknownSet(f"unknown requirement set {name[:80]!r}.{suggestion} There are: {', '.join(known)}")
 
 
 def pins_of(name: str, lists: Path = LISTS) -> Pins:
-    """The pin list of a set."""
+    """Return the pin list of a set."""
     check_known([name], lists)
     return read_pins(lists / "sets" / f"{name}.txt")
 
@@ -129,12 +128,12 @@ def check_agreement(sets: Sequence[str], lists: Path = LISTS) -> None:
 
 @dataclass(frozen=True)
 class SetDescription:
-    """What `sets.toml` says about a set."""
+    """The entry of a set in `sets.toml`."""
 
     name: str
     purpose: str
     size_mb: int = 0
-    """disk the overlay takes, about; asked of the disk before anything is downloaded"""
+    """disk the overlay needs, about; checked before anything is downloaded"""
     smoke: str = ""
     """Python that must succeed in the finished overlay"""
     smoke_env: tuple[tuple[str, str], ...] = ()
@@ -146,10 +145,16 @@ class SetDescription:
     roms_into: tuple[str, ...] = ()
     """folders of the overlay's site-packages the games are copied to"""
 
+    @property
+    def games_pin(self) -> Pin | None:
+        """Return `roms_from` as a pin."""
+        name, _, version = self.roms_from.partition("==")
+        return Pin(name, version) if version else None
+
 
 def describe(name: str, lists: Path = LISTS) -> SetDescription:
-    """The description of a set; an undescribed one has only its name."""
-    import tomllib  # only lists and installations want to know
+    """Return the description of a set; an undescribed one has only its name."""
+    import tomllib  # only lists and installations need it
 
     path = lists / "sets.toml"
     try:
@@ -162,7 +167,7 @@ def describe(name: str, lists: Path = LISTS) -> SetDescription:
             smoke=str(entry.get("smoke", "")),
             smoke_env=tuple((str(key), str(value)) for key, value in entry.get("smoke_env", {}).items()),
             ignore_requires_python=bool(entry.get("ignore_requires_python", False)),
-            known_conflicts=tuple(normalised(str(word)) for word in entry.get("known_conflicts", ())),
+            known_conflicts=tuple(normalized(str(word)) for word in entry.get("known_conflicts", ())),
             roms_from=str(entry.get("roms_from", "")),
             roms_into=tuple(map(str, entry.get("roms_into", ()))),
         )

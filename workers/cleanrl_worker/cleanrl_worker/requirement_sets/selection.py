@@ -1,18 +1,15 @@
-"""Which sets a run needs, from its algorithm, its environment's id and its extras; nothing is imported to find out."""
+"""Which sets a run needs, from its algorithm, its environment's id and its extras; nothing is imported for that."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from mosaic_wire.errors import ConfigProblems
-
 from cleanrl_worker.requirement_sets.pins import BASE, LISTS, check_known, parse_sets
 from cleanrl_worker.wandb_settings import is_tracked
-from cleanrl_worker.wrappers.schedule import needs_syllabus, parse_schedule
+from cleanrl_worker.wrappers.schedule import needs_syllabus, stage_environments
 
 
 def _names(text: str) -> frozenset[str]:
@@ -42,15 +39,15 @@ _ATARI = _names(
     """
 )
 _PREFIXES = {
-    "ALE/": "atari", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "dm_control/": "dm_control",
-    "procgen": "procgen", "phys2d/": "jax", "tabular/": "jax", "envpool/": "envpool", "pettingzoo/": "pettingzoo",
-}  # fmt: skip
+    **{"ALE/": "atari", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "dm_control/": "dm_control"},
+    **{"procgen": "procgen", "phys2d/": "jax", "tabular/": "jax", "envpool/": "envpool", "pettingzoo/": "pettingzoo"},
+}
 _VERSION = re.compile(r"-v\d+$")
 _ATARI_VARIANT = re.compile(r"(-ram)?(NoFrameskip|Deterministic)?$")
 _ZOO = re.compile(r"[a-z0-9_]+_v\d+$")  # pong_v3, knights_archers_zombies_v11
 
 _BRING_ENVIRONMENTS = frozenset({"envpool", "procgen", "pettingzoo"})
-"""An algorithm on one of these takes its environments from there: its `Pong-v5` is not gymnasium's"""
+"""An algorithm with one of these has its environments from there: its `Pong-v5` is not gymnasium's"""
 
 _BRING_VIDEO = frozenset({"procgen"})
 """Sets that can record by themselves, and whose older packages do not go with those of `video`"""
@@ -59,7 +56,7 @@ _NOT_IN_LIGHT_UPSTREAM = frozenset({"envpool", "procgen", "pettingzoo", "jax", "
 
 
 def environment_patterns() -> tuple[str, ...]:
-    """Shell patterns of the ids that the sets bring, for whoever checks an id before its set is installed."""
+    """Return shell patterns of the ids that the sets bring, to check an id before its set is installed."""
     return (
         *(f"{prefix}*" for prefix in _PREFIXES),
         *(f"{name}{variant}-v[0-9]*" for name in sorted(_ATARI) for variant in ("", "NoFrameskip", "Deterministic")),
@@ -69,14 +66,14 @@ def environment_patterns() -> tuple[str, ...]:
 
 
 class NeedsSets(Protocol):
-    """What `sets_needed` asks of an algorithm."""
+    """What `sets_needed` reads of an algorithm."""
 
     @property
     def requirement_sets(self) -> tuple[str, ...]: ...
 
 
 def sets_of_environment(env_id: str) -> tuple[str, ...]:
-    """The set that brings this environment; () for gymnasium's own and for those nobody here knows."""
+    """Return the set that brings this environment; () for gymnasium's own and for unknown ones."""
     name = env_id.rpartition(":")[2]  # `module:Env-v0`
     for prefix, chosen in _PREFIXES.items():
         if name.startswith(prefix):
@@ -96,38 +93,38 @@ def sets_of_environment(env_id: str) -> tuple[str, ...]:
 def sets_needed(
     algorithm: NeedsSets | None, env_id: str, extras: Mapping[str, Any], *, lists: Path = LISTS
 ) -> tuple[str, ...]:
-    """The sets of a run, sorted; raise UnknownSet when `extras.requirements` names one nobody knows.
+    """Return the sets of a run, sorted; raise UnknownSet when `extras.requirements` names an unknown one.
 
-    `preflight` and `interpreter_for` leave out those that the base satisfies already.
+    `check_sets` and `interpreter_for` leave out those that the base satisfies already.
     """
     from_algorithm = set(algorithm.requirement_sets) if algorithm is not None else set()
-    asked = set(_asked_for(extras))
-    environments = [env_id, *_curriculum_environments(extras)]
+    requested = set(_requested(extras))
+    environments = [env_id, *stage_environments(extras.get("curriculum_schedule"))]
     if extras.get("source") == "upstream":
         # Old versions of everything, W&B and video among them: no other set goes with these.
         needs = from_algorithm | {name for env in environments for name in sets_of_environment(env)}
         chosen = {"upstream_full" if needs & _NOT_IN_LIGHT_UPSTREAM else "upstream"}
-        if "upstream_full" in asked:
+        if "upstream_full" in requested:
             chosen = set()
     else:
         backend = _parameters(extras).get("env_backend", "auto")
         if backend == "envpool":
             from_algorithm |= {"envpool"}
         elif backend != "auto":
-            from_algorithm -= {"envpool"}  # another one was asked for, so the environments are gymnasium's
+            from_algorithm -= {"envpool"}  # another one was requested, so the environments are gymnasium's
         chosen = from_algorithm | _from_extras(extras)
         if not from_algorithm & _BRING_ENVIRONMENTS:
             chosen |= {name for env in environments for name in sets_of_environment(env)}
         if chosen & _BRING_VIDEO:
             chosen.discard("video")
-    needed = tuple(sorted((chosen | asked) - {BASE}))
+    needed = tuple(sorted((chosen | requested) - {BASE}))
     check_known(needed, lists)
     return needed
 
 
-def _asked_for(extras: Mapping[str, Any]) -> tuple[str, ...]:
-    asked = extras.get("requirements")
-    return parse_sets(asked) if isinstance(asked, str | list | tuple) else ()
+def _requested(extras: Mapping[str, Any]) -> tuple[str, ...]:
+    names = extras.get("requirements")
+    return parse_sets(names) if isinstance(names, str | list | tuple) else ()
 
 
 def _from_extras(extras: Mapping[str, Any]) -> set[str]:
@@ -151,10 +148,3 @@ def _parameters(extras: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _is_on(value: object) -> bool:
     return value is True or str(value).lower() == "true"
-
-
-def _curriculum_environments(extras: Mapping[str, Any]) -> Iterator[str]:
-    """Ids of the stages; a schedule that cannot be read is told about elsewhere."""
-    if extras.get("curriculum_schedule"):
-        with suppress(ConfigProblems):
-            yield from parse_schedule(extras["curriculum_schedule"]).env_ids

@@ -2,227 +2,105 @@
 
 from __future__ import annotations
 
-import logging
+import ast
+import math
 import os
+import re
 import signal
 import sys
 import time
-from dataclasses import asdict, replace
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mosaic_wire import env
 from mosaic_wire.capabilities import WorkerCapabilities
+from mosaic_wire.event_files import EventFolderReader
 from mosaic_wire.exit_record import ExitOutcome
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
 from mosaic_wire.session import WorkerSession
+from mosaic_wire.system_metrics import FOLDER as SYSTEM_FOLDER
 
-from cleanrl_worker.analytics import build_manifest
+from cleanrl_worker.analytics import copy_script, script_git_state
 from cleanrl_worker.config import CleanRLWorkerConfig
-from cleanrl_worker.description import MODULE
-from cleanrl_worker.fastlane import fastlane_variables
-from cleanrl_worker.no_progress import ProgressWatch
 from cleanrl_worker.preflight import Preflight
-from cleanrl_worker.requirement_sets import hold
-from cleanrl_worker.requirement_sets.errors import RequirementSetError
-from cleanrl_worker.scripts.checking import values_for
-from cleanrl_worker.scripts.choice import ScriptChoice
-from cleanrl_worker.scripts.headline import Headline, HeadlineFollower
-from cleanrl_worker.scripts.provenance import keep_copy
-from cleanrl_worker.scripts.running import launch_words
-from cleanrl_worker.sitecustomize import HookSettings
-from cleanrl_worker.telemetry import LifecycleEmitter
-from cleanrl_worker.training_process import TrainingProcess, signal_name
-from cleanrl_worker.wandb_settings import OFFLINE, WandbSettings, wandb_settings
-from cleanrl_worker.worker_run import (
-    EXIT_BAD_INPUT,
+from cleanrl_worker.requirement_sets.overlays import holding
+from cleanrl_worker.runtime import (
     EXIT_CANCELLED,
     EXIT_DONE,
     EXIT_FAILED,
     POLL_S,
-    SHARE_OF_GRACE,
     Ending,
+    ProgressWatch,
+    TrainingProcess,
     WorkerRun,
-    drawing_variables,
-    grace_s,
-    print_tail,
+    is_retried,
+    signal_name,
+    training_variables,
+    with_wandb,
 )
+from cleanrl_worker.scripts.checking import ScriptChoice, values_for
+from cleanrl_worker.scripts.running import launch_words
+from cleanrl_worker.sitecustomize import HookSettings
+from cleanrl_worker.telemetry import LifecycleEmitter
+from cleanrl_worker.wandb_settings import OFFLINE, WandbSettings, wandb_settings
 
-logger = logging.getLogger(__name__)
 
+class ScriptRun(WorkerRun):
+    """Run a script: it has no safe points, so it is stopped by signal, and leaves nothing to resume from."""
 
-class ScriptRuntime(WorkerRun):
-    """Runs one script from registration to exit code."""
-
-    def __init__(
-        self, config: CleanRLWorkerConfig, choice: ScriptChoice, found: Preflight, folder: RunFolder, *,
-        target: str | None,
-    ) -> None:  # fmt: skip
-        super().__init__(config, folder, target=target)
-        self._choice, self._found = choice, found
-        self._stop_deadline: float | None = None
+    _in_phases = False
 
     def capabilities(self) -> WorkerCapabilities:
-        """A script knows no safe points: it is stopped by signal, and leaves nothing to go on from."""
+        """Return what the daemon may request: neither a pause nor a checkpoint (the daemon can still SIGSTOP it)."""
         return replace(super().capabilities(), supports_pause=False, supports_checkpointing=False)
 
-    # -- what will run
-
-    @cached_property
-    def _values(self) -> dict[str, Any]:
-        return values_for(self._choice.script, self._config)
-
-    def _value(self, name: str) -> Any:
-        known = self._choice.script.parameter(name)
-        return self._values.get(name, known.field.default if known is not None else None)
-
-    @cached_property
-    def _wandb(self) -> WandbSettings:
-        return wandb_settings(
-            self._config.run_id, self._folder.root, self._config.extras, os.environ,
-            project=str(self._value("wandb_project_name") or ""), entity=str(self._value("wandb_entity") or ""),
-            is_resumed=os.environ.get(env.MOSAIC_RUN_ATTEMPT, "1") not in ("", "1"),
-        )  # fmt: skip
-
-    @cached_property
-    def command(self) -> list[str]:
-        """The training process' argv."""
-        script, folder = self._choice.script, self._folder
-        settings = HookSettings(
-            run_dir=str(folder.root), tensorboard_dir=str(self._config.tensorboard_folder(folder)),
-            wandb_mode=OFFLINE if self._wandb.mode == OFFLINE else "",
-            wandb_name=str(self._config.extras.get("wandb_run_name") or ""),
-        )  # fmt: skip
-        checkout = self._choice.checkout
-        words = launch_words(
-            str(script.path), script.sha256, settings, script.argv(self._values),
-            add_path=str(checkout) if checkout is not None else "",
-        )  # fmt: skip
-        return [str(self._found.python), "-u", "-m", "cleanrl_worker.launcher", *words]
-
-    @cached_property
-    def variables(self) -> dict[str, str]:
-        """What the training process finds in its environment, besides the worker's own."""
-        config, folder = self._config, self._folder
-        seed, num_envs = self._value("seed"), self._value("num_envs")
-        own = {
-            env.MOSAIC_RUN_ID: config.run_id,
-            env.MOSAIC_RUN_DIR: str(folder.root),
-            env.CLEANRL_RUN_ID: config.run_id,
-            env.CLEANRL_RUN_DIR: str(folder.root),
-            env.CLEANRL_TENSORBOARD_DIR: str(config.tensorboard_folder(folder)),
-            env.CLEANRL_WORKER_ID: config.worker_id or "",
-            env.CLEANRL_AGENT_ID: str(config.extras.get("agent_id") or ""),
-            env.CLEANRL_SEED: "" if seed is None else str(seed),
-            env.CLEANRL_NUM_ENVS: "" if num_envs is None else str(num_envs),
-            env.TRACK_TENSORBOARD: "1",
-            env.TRACK_WANDB: "1" if self._is_tracked else "0",
-            **self._wandb.variables,
-        }
-        return {**own, **drawing_variables(), **fastlane_variables(config.extras)}
-
     @property
-    def _is_tracked(self) -> bool:
-        return self._values.get("track") is True or self._config.extras.get("track_wandb") is True
+    @abstractmethod
+    def script_path(self) -> Path:
+        """The script's file."""
 
-    def _environment(self) -> dict[str, str]:
-        environ = dict(os.environ)
-        if Path(self._found.python) != Path(sys.executable):
-            # Paths meant for this interpreter would come before the packages of the other one.
-            for name in ("PYTHONPATH", "PYTHONHOME"):
-                environ.pop(name, None)
-        return {**self._wandb.apply_to(environ), **self.variables}
-
-    def summary(self) -> dict[str, Any]:
-        """What a dry run shows."""
-        script = self._choice.script
-        return {
-            "run_id": self._config.run_id,
-            "algo": self._config.algo,
-            "script": str(script.path),
-            "script_sha256": script.sha256,
-            "style": str(script.style),
-            "env_id": self._config.env_id,
-            "total_timesteps": self._config.total_timesteps,
-            "seed": self._value("seed"),
-            "python": str(self._found.python),
-            "arguments": script.argv(self._values),
-            "argv": self.command,
-            "environment": self.variables,
-            "run_dir": str(self._folder.root),
-            "tensorboard_dir": str(self._config.tensorboard_folder(self._folder)),
-            "wandb": self._wandb.mode + (f": {self._wandb.reason}" if self._wandb.reason else ""),
-        }
-
-    # -- running it
-
-    def started_facts(self) -> dict[str, Any]:
-        """What `run_started` tells."""
-        script = self._choice.script
-        return {
-            "seed": self._value("seed"), "total_timesteps": self._config.total_timesteps, "module": MODULE,
-            "mode": "train", "script": str(script.path), "sha256": script.sha256,
-        }  # fmt: skip
-
-    def first_manifest(self, session: WorkerSession) -> AnalyticsManifest:
-        """The manifest at the start, with where the script came from."""
-        manifest = build_manifest(
-            self._config, self._folder, argv=self.command, requirements=self._found.sets or ("base",),
-            threads=int(os.environ.get(env.THREAD_COUNTS[0]) or os.cpu_count() or 1), attempt=session.attempt,
-            versions=self._found.versions,
-        )  # fmt: skip
-        script = keep_copy(self._choice.script, self._folder, session.redact)
-        script["arguments"] = self._choice.script.argv(self._values)
-        seed = self._value("seed")
-        manifest = replace(
-            manifest, seed=seed if type(seed) is int else manifest.seed, extra={**manifest.extra, "script": script}
-        )
-        if self._is_tracked:
-            project, entity = self._value("wandb_project_name"), self._value("wandb_entity")
-            path = f"{entity}/{project}/{self._config.run_id}" if entity and project else None
-            manifest = replace(
-                manifest, wandb_run_id=self._config.run_id, wandb_project=project, wandb_entity=entity,
-                wandb_run_path=path, extra={**manifest.extra, "wandb_mode": self._wandb.mode},
-            )  # fmt: skip
-        return manifest
+    @abstractmethod
+    def start(self, keep_open: Sequence[int]) -> TrainingProcess:
+        """Start the script."""
 
     def supervise(self, session: WorkerSession, emitter: LifecycleEmitter) -> Ending:
-        """Follow the script until its process is gone."""
-        try:
-            held = hold(Path(self._found.python))
-        except RequirementSetError as error:
-            return Ending(ExitOutcome.FAILED, EXIT_BAD_INPUT, str(error))
-        follower = HeadlineFollower(self._folder)
-        training = TrainingProcess(
-            self.command, self._environment(), cwd=self._folder.root, logs=self._folder.logs, keep_open=held
-        )
-        try:
-            stuck = self._follow(session, emitter, training, follower)
-            for message in self._news(follower, now=True):
-                emitter.receive(message)
-            emitter.list_artefacts(self._config.tensorboard_folder(self._folder))
-            return self._ending(session, emitter, training, follower.newest, stuck)
-        finally:
-            training.close()
-            for descriptor in held:
-                os.close(descriptor)
+        """Follow the script until its process has exited."""
+        follower = HeadlineFollower(self._folder, in_phases=self._in_phases)
+        with holding(self._found.python) as held:
+            try:
+                training = self.start(held)
+            except (FileNotFoundError, PermissionError) as error:
+                reason = f"the script cannot be started: {error.strerror or error}"
+                return Ending(ExitOutcome.FAILED, EXIT_FAILED, reason, {"error_type": "SpawnFailed"})
+            try:
+                stuck = self._follow(session, emitter, training, follower)
+            finally:
+                training.close()
+        for message in self._news(follower, now=True):
+            emitter.receive(message)
+        emitter.list_artefacts(self._config.tensorboard_folder(self._folder))
+        return self._ending(session, emitter, training, follower.newest, stuck)
 
     def _follow(
         self, session: WorkerSession, emitter: LifecycleEmitter, training: TrainingProcess, follower: HeadlineFollower
     ) -> str:
-        """Report until the process is gone; the text says why it was ended for standing still."""
+        """Report until the process has exited; return why it was ended for making no progress."""
         watch = ProgressWatch(self._config.extras)
         while training.returncode is None:
             messages = training.messages(POLL_S)
             if training.at_end:
-                training.wait(POLL_S)  # the script closed its end of the pipe, or is about to be gone
+                training.wait(POLL_S)  # the script has no pipe, closed its end of it, or is about to exit
             messages += self._news(follower)
             for message in messages:
                 emitter.receive(message)
                 watch.hear(message)
-            self._stop_if_asked(session, training)
+            self._stop_if_requested(session, training, lambda: training.signal(signal.SIGTERM))
             if (stuck := watch.reason_to_end()) and self._stop_deadline is None:
                 training.kill()
                 return stuck
@@ -233,51 +111,238 @@ class ScriptRuntime(WorkerRun):
     def _news(self, follower: HeadlineFollower, *, now: bool = False) -> list[dict[str, Any]]:
         if not follower.has_news(now=now):
             return []
-        progress = {"kind": "progress", "total": self._config.total_timesteps, **asdict(follower.newest)}
+        progress = {"kind": "progress", "total": self._total_timesteps, **asdict(follower.newest)}
         parameters = {"kind": "parameters", "values": follower.parameters}
-        return [progress, *([parameters] if follower.parameters else [])]
-
-    def _stop_if_asked(self, session: WorkerSession, training: TrainingProcess) -> None:
-        """A script has no safe points: it gets the signal, and after the grace it is killed."""
-        if not session.stop_requested.is_set():
-            return
-        if self._stop_deadline is None:
-            self._stop_deadline = time.monotonic() + grace_s() * SHARE_OF_GRACE
-            training.signal(signal.SIGTERM)
-        elif time.monotonic() > self._stop_deadline:
-            logger.warning("the script did not end within the grace; it is killed")
-            training.kill()
-
-    # -- how it ended
+        return [progress, parameters] if follower.parameters and not self._in_phases else [progress]
 
     def _ending(
-        self, session: WorkerSession, emitter: LifecycleEmitter, training: TrainingProcess, headline: Headline,
+        self,
+        session: WorkerSession,
+        emitter: LifecycleEmitter,
+        training: TrainingProcess,
+        headline: Headline,
         stuck: str,
-    ) -> Ending:  # fmt: skip
+    ) -> Ending:
         returncode = training.returncode
         assert returncode is not None
         manifest = emitter.manifest
         result = {**asdict(headline), "policy": manifest.policy, "videos": list(manifest.videos)}
         if returncode == 0:
             return Ending(ExitOutcome.COMPLETED, EXIT_DONE, payload=result)
-        # The signal goes to the whole tree; the script may be gone before this process has seen its own.
+        # The signal goes to the whole tree; the script may exit before this process has seen its own.
         is_signalled = returncode in (-signal.SIGTERM, 128 + signal.SIGTERM)
         if not stuck and session.stop_requested.wait(1.0 if is_signalled else 0):
-            reason = f"cancelled at step {headline.step}"
-            return Ending(ExitOutcome.CANCELLED, EXIT_CANCELLED, reason, result)
-        tail = [session.redact(line) for line in training.stderr_tail()]
+            return Ending(ExitOutcome.CANCELLED, EXIT_CANCELLED, f"cancelled at step {headline.step}", result)
         known = emitter.failure or {}
-        name = self._choice.script.path.name
-        error = stuck or str(known.get("error") or f"{name} ended with {signal_name(returncode)}")
-        payload = {
-            "error": error,
-            "error_type": "NoProgress" if stuck else known.get("error_type") or "ScriptFailed",
-            "return_code": returncode,
-            "command": self.command,
-            "stderr_log": str(training.stderr_log.relative_to(self._folder.root)),
-            "stderr_tail": tail,
-            "step": headline.step,
+        return self._failure(
+            session,
+            training,
+            stuck or str(known.get("error") or f"{self.script_path.name} ended with {signal_name(returncode)}"),
+            "NoProgress" if stuck else known.get("error_type") or "ScriptFailed",
+            returncode if 0 < returncode < 126 and not stuck else EXIT_FAILED,
+            step=headline.step,
+        )
+
+
+class ScriptRuntime(ScriptRun):
+    """A run of an unmodified training script, with hooks around the libraries it uses."""
+
+    def __init__(
+        self,
+        config: CleanRLWorkerConfig,
+        choice: ScriptChoice,
+        found: Preflight,
+        folder: RunFolder,
+        *,
+        target: str | None,
+    ) -> None:
+        super().__init__(config, folder, target=target, found=found)
+        self._script, self._checkout = choice.script, choice.checkout
+
+    @property
+    def script_path(self) -> Path:
+        """The script's file."""
+        return self._script.path
+
+    @cached_property
+    def _values(self) -> dict[str, Any]:
+        return values_for(self._script, self._config)
+
+    def _value(self, name: str) -> Any:
+        known = self._script.parameter(name)
+        return self._values.get(name, known.field.default if known is not None else None)
+
+    @property
+    def _seed(self) -> Any:
+        return self._value("seed")
+
+    @property
+    def _is_tracked(self) -> bool:
+        return self._values.get("track") is True or self._config.extras.get("track_wandb") is True
+
+    @cached_property
+    def _wandb(self) -> WandbSettings:
+        return wandb_settings(
+            self._config.run_id,
+            self._folder.root,
+            self._config.extras,
+            os.environ,
+            project=str(self._value("wandb_project_name") or ""),
+            entity=str(self._value("wandb_entity") or ""),
+            is_resumed=is_retried(),
+        )
+
+    @cached_property
+    def command(self) -> list[str]:
+        """The argv of the training process."""
+        settings = HookSettings(
+            run_dir=str(self._folder.root),
+            tensorboard_dir=str(self._config.tensorboard_folder(self._folder)),
+            wandb_mode=OFFLINE if self._wandb.mode == OFFLINE else "",
+            wandb_name=str(self._config.extras.get("wandb_run_name") or ""),
+        )
+        script, add_path = self._script, str(self._checkout or "")
+        words = launch_words(str(script.path), script.sha256, settings, script.argv(self._values), add_path=add_path)
+        return [str(self._found.python), "-u", "-m", "cleanrl_worker.launcher", *words]
+
+    @cached_property
+    def variables(self) -> dict[str, str]:
+        """The environment variables of the training process, besides the worker's own."""
+        common = training_variables(
+            self._config, self._folder, seed=self._seed, num_envs=self._value("num_envs"), is_tracked=self._is_tracked
+        )
+        return {**common, env.TRACK_TENSORBOARD: "1", **self._wandb.variables}
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a dry run shows."""
+        return {
+            **super().summary(),
+            "script": str(self._script.path),
+            "script_sha256": self._script.sha256,
+            "style": str(self._script.style),
+            "python": str(self._found.python),
+            "arguments": self._script.argv(self._values),
+            "tensorboard_dir": str(self._config.tensorboard_folder(self._folder)),
+            "wandb": str(self._wandb),
         }
-        print_tail(tail)
-        code = returncode if 0 < returncode < 126 and not stuck else EXIT_FAILED
-        return Ending(ExitOutcome.FAILED, code, error, payload)
+
+    def started_facts(self) -> dict[str, Any]:
+        """Return the payload of `run_started`."""
+        return {**super().started_facts(), "script": str(self._script.path), "sha256": self._script.sha256}
+
+    def first_manifest(self, session: WorkerSession) -> AnalyticsManifest:
+        """Return the manifest at the start, with where the script came from."""
+        manifest, script = super().first_manifest(session), self._script
+        facts = copy_script(script.path, script.content, self._folder)
+        facts |= {"style": str(script.style), **script_git_state(script.path, self._folder, session.redact)}
+        facts["arguments"] = script.argv(self._values)
+        manifest = replace(
+            manifest,
+            seed=self._seed if type(self._seed) is int else manifest.seed,
+            extra={**manifest.extra, "script": facts},
+        )
+        if not self._is_tracked:
+            return manifest
+        return with_wandb(manifest, self._wandb, self._value("wandb_project_name"), self._value("wandb_entity"))
+
+    def start(self, keep_open: Sequence[int]) -> TrainingProcess:
+        """Start the script with the interpreter of its requirement sets."""
+        environ = self._wandb.apply_to(os.environ)
+        if self._found.python != Path(sys.executable):
+            # Paths meant for this interpreter would come before the packages of the other one.
+            for name in ("PYTHONPATH", "PYTHONHOME"):
+                environ.pop(name, None)
+        folder, environ = self._folder, {**environ, **self.variables}
+        return TrainingProcess(self.command, environ, cwd=folder.root, logs=folder.logs, keep_open=keep_open)
+
+
+# ------------------------------------------------------------------ how far a script is, from its event files
+
+POLL_EVENTS_S = 2.0
+"""How often the event files are read"""
+
+RETURN_TAGS = ("charts/episodic_return", "charts/episode_return", "rollout/ep_rew_mean", "episodic_return")
+SPS_TAGS = ("charts/SPS", "time/fps", "SPS")
+_EPISODES = 100
+"""Of which the return is the mean: as many as of every other run"""
+
+
+def parameters_in(table: str) -> dict[str, str]:
+    """Return the rows of the Markdown table that every run of ours and of CleanRL's writes as `hyperparameters`."""
+    rows = re.findall(r"^\|([A-Za-z0-9_]+)\|(.*)\|\s*$", table, re.MULTILINE)
+    return {name: value for name, value in rows if name != "param"}
+
+
+def _value(word: str) -> Any:
+    """Return `True`, `2.5e-4`, `None` as values; anything else stays a text."""
+    try:
+        return ast.literal_eval(word)
+    except (ValueError, SyntaxError):
+        return word
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What a heartbeat reports of a run."""
+
+    step: int = 0
+    episodic_return: float | None = None
+    """mean of the last 100 episodes"""
+    sps: float | None = None
+
+
+class HeadlineFollower:
+    """Read what was added to the event files of a run; those of an earlier attempt do not count."""
+
+    def __init__(self, folder: RunFolder, *, in_phases: bool = False) -> None:
+        """Follow one training; `in_phases` several in a row, each in its own folder, whose steps are added up."""
+        self.newest = Headline()
+        self.parameters: dict[str, Any] = {}
+        """The script's hyper-parameters"""
+        self._read_at = time.monotonic()
+        self._reader = EventFolderReader(folder.tensorboard, beside=True, bulk=False, texts=True)
+        self._in_phases = in_phases
+        self._returns: deque[float] = deque(maxlen=_EPISODES)
+        self._steps: dict[str, int] = {}
+        """Folder → its largest step"""
+        self._trainings: set[str] = set()
+        """Folders with returns or a speed"""
+        self._sps: float | None = None
+        self._reader.read()
+        while self._reader.has_more:
+            self._reader.read()
+
+    def has_news(self, *, now: bool = False) -> bool:
+        """Read the events when it is time to (or `now`); return whether `newest` has changed."""
+        if not now and time.monotonic() - self._read_at < POLL_EVENTS_S:
+            return False
+        self._read_at = time.monotonic()
+        earlier, self.newest = self.newest, self._read()
+        return self.newest != earlier
+
+    def _read(self) -> Headline:
+        while True:
+            for batch in self._reader.read():
+                for text in batch.texts:
+                    if text.tag.split("/")[0] == "hyperparameters":
+                        self.parameters |= {name: _value(word) for name, word in parameters_in(text.text).items()}
+                for tag, column in batch.columns.items():
+                    self._count(batch.folder, tag, column.steps, column.values)
+            if not self._reader.has_more:
+                break
+        mean = sum(self._returns) / len(self._returns) if self._returns else None
+        largest = max(self._steps.values(), default=0)
+        added = sum(self._steps[folder] for folder in self._trainings) if self._in_phases else 0
+        return Headline(max(largest, added), mean, self._sps)
+
+    def _count(self, folder: str, tag: str, steps: Sequence[int], values: Sequence[float]) -> None:
+        if tag.startswith("eval/") or folder == SYSTEM_FOLDER:  # evaluations count episodes, not steps
+            return
+        self._steps[folder] = max(self._steps.get(folder, 0), *steps)
+        finite = [value for value in values if math.isfinite(value)]
+        if tag in RETURN_TAGS or tag in SPS_TAGS:
+            self._trainings.add(folder)
+        if tag in RETURN_TAGS:
+            self._returns.extend(finite)
+        elif tag in SPS_TAGS and finite:
+            self._sps = finite[-1]

@@ -1,10 +1,10 @@
-"""What a training reached, as one JSON object: the coverage pages are made of these, never typed.
+"""Report the result of a training as one JSON object; the coverage pages are made of these.
 
     python -m cleanrl_worker.tools.learning_results run [--python P] ppo --env-id CartPole-v1 --seed 1 > result.json
     python -m cleanrl_worker.tools.learning_results read RUN_FOLDER > result.json
 
 `run` trains alone, in a folder that is removed afterwards (keep it with --folder), and measures what that cost.
-`read` reports a run that has ended, of this worker or of a CleanRL script; what its files do not tell stays null.
+`read` reports a run that has ended, of this worker or of a CleanRL script; what its files do not hold stays null.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from typing import Any
 
 from mosaic_wire.event_files import EventFolderReader, ScalarColumn
 
-from cleanrl_worker.provenance import cpu_model
+from cleanrl_worker.analytics import cpu_model
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
-from cleanrl_worker.scripts.headline import parameters_in
-from cleanrl_worker.training.arguments import COMPUTED
+from cleanrl_worker.scripts.runtime import parameters_in
+from cleanrl_worker.training.args import COMPUTED
 
 EPISODES = 100
 """The last so many training episodes are averaged"""
@@ -47,7 +47,7 @@ class LearningResult:
     env_id: str
     seed: int
     total_timesteps: int
-    """Steps asked for; `steps` are those that were taken"""
+    """Steps requested; `steps` are those that were made"""
     steps: int
     mean_last_100: float | None
     """Mean return (of whole games, as the environment pays) over the last 100 training episodes; None without any"""
@@ -73,10 +73,12 @@ class LearningResult:
     date: str = ""
 
     def to_json(self) -> dict[str, Any]:
+        """Return it as the coverage pages read it."""
         return asdict(self)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Train or read a run, and print its result as JSON."""
     parser = argparse.ArgumentParser(
         prog="cleanrl_worker.tools.learning_results", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -95,9 +97,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = train_and_report(arguments.algo, arguments.flags, python=arguments.python, folder=arguments.folder)
     else:
         result = replace(
-            read_result(arguments.folder), cpu_seconds=arguments.cpu_seconds, command=arguments.ran_as,
-            versions=versions_in(sys.executable), machine=this_machine(),
-        )  # fmt: skip
+            read_result(arguments.folder),
+            cpu_seconds=arguments.cpu_seconds,
+            command=arguments.ran_as,
+            versions=versions_in(sys.executable),
+            machine=this_machine(),
+        )
     sys.stdout.write(json.dumps(result.to_json(), indent=1, sort_keys=True) + "\n")
     return 0
 
@@ -106,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_result(folder: Path) -> LearningResult:
-    """What the files of a run say about it."""
+    """Return the result in the files of a run."""
     columns, texts = _read_events(folder)
     flags = parameters_in(texts.get(PARAMETERS, ""))
     if not flags:
@@ -132,7 +137,7 @@ def read_result(folder: Path) -> LearningResult:
 
 
 def _read_events(folder: Path) -> tuple[dict[str, ScalarColumn], dict[str, str]]:
-    """All curves of a run, and its texts; what a resumed run wrote again counts once."""
+    """Return all curves of a run, and its texts; what a resumed run wrote again counts once."""
     reader = EventFolderReader(folder, texts=True)
     columns: dict[str, ScalarColumn] = {}
     texts: dict[str, str] = {}
@@ -152,7 +157,7 @@ def _read_events(folder: Path) -> tuple[dict[str, ScalarColumn], dict[str, str]]
 
 
 def changed_flags(algo: str, flags: Mapping[str, str]) -> dict[str, str]:
-    """What was asked for besides the defaults of that name; env_id, seed and the like stand elsewhere."""
+    """Return the flags that differ from the defaults; env_id, seed and the like are separate."""
     entry = DEFAULT_ALGO_REGISTRY.get(algo)
     defaults = {spec.name: str(spec.default) for spec in entry.spec().fields} if entry is not None else {}
     elsewhere = {"env_id", "seed", "total_timesteps", *(name for name in COMPUTED if defaults.get(name) == "0")}
@@ -160,7 +165,7 @@ def changed_flags(algo: str, flags: Mapping[str, str]) -> dict[str, str]:
 
 
 def _algo_of(folder: Path) -> str:
-    """The algorithm's name as a checkpoint of the run has it: --exp-name may be anything."""
+    """Return the algorithm's name from a checkpoint of the run: --exp-name may be anything."""
     for state in sorted(folder.glob("checkpoints/*/state.json")):
         return str(json.loads(state.read_text()).get("algo", ""))
     return ""
@@ -171,12 +176,12 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def best_mean(values: Sequence[float], window: int = EPISODES) -> float | None:
-    """The largest mean of so many values in a row; None when there are fewer."""
+    """Return the largest mean of `window` values in a row; None when there are fewer."""
     if len(values) < window:
         return None
     best = total = sum(values[:window])
-    for gone, come in zip(values, values[window:], strict=False):
-        total += come - gone
+    for first, next_value in zip(values, values[window:], strict=False):
+        total += next_value - first
         best = max(best, total)
     return round(best / window, 3)
 
@@ -185,57 +190,58 @@ def best_mean(values: Sequence[float], window: int = EPISODES) -> float | None:
 
 
 def train_and_report(algo: str, flags: Sequence[str], *, python: str, folder: Path | None) -> LearningResult:
-    """Train alone, as one runs a CleanRL script; its output goes to a file and to stderr when it fails."""
-    words = [python, "-m", "cleanrl_worker.algorithms", algo, *flags]
+    """Train without a worker, like a CleanRL script; its output goes to a file, and to stderr when it fails."""
+    argv = [python, "-m", "cleanrl_worker.algorithms", algo, *flags]
     with ExitStack() as stack:
         place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mosaic-learning-")))
         place.mkdir(parents=True, exist_ok=True)
         log = place / "output.txt"
         load, began = os.getloadavg()[0], time.monotonic()
         with log.open("wb") as output:
-            process = subprocess.Popen(words, cwd=place, stdout=output, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(argv, cwd=place, stdout=output, stderr=subprocess.STDOUT)
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         wall_seconds = time.monotonic() - began
-        told = log.read_text(errors="replace")
+        log_text = log.read_text(errors="replace")
         if process.returncode != 0:
-            raise SystemExit(f"{shlex.join(words)} ended with exit code {process.returncode}:\n{told[-2000:]}")
-        left = re.search(r"^everything is in (.+)$", told, re.MULTILINE)
+            raise SystemExit(f"{shlex.join(argv)} ended with exit code {process.returncode}:\n{log_text[-2000:]}")
+        left = re.search(r"^everything is in (.+)$", log_text, re.MULTILINE)
         if left is None:
-            raise SystemExit(f"{shlex.join(words)} did not say where its files are:\n{told[-2000:]}")
+            raise SystemExit(f"{shlex.join(argv)} did not print where its files are:\n{log_text[-2000:]}")
         result = read_result(place / left[1])
     return replace(
         result,
         algo=algo,
-        evaluation=_evaluation_in(told),
+        evaluation=_evaluation_in(log_text),
         cpu_seconds=round(usage.ru_utime + usage.ru_stime, 1),
         wall_seconds=round(wall_seconds, 1),
         versions=versions_in(python),
         machine=this_machine(),
         load=(round(load, 1), round(os.getloadavg()[0], 1)),
-        command=shlex.join(["python", *words[1:]]),
+        command=shlex.join(["python", *argv[1:]]),
         date=time.strftime("%Y-%m-%d"),
     )
 
 
-def _evaluation_in(told: str) -> dict[str, float] | None:
-    """The figures of the line in which a run says how it ended."""
-    found = re.findall(r"^ended .*?\bevaluation=(\{.*?\})", told, re.MULTILINE)
+def _evaluation_in(log_text: str) -> dict[str, float] | None:
+    """Return the values of the line in which a run reports how it ended."""
+    found = re.findall(r"^ended .*?\bevaluation=(\{.*?\})", log_text, re.MULTILINE)
     if not found:
         return None
-    figures = ast.literal_eval(found[-1])
-    return {"mean": figures["mean_return"], "std": figures["std_return"], "episodes": figures["episodes"]}
+    result = ast.literal_eval(found[-1])
+    return {"mean": result["mean_return"], "std": result["std_return"], "episodes": result["episodes"]}
 
 
 def versions_in(python: str) -> dict[str, str]:
-    """Versions that this interpreter trains with."""
-    code = f"import json; from cleanrl_worker.provenance import versions_of; print(json.dumps(versions_of({PACKAGES})))"
+    """Return the versions that this interpreter trains with."""
+    code = f"import json; from cleanrl_worker.analytics import versions_of; print(json.dumps(versions_of({PACKAGES})))"
     answer = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     found: dict[str, str] = json.loads(answer.stdout)
     return found
 
 
 def this_machine() -> str:
+    """Return the processor and its usable cores."""
     return f"{cpu_model()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores"
 
 

@@ -1,9 +1,9 @@
-"""Run every script of a CleanRL checkout through MOSAIC at a tiny horizon, and write down how each ended.
+"""Run every script of a CleanRL checkout through MOSAIC at a tiny horizon, and record how each ended.
 
     python -m cleanrl_worker.tools.upstream_report run --checkout ~/cleanrl [--only dqn,ppo]   # results as JSON
     python -m cleanrl_worker.tools.upstream_report write                                       # the page from them
 
-The scripts lie in the checkout and stay there. The page's figures come from the results file, never from a keyboard.
+The scripts lie in the checkout and stay there. The page's figures come from the results file, and are never typed.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from pathlib import Path
 from typing import Any
 
 from mosaic_wire.files import read_json_object, write_json_atomically
+from mosaic_wire.run_status import RunOutcome, RunStatus
 
+from cleanrl_worker.analytics import repository_state
 from cleanrl_worker.errors import BadInput
-from cleanrl_worker.scripts.choice import ScriptChoice, find_script
-from cleanrl_worker.scripts.provenance import repository_state
+from cleanrl_worker.scripts.checking import ScriptChoice, find_script
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "workers" / "cleanrl"
 RESULTS, PAGE = DOCS / "upstream_scripts.json", DOCS / "upstream_scripts.md"
 
 TINY: Mapping[str, Any] = {
-    "num_envs": 4, "local_num_envs": 4, "num_steps": 16, "learning_starts": 64, "buffer_size": 1024, "n_iteration": 1,
-    "e_auxiliary": 1, "num_iterations_obs_norm_init": 1, "cuda": False,
-}  # fmt: skip
+    **{"num_envs": 4, "local_num_envs": 4, "num_steps": 16, "learning_starts": 64, "buffer_size": 1024},
+    **{"n_iteration": 1, "e_auxiliary": 1, "num_iterations_obs_norm_init": 1, "cuda": False},
+}
 """Parameters that make a script finish soon; each script is given those it has"""
 HORIZON = 256
 _NEEDS_STEPS = frozenset({"num_steps"})
 _POLL_S = 3.0
-_MOST_CHARACTERS = 240
+_MAX_CHARACTERS = 240
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`run` makes the results file, `write` the page."""
+    """Run the scripts and write the results file (`run`), or the page (`write`)."""
     parser = argparse.ArgumentParser(prog="cleanrl_worker.tools.upstream_report", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run the scripts; needs the requirement sets and a home")
@@ -77,11 +78,9 @@ def _run(checkout: Path, only: set[str], timeout_s: float, results: Path) -> int
         sys.stdout.write(f"{name:40} {rows[name]['outcome']:10} {rows[name]['reason'][:100]}\n")
         sys.stdout.flush()
     state = repository_state(checkout) or {}
-    document = {
-        "commit": state.get("commit", ""), "is_dirty": state.get("is_dirty", False), "horizon": HORIZON,
-        "made": time.strftime("%Y-%m-%d"), "scripts": [rows[name] for name in sorted(rows)],
-    }  # fmt: skip
-    write_json_atomically(results, document)
+    about = {"commit": state.get("commit", ""), "is_dirty": state.get("is_dirty", False), "horizon": HORIZON}
+    scripts = [rows[name] for name in sorted(rows)]
+    write_json_atomically(results, {**about, "made": time.strftime("%Y-%m-%d"), "scripts": scripts})
     return 0
 
 
@@ -118,14 +117,14 @@ def _finish(row: dict[str, Any], timeout_s: float) -> dict[str, Any]:
     deadline = time.monotonic() + timeout_s
     while True:
         run = json.loads(_mosaic("show", "--json", run_id).stdout)[0]
-        if run["status"] == "TERM":
+        if run["status"] == RunStatus.TERM:
             break
         if time.monotonic() > deadline:
             _mosaic("cancel", run_id)
-            return {**row, "outcome": "cancelled", "reason": f"not done after {timeout_s:g} s"}
+            return {**row, "outcome": RunOutcome.CANCELLED.value, "reason": f"not done after {timeout_s:g} s"}
         time.sleep(_POLL_S)
     seconds = (run["finished_at"] or 0) - (run["started_at"] or run["finished_at"] or 0)
-    reason = "" if run["outcome"] == "completed" else " ".join(run["reason"].split())
+    reason = "" if run["outcome"] == RunOutcome.COMPLETED else " ".join(run["reason"].split())
     return {**row, "outcome": run["outcome"], "reason": reason, "step": run["step"], "seconds": round(seconds, 1)}
 
 
@@ -135,10 +134,10 @@ def _mosaic(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def page(results: Mapping[str, Any]) -> str:
-    """The page that people read."""
+    """Return the page in Markdown."""
     rows: list[dict[str, Any]] = list(results["scripts"])
-    done = [row for row in rows if row["outcome"] == "completed"]
-    others = [row for row in rows if row["outcome"] != "completed"]
+    done = [row for row in rows if row["outcome"] == RunOutcome.COMPLETED]
+    others = [row for row in rows if row["outcome"] != RunOutcome.COMPLETED]
     lines = [
         "# CleanRL's own scripts",
         "",
@@ -165,7 +164,7 @@ def page(results: Mapping[str, Any]) -> str:
 
 def _shortened(reason: str) -> str:
     text = reason.replace("|", "/")
-    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS].rsplit(" ", 1)[0] + " …"
+    return text if len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS].rsplit(" ", 1)[0] + " …"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How a training process talks with the worker that started it: JSON lines over two inherited pipes.
+"""Messages between a training process and the worker that started it: JSON lines over two inherited pipes.
 
 worker → training   {"command": "pause" | "resume" | "release" | "stop"}
 training → worker   {"kind": "progress" | "checkpoint_saved" | "checkpoint_removed" | "checkpoint_loaded" | "best"
@@ -20,11 +20,11 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 _PATIENCE_S = 20.0
-"""How long a message that must arrive waits for a worker that does not read (it may be stopped)"""
+"""How long a message that must arrive waits for a worker that does not read (its process may be stopped)"""
 
 
 class Command(StrEnum):
-    """What the worker may ask for; obeyed at the next safe point."""
+    """What the worker may request; handled at the next safe point."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -33,27 +33,29 @@ class Command(StrEnum):
 
 
 class Channel(Protocol):
-    """Both directions."""
+    """Sends messages to the worker and receives its commands."""
 
-    def tell(self, kind: str, message: Mapping[str, Any], *, must_arrive: bool = True) -> None: ...
+    def send(self, kind: str, message: Mapping[str, Any], *, must_arrive: bool = True) -> None:
+        """Send one message."""
 
-    def poll(self, timeout_s: float = 0) -> list[Command]: ...
+    def poll(self, timeout_s: float = 0) -> list[Command]:
+        """Return the commands that have arrived."""
 
 
 class PipeChannel:
-    """The pipes of a worker. When the worker is gone, the answer to `poll` is STOP: nobody would miss the result."""
+    """The pipes of a worker. After the worker exited, `poll` returns STOP."""
 
     def __init__(self, control_fd: int, progress_fd: int) -> None:
         self._control_fd, self._progress_fd = control_fd, progress_fd
         os.set_blocking(control_fd, False)
-        # A worker that does not read must not hold the training up.
+        # A worker that does not read must not block training.
         os.set_blocking(progress_fd, False)
         self._unread = b""
-        self._worker_gone = False
+        self._worker_exited = False
         self._one_line = threading.Lock()
 
-    def tell(self, kind: str, message: Mapping[str, Any], *, must_arrive: bool = True) -> None:
-        """Send one line; progress may be dropped when the pipe is full. Checkpoints are told by another thread."""
+    def send(self, kind: str, message: Mapping[str, Any], *, must_arrive: bool = True) -> None:
+        """Send one line; without `must_arrive` it is dropped if the pipe is full. Called from several threads."""
         line = json.dumps({"kind": kind, **message}, separators=(",", ":")).encode() + b"\n"
         if self._one_line.acquire(blocking=must_arrive):
             try:
@@ -67,17 +69,17 @@ class PipeChannel:
             try:
                 line = line[os.write(self._progress_fd, line) :]
             except BlockingIOError:
-                # Nothing of a short line was written: a pipe takes it whole or not at all.
+                # Writes of short lines to a pipe are atomic, so nothing of it was written.
                 if not must_arrive or time.monotonic() > deadline:
                     return
                 select.select([], [self._progress_fd], [], 1.0)
             except BrokenPipeError:
-                self._worker_gone = True
+                self._worker_exited = True
                 return
 
     def poll(self, timeout_s: float = 0) -> list[Command]:
         """Return the commands that have arrived, waiting at most this long for the first."""
-        if self._worker_gone:
+        if self._worker_exited:
             return [Command.STOP]
         ready, _, _ = select.select([self._control_fd], [], [], timeout_s)
         if not ready:
@@ -85,7 +87,7 @@ class PipeChannel:
         with contextlib.suppress(BlockingIOError):
             data = os.read(self._control_fd, 65536)
             if not data:
-                self._worker_gone = True
+                self._worker_exited = True
                 return [Command.STOP]
             self._unread += data
         *lines, self._unread = self._unread.split(b"\n")
@@ -93,9 +95,10 @@ class PipeChannel:
 
 
 class ConsoleChannel:
-    """Stands in when an algorithm runs alone: progress goes to the terminal, nobody sends commands."""
+    """For an algorithm that runs alone: prints messages to the terminal, has no commands."""
 
-    def tell(self, kind: str, message: Mapping[str, Any], *, must_arrive: bool = True) -> None:
+    def send(self, kind: str, message: Mapping[str, Any], *, must_arrive: bool = True) -> None:
+        """Print one message."""
         if kind == "parameters":
             return  # they are in the event file
         text = " ".join(f"{key}={_short(value)}" for key, value in message.items() if value is not None)
@@ -103,6 +106,7 @@ class ConsoleChannel:
         sys.stdout.flush()
 
     def poll(self, timeout_s: float = 0) -> list[Command]:
+        """Return no commands, after the timeout."""
         if timeout_s:
             time.sleep(timeout_s)
         return []

@@ -1,4 +1,4 @@
-"""`.cleanrl_model` files: weights that somebody saved with torch, read in another process (weights_reader)."""
+"""`.cleanrl_model` files: weights that a user saved with torch, read in another process (weights_reader)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cleanrl_worker.errors import BadInput
 from cleanrl_worker.modes.checkpoints import damage_of
 from cleanrl_worker.training.weights_reader import EXIT_REFUSED, PREFIX
 
-_MOST_BYTES = 8 << 30
+_MAX_BYTES = 8 << 30
 _PATIENCE_S = 600
 _TUPLES = {2: "actor and qf1, as DDPG saves them", 3: "actor, qf1 and qf2, as TD3 saves them"}
 _NETWORKS = {
@@ -35,7 +35,7 @@ _NETWORKS = {
 
 @dataclass(frozen=True)
 class ForeignModel:
-    """What a file held."""
+    """The content of a file with weights."""
 
     path: Path
     sha256: str
@@ -44,7 +44,7 @@ class ForeignModel:
     weights: Mapping[str, np.ndarray]
     facts: Mapping[str, Any] = field(default_factory=dict)
     statistics: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Of the normaliser it was trained with: `obs_norm.mean` …"""
+    """Of the normalizer it was trained with: `obs_norm.mean` …"""
 
     def part(self, prefix: str) -> dict[str, np.ndarray]:
         """The statistics `<prefix>.…`, without the prefix."""
@@ -79,8 +79,8 @@ def read_foreign_model(path: Path) -> ForeignModel:
         size, digest = path.stat().st_size, sha256_of_file(path, opener=chosen_file)
     except OSError as error:
         raise BadInput(f"the model {path} cannot be read: {error.strerror or error}") from error
-    if size > _MOST_BYTES:
-        raise BadInput(f"the model {path} has {size >> 30} GiB, more than {_MOST_BYTES >> 30}")
+    if size > _MAX_BYTES:
+        raise BadInput(f"the model {path} has {size >> 30} GiB, more than {_MAX_BYTES >> 30}")
     if damage := damage_of(path):
         raise BadInput(f"the model {path} is refused: {damage}")
     with tempfile.TemporaryDirectory(prefix="mosaic-weights-") as folder:
@@ -88,16 +88,22 @@ def read_foreign_model(path: Path) -> ForeignModel:
         argv = [sys.executable, "-I", "-m", "cleanrl_worker.training.weights_reader", str(path.absolute())]
         try:
             answer = subprocess.run(
-                [*argv, str(destination)], cwd=folder, env=_bare_environment(), stdin=subprocess.DEVNULL,
-                capture_output=True, text=True, timeout=_PATIENCE_S, check=False,
-            )  # fmt: skip
+                [*argv, str(destination)],
+                cwd=folder,
+                env=_bare_environment(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_PATIENCE_S,
+                check=False,
+            )
         except subprocess.TimeoutExpired as error:
             raise BadInput(f"the model {path} is refused: reading it took more than {_PATIENCE_S} s") from error
         if answer.returncode != 0:
-            told = (answer.stderr.strip().splitlines() or ["nothing was said"])[-1]
+            reason = (answer.stderr.strip().splitlines() or ["no message"])[-1]
             if answer.returncode != EXIT_REFUSED:
-                told = f"reading it ended with exit code {answer.returncode}: {told}"
-            raise BadInput(f"the model {path} is refused: {told}")
+                reason = f"reading it ended with exit code {answer.returncode}: {reason}"
+            raise BadInput(f"the model {path} is refused: {reason}")
         facts = json.loads(answer.stdout.strip().splitlines()[-1])
         arrays = load_file(destination)
         statistics = {name.removeprefix(PREFIX): arrays.pop(name) for name in [*arrays] if name.startswith(PREFIX)}
@@ -105,6 +111,6 @@ def read_foreign_model(path: Path) -> ForeignModel:
 
 
 def _bare_environment() -> dict[str, str]:
-    """No tokens, no keys, no folder of the run: nothing a file could want."""
+    """Return an environment without tokens, keys and folders of the run."""
     kept = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")
     return {**{name: os.environ[name] for name in kept if name in os.environ}, "OMP_NUM_THREADS": "1"}

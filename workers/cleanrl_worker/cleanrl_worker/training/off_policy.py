@@ -1,7 +1,7 @@
 """What DDPG, TD3 and SAC share: one step of the environments, one update from the replay buffer, and so on.
 
-An algorithm file adds its networks and its `update`, which reads nothing but fixed tensors: it can be compiled, or
-recorded as a CUDA graph, as it is.
+An algorithm file adds its networks and its `update` in torch, and names the fast engine for it. Both read only tensors
+at fixed addresses, so they can be compiled or recorded as a CUDA graph.
 """
 
 from __future__ import annotations
@@ -18,26 +18,22 @@ import torch
 
 from cleanrl_worker.agents.continuous import ActorCritic
 from cleanrl_worker.errors import BadInput, TrainingStopped
-from cleanrl_worker.training.compiling import Update, accelerated
-from cleanrl_worker.training.envs import EpisodeTracker, VectorEnvs
-from cleanrl_worker.training.numpy_actor import ContinuousActing
-from cleanrl_worker.training.parameters import FlatParameters
+from cleanrl_worker.training.checkpointing import TrainingState, load_weights
+from cleanrl_worker.training.envs import VectorEnvs
+from cleanrl_worker.training.fast_cpu import AUTOGRAD, FAST_CPU, Engine, choose_engine
+from cleanrl_worker.training.fast_cpu.actor_critic import UpdateStats, compare
+from cleanrl_worker.training.optimizers import Trained, Update, accelerated
+from cleanrl_worker.training.policies import ContinuousActing
 from cleanrl_worker.training.replay import ReplayBuffer, Transitions
-from cleanrl_worker.training.rollout_state import NEW_EPISODES, restore_into, snapshot_of
-from cleanrl_worker.training.run_context import RunContext
-from cleanrl_worker.training.state import TrainingState
-from cleanrl_worker.training.weights import load_weights
+from cleanrl_worker.training.run import Learner, RunContext
 
 BLOCK_STEPS = 100
 """Steps between two safe points, and between two points of a chart"""
 
-Figures = dict[str, torch.Tensor]
-"""What an update leaves for `charts`"""
-
 
 @dataclass(frozen=True)
 class ContinuousSpaces:
-    """Vectors in, vectors out, between bounds."""
+    """Vector observations, and vector actions between bounds."""
 
     observations: int
     low: np.ndarray
@@ -45,7 +41,7 @@ class ContinuousSpaces:
 
     @classmethod
     def of(cls, algo: str, env_id: str, observations: gym.Space, actions: gym.Space) -> ContinuousSpaces:
-        """Measure an environment's spaces; BadInput where these algorithms cannot play it."""
+        """Return the sizes and bounds of an environment's spaces; raise BadInput if they are not continuous vectors."""
         shape = observations.shape or ()
         if len(shape) != 1:
             raise BadInput(f"{algo} needs observations that are vectors; those of {env_id} have shape {shape}")
@@ -62,43 +58,46 @@ class ContinuousSpaces:
 
     @property
     def actions(self) -> int:
+        """Return the number of action dimensions."""
         return len(self.low)
 
     @property
     def scale(self) -> torch.Tensor:
-        """Half of the way between the bounds: what tanh's 1 is stretched to."""
+        """Return half the range of the actions."""
         return torch.from_numpy((self.high - self.low) / 2)
 
     @property
     def bias(self) -> torch.Tensor:
+        """Return the middle of the range of the actions."""
         return torch.from_numpy((self.high + self.low) / 2)
 
 
 def actor_weights(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Of all networks' weights those of the actor."""
+    """Return the actor's weights out of those of all networks."""
     return {name.removeprefix("actor."): array for name, array in weights.items() if name.startswith("actor.")}
 
 
 class StagedBatch:
-    """The tensors an update reads, always in the same memory: filled on the host, sent to a GPU in one copy."""
+    """The tensors an update reads, at fixed addresses: filled on the host, copied to a GPU at once."""
 
     def __init__(self, size: int, spaces: ContinuousSpaces, noises: int, gamma: float, device: torch.device) -> None:
-        seen, done = spaces.observations, spaces.actions
-        shapes = ((size, seen + done), (size, seen), (size, 1), (size, 1), (noises, size, done))
+        obs_size, action_size = spaces.observations, spaces.actions
+        shapes = ((size, obs_size + action_size), (size, obs_size), (size, 1), (size, 1), (noises, size, action_size))
         self._host = torch.zeros(sum(math.prod(shape) for shape in shapes), pin_memory=device.type == "cuda")
         self._block = self._host.to(device)
         self._sent = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self.inputs, self.next_obs, self.rewards, self.discounts, self.noise = _split(self._block, shapes)
-        """Observations and actions side by side; discounts are 0 where nothing follows; noise is [draw, row, action]"""
-        self.obs = self.inputs[:, :seen]
+        """Observations and actions concatenated; discounts are 0 after a termination; noise is [sample, row, action]"""
+        self.obs, self.actions = self.inputs[:, :obs_size], self.inputs[:, obs_size:]
         inputs, next_obs, rewards, discounts, noise = (part.numpy() for part in _split(self._host, shapes))
-        self._columns = Transitions(inputs[:, :seen], inputs[:, seen:], rewards[:, 0], next_obs, discounts[:, 0])
+        obs, actions = inputs[:, :obs_size], inputs[:, obs_size:]
+        self._columns = Transitions(obs, actions, rewards[:, 0], next_obs, discounts[:, 0])
         self._noise, self._gamma = noise, np.float32(gamma)
 
     def fill(self, transitions: Transitions, rng: np.random.Generator, *, noises: int) -> None:
-        """Take a batch over, and draw the standard normal noise its update needs."""
+        """Copy a batch, and draw the standard normal noise of its update."""
         if self._sent is not None:
-            self._sent.synchronize()  # the copy of the batch before this one
+            self._sent.synchronize()  # wait for the copy of the previous batch
         for column, values in zip(self._columns, transitions, strict=True):
             column[...] = values
         discounts = self._columns.terminated
@@ -116,64 +115,64 @@ def _split(block: torch.Tensor, shapes: tuple[tuple[int, ...], ...]) -> list[tor
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-class OffPolicyLearner:
-    """The state of a run. A subclass makes the networks and says what an update is."""
+class OffPolicyLearner(Learner):
+    """The state of a run. A subclass makes the networks and defines the update."""
 
     agent: ActorCritic
-    actor_parameters: FlatParameters
+    actor: Trained
+    critics: Trained
     acting: ContinuousActing
-    resume_needs: tuple[str, ...]
-    cure = "lower --learning-rate"
-    """What helps against numbers that are not finite"""
+    fast: Any
+    """The same update as `update`, with explicit gradients"""
+    engine: Engine
+    synthetic_spread = 1.0
+    """Standard deviation of noise and next observations in the comparison of both engines"""
 
     def __init__(
-        self, args: Any, envs: VectorEnvs, buffer: ReplayBuffer, device: torch.device, *, most_noises: int
+        self, args: Any, envs: VectorEnvs, buffer: ReplayBuffer, device: torch.device, *, max_noises: int
     ) -> None:
-        self.args, self.envs, self.buffer, self.device = args, envs, buffer, device
+        super().__init__(args, envs, device)
+        self.buffer = buffer
         self.spaces = ContinuousSpaces.of(args.exp_name, args.env_id, envs.observation_space, envs.action_space)
-        self.rng = np.random.Generator(np.random.PCG64(args.seed))
-        torch.manual_seed(args.seed)  # the networks are made after this
-        self.batch = StagedBatch(args.batch_size, self.spaces, most_noises, args.gamma, device)
-        self.update_for = cache(self._accelerated_update)
-        self.episodes = EpisodeTracker(envs.num_envs)
-        self.step = 0
+        self.batch = StagedBatch(args.batch_size, self.spaces, max_noises, args.gamma, device)
         self.next_obs = np.zeros(0)
 
-    # -- for the algorithm to say
+    def choose_engine(self, fast: Any) -> None:
+        """Choose the fast engine if it agrees with `update`; called when the networks exist."""
+        self.fast = fast
+        file = f"{type(self).__module__.rpartition('.')[2]}.py"
+        self.engine = choose_engine(self.args.gradient, lambda: compare(self, fast), file)
+        self.update_for = cache(self._accelerated_update)
+
+    def use_autograd(self) -> None:
+        """Compute gradients by autograd from here on."""
+        self.engine = replace(self.engine, name=AUTOGRAD)
+        self.update_for = cache(self._accelerated_update)
+
+    @property
+    def trained(self) -> dict[str, Trained]:
+        """Return the trained networks by their names in checkpoints."""
+        return {"critics": self.critics, "actor": self.actor}
+
+    # -- defined by the algorithm
 
     def due(self, count: int) -> tuple[bool, bool]:
-        """Whether the policy and whether the target networks move in this update; `count` numbers the updates."""
-        raise NotImplementedError
+        """Return whether update number `count` includes the policy, and whether the target networks."""
+        policy = count % self.args.policy_frequency == 0
+        return policy, policy
 
     def noises(self, policy: bool) -> int:
-        """How many draws of noise an update needs."""
+        """Return the number of noise samples per transition of an update."""
         raise NotImplementedError
 
-    def update(self, policy: bool, targets: bool) -> Figures:
-        """Learn from `self.batch`."""
-        raise NotImplementedError
-
-    def charts(self, figures: Figures) -> dict[str, float]:
-        """What the last updates left, as charts."""
-        raise NotImplementedError
-
-    def own_arrays(self) -> dict[str, Mapping[str, np.ndarray]]:
-        """What a checkpoint needs besides the networks, by prefix."""
-        raise NotImplementedError
-
-    def restore_own(self, state: TrainingState) -> None:
-        raise NotImplementedError
-
-    def copy_to_targets(self) -> None:
-        """Make the target networks equal to the others."""
+    def update(self, policy: bool, targets: bool) -> UpdateStats:
+        """Update from `self.batch`; return what `charts` needs."""
         raise NotImplementedError
 
     # -- acting and learning
 
-    def begin_episodes(self) -> None:
-        self.next_obs = self.envs.reset(self.args.seed + self.step)
-
     def act(self, obs: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
+        """Return the best actions, or actions sampled with `rng`."""
         seen = obs.astype(np.float32, copy=False)
         if rng is None:
             return self.acting.best(seen)
@@ -183,23 +182,19 @@ class OffPolicyLearner:
         return rng.standard_normal((rows, self.spaces.actions), dtype=np.float32)
 
     def learn(self, run: RunContext) -> None:
-        """Go on to the next multiple of BLOCK_STEPS."""
+        """Act and update until the next multiple of BLOCK_STEPS."""
         until = min((self.step // BLOCK_STEPS + 1) * BLOCK_STEPS, self.args.total_timesteps)
-        figures: Figures = {}
+        stats: UpdateStats = {}
         while self.step < until:
-            self._take_step(run)
-            if self._has_enough():
-                figures |= self._update_once()
-        charts = self.charts(figures) if figures else {}
+            self._step_envs(run)
+            if self._can_learn():
+                stats |= self._update_once()
+        charts = self.charts(stats) if stats else {}
         self._check_finite(charts)
-        charts |= {
-            "charts/replay_size": len(self.buffer),
-            "charts/replay_bytes": self.buffer.nbytes,
-            "charts/SPS": run.steps_per_second(self.step),
-        }
+        charts |= self.replay_charts(self.buffer, run)
         run.writer.add_scalars(charts, self.step)
 
-    def _take_step(self, run: RunContext) -> None:
+    def _step_envs(self, run: RunContext) -> None:
         obs = self.next_obs
         if self.step < self.args.learning_starts:
             share = self.rng.random((len(obs), self.spaces.actions), dtype=np.float32)
@@ -217,59 +212,85 @@ class OffPolicyLearner:
             )
         self.buffer.add(obs, actions, step.rewards, step.final_obs, step.terminated)
         self.next_obs = step.obs
-        for episode_return, length in self.episodes.add(step):
-            charts = {"charts/episodic_return": episode_return, "charts/episodic_length": length}
-            run.writer.add_scalars(charts, self.step)
+        self.chart_episodes(step, run)
 
-    def _has_enough(self) -> bool:
-        """Tell whether learning may begin; a run that resumes without its replay buffer has to fill it first, too."""
+    def _can_learn(self) -> bool:
+        """Return whether learning may begin; a run resumed without its replay buffer fills it first, too."""
         args = self.args
         return self.step > args.learning_starts and len(self.buffer) >= min(args.learning_starts, args.buffer_size)
 
-    def _update_once(self) -> Figures:
+    def _update_once(self) -> UpdateStats:
         policy, targets = self.due(self.step // self.envs.num_envs)
         transitions = self.buffer.sample(self.rng, self.args.batch_size)
         self.batch.fill(transitions, self.rng, noises=self.noises(policy))
-        figures = self.update_for(policy, targets)()
+        stats = self.update_for(policy, targets)()
         if policy:
-            self.actor_parameters.refresh_host()
-        return figures
+            self.actor.parameters.refresh_host()
+        return stats
 
-    def _accelerated_update(self, policy: bool, targets: bool) -> Update[Figures]:
+    def _accelerated_update(self, policy: bool, targets: bool) -> Update[UpdateStats]:
+        is_fast = self.engine.name == FAST_CPU
         update = accelerated(
-            partial(self.update, policy, targets),
+            partial(self.fast.update if is_fast else self.update, policy, targets),
             self.device,
             compile=self.args.compile,
             cudagraphs=self.args.cudagraphs,
         )
-        # Without autograd's bookkeeping; torch.compile knows only the milder way to do without it.
+        if not is_fast:
+            return update
+        # Without autograd; torch.compile supports only no_grad.
         return (torch.no_grad if self.args.compile else torch.inference_mode)()(update)
 
+    def charts(self, stats: UpdateStats) -> dict[str, float]:
+        """Return the charts of the last updates, under CleanRL's names."""
+        means = {name: float(tensor.mean()) for name, tensor in stats.items() if not name.endswith("_errors")}
+        losses = {
+            name.replace("_errors", "_loss"): float(tensor.square().mean())
+            for name, tensor in stats.items()
+            if name.endswith("_errors")
+        }
+        charts = {name: means[name] for name in means if name.startswith("qf")} | losses
+        if len(losses) > 1:
+            charts["qf_loss"] = sum(losses.values()) / len(losses)
+        if "actor_values" in means:
+            charts["actor_loss"] = -means["actor_values"]
+        renamed = {"actor_losses": "actor_loss", "alpha": "alpha", "alpha_loss": "alpha_loss"}
+        charts |= {chart: means[name] for name, chart in renamed.items() if name in means}
+        return {f"losses/{name}": value for name, value in charts.items()}
+
     def _check_finite(self, charts: Mapping[str, float]) -> None:
-        """Before anything of this block is saved: a checkpoint of such weights would be worth nothing."""
-        numbers = [*charts.values(), *(float(weight.sum()) for weight in self.agent.state_dict().values())]
-        if not all(math.isfinite(number) for number in numbers):
+        """Stop before anything is saved: a checkpoint of such weights would be useless."""
+        values = [*charts.values(), *(float(weight.sum()) for weight in self.agent.state_dict().values())]
+        if not all(math.isfinite(value) for value in values):
             raise self._not_finite()
 
     def _not_finite(self) -> TrainingStopped:
-        return TrainingStopped(f"loss or weights are not finite at step {self.step}: {self.cure}")
+        return TrainingStopped(f"loss or weights are not finite at step {self.step}: {self.remedy}")
 
     # -- checkpoints
 
+    @property
+    def optimizers(self) -> Mapping[str, Trained]:
+        """Return the trained networks, which save optimizer and target network, by their names in checkpoints."""
+        return self.trained
+
     def snapshot(self) -> TrainingState:
-        return replace(snapshot_of(self, self.own_arrays()), replay=self.buffer)
+        """Return everything learning depends on, with the replay buffer."""
+        return replace(super().snapshot(), replay=self.buffer)
 
     def restore(self, state: TrainingState) -> str:
-        exact = restore_into(self, state, self.resume_needs)
-        self.restore_own(state)
+        """Continue from a snapshot; return how the environments were restored."""
+        environments = super().restore(state)
         state.restore_replay(self.buffer)
-        return "exact" if exact else NEW_EPISODES
+        return environments
 
-    def take_weights(self, weights: Mapping[str, np.ndarray], what: str) -> None:
+    def load_agent(self, weights: Mapping[str, np.ndarray], what: str) -> None:
+        """Load the networks' weights; the target networks become copies."""
         load_weights(self.agent, weights, what=what)
-        self.actor_parameters.refresh_host()
-        self.copy_to_targets()
+        self.actor.parameters.refresh_host()
+        for part in self.trained.values():
+            part.move_target(1.0)
 
     def model(self) -> Any:
-        """The actor's state dict, then the critics', as CleanRL's files have them."""
+        """Return the actor's state dict, then the critics', as CleanRL's files have them."""
         return tuple(module.state_dict() for module in self.agent.children())

@@ -46,7 +46,7 @@ def main(source: Path, destination: Path) -> int:
 
 
 def read(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The tensors by name, and what else the file says about them."""
+    """Return the tensors by name, and other facts of the file."""
     gc.disable()  # a short life: nothing is worth collecting
     import torch
 
@@ -73,7 +73,7 @@ def read(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _statistics(content: Any) -> dict[str, Any]:
-    """The normaliser's statistics that `run_context.policy_bytes` puts beside the weights, under names of their own."""
+    """The normalizer's statistics that `run.policy_bytes` puts beside the weights, under names of their own."""
     import torch
 
     metadata = getattr(content, "_metadata", None)
@@ -88,9 +88,7 @@ def _networks(content: Any) -> tuple[dict[str, Mapping[Any, Any]], dict[str, Any
     if isinstance(content, list | tuple):
         if not content or not all(isinstance(part, Mapping) for part in content):
             raise Refused("it holds a list that is not one of state dicts")
-        return {f"{index}.": part for index, part in enumerate(content)}, {
-            "shape": "tuple", "networks": len(content),
-        }  # fmt: skip
+        return {f"{index}.": part for index, part in enumerate(content)}, {"shape": "tuple", "networks": len(content)}
     if not isinstance(content, Mapping):
         raise Refused(f"it holds {type(content).__name__}, not weights")
     for key, shape in (("model_weights", "model_weights"), ("model_state_dict", "model_state_dict")):
@@ -101,13 +99,13 @@ def _networks(content: Any) -> tuple[dict[str, Mapping[Any, Any]], dict[str, Any
 
 
 def _plain(facts: Mapping[Any, Any]) -> dict[str, Any]:
-    """What of the rest is worth telling: flags, and how far the training was."""
-    told: dict[str, Any] = {}
+    """Return the flags, and the step that training had reached."""
+    found: dict[str, Any] = {}
     args = facts.get("args")
     if isinstance(args, Mapping):
-        told["args"] = {str(k): v for k, v in args.items() if isinstance(v, bool | int | float | str)}
-    told |= {name: facts[name] for name in ("global_step", "iteration") if isinstance(facts.get(name), int)}
-    return told
+        found["args"] = {str(k): v for k, v in args.items() if isinstance(v, bool | int | float | str)}
+    found |= {name: facts[name] for name in ("global_step", "iteration") if isinstance(facts.get(name), int)}
+    return found
 
 
 def _reason(error: Exception) -> str:

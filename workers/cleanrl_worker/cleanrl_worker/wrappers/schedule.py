@@ -1,4 +1,4 @@
-"""Curriculum schedules: how they are written, what is wrong with one, and when a stage is over. Nothing heavy here.
+"""Curriculum schedules: how they are written, what is wrong with one, and when a stage ends. Nothing heavy here.
 
     [{"env_id": "BabyAI-GoToRedBall-v0", "steps": 200000},          also: episodes, episode_return; several mean «or»
      {"env_id": "BabyAI-GoToObj-v0", "condition": "steps>=N|episode_return>=X"},
@@ -25,7 +25,7 @@ DEFAULT_STEPS = 100_000
 RETURN_WINDOW = 100
 """`episode_return` is the mean over the last so many episodes of the stage …"""
 RETURN_EPISODES = 20
-"""… once so many have ended: the first to end are the short ones, which in grid worlds are the lucky ones"""
+"""… once so many have ended: the first to end are short, which in grid worlds means lucky"""
 
 SEQUENTIAL = "sequential"
 METHODS = (SEQUENTIAL, "domain_randomization", "learning_progress")
@@ -33,7 +33,7 @@ METHODS = (SEQUENTIAL, "domain_randomization", "learning_progress")
 
 METRICS = ("steps", "episodes", "episode_return", "total_steps", "total_episodes")
 _STAGE_KEYS = ("env_id", "steps", "episodes", "episode_return", "condition")
-_MOST_STAGES = 1000
+_MAX_STAGES = 1000
 _CLAUSE = re.compile(r"\s*([A-Za-z_]+)\s*(>=|>|<=|<|==?|!=)\s*([^\s|&]+)\s*")
 
 BABYAI_GOTO_CURRICULUM: tuple[Mapping[str, Any], ...] = (
@@ -56,13 +56,14 @@ PRESETS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
 
 @dataclass(frozen=True)
 class Clause:
-    """`steps>=1000`."""
+    """A comparison such as `steps>=1000`."""
 
     metric: str
     comparator: str
     value: float
 
     def holds(self, metrics: Mapping[str, float | None]) -> bool:
+        """Return whether the comparison holds."""
         measured = metrics[self.metric]
         if measured is None:
             return False
@@ -74,11 +75,12 @@ class Clause:
 
 @dataclass(frozen=True)
 class Condition:
-    """Any of these, each of which may ask for several things at once."""
+    """Alternatives, each of which may consist of several clauses."""
 
     alternatives: tuple[tuple[Clause, ...], ...]
 
     def holds(self, metrics: Mapping[str, float | None]) -> bool:
+        """Return whether one alternative holds."""
         return any(all(clause.holds(metrics) for clause in clauses) for clauses in self.alternatives)
 
     def __str__(self) -> str:
@@ -87,7 +89,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Stage:
-    """One environment and when it is over."""
+    """One environment, and when it ends."""
 
     env_id: str
     condition: Condition
@@ -102,11 +104,12 @@ class Schedule:
 
     @property
     def env_ids(self) -> tuple[str, ...]:
+        """Return the environments of the stages."""
         return tuple(stage.env_id for stage in self.stages)
 
 
 def needs_syllabus(document: Any) -> bool:
-    """Whether a schedule, right or wrong, asks for a method that only Syllabus has."""
+    """Return whether a schedule, valid or not, requests a method that only Syllabus has."""
     return isinstance(document, Mapping) and document.get("method", SEQUENTIAL) != SEQUENTIAL
 
 
@@ -119,6 +122,14 @@ def parse_schedule(document: Any) -> Schedule:
     return schedule
 
 
+def stage_environments(document: Any) -> tuple[str, ...]:
+    """Return the ids of a curriculum's stages; none for a schedule that cannot be read, which is reported elsewhere."""
+    try:
+        return parse_schedule(document).env_ids if document else ()
+    except ConfigProblems:
+        return ()
+
+
 def _read_schedule(document: Any, problems: list[Problem]) -> Schedule | None:
     method, path = SEQUENTIAL, PATH
     if isinstance(document, Mapping):
@@ -129,11 +140,8 @@ def _read_schedule(document: Any, problems: list[Problem]) -> Schedule | None:
         ]
         method = document.get("method", SEQUENTIAL)
         if method not in METHODS:
-            problems.append(
-                Problem(
-                    f"{PATH}.method", f"{method!r} is not one of {', '.join(METHODS)}", nearest(str(method), METHODS)
-                )
-            )
+            text = f"{method!r} is not one of {', '.join(METHODS)}"
+            problems.append(Problem(f"{PATH}.method", text, nearest(str(method), METHODS)))
         document, path = document.get("stages"), f"{PATH}.stages"
     if isinstance(document, str):
         if document not in PRESETS:
@@ -143,8 +151,8 @@ def _read_schedule(document: Any, problems: list[Problem]) -> Schedule | None:
     if not isinstance(document, Sequence) or not document:
         problems.append(Problem(path, f"must be a list of stages or one of {', '.join(PRESETS)}"))
         return None
-    if len(document) > _MOST_STAGES:
-        problems.append(Problem(path, f"has {len(document)} stages, more than {_MOST_STAGES}"))
+    if len(document) > _MAX_STAGES:
+        problems.append(Problem(path, f"has {len(document)} stages, more than {_MAX_STAGES}"))
         return None
     stages = [_read_stage(stage, f"{path}[{index}]", problems) for index, stage in enumerate(document)]
     return Schedule(tuple(stage for stage in stages if stage is not None), str(method))
@@ -152,9 +160,8 @@ def _read_schedule(document: Any, problems: list[Problem]) -> Schedule | None:
 
 def _read_stage(document: Any, path: str, problems: list[Problem]) -> Stage | None:
     if not isinstance(document, Mapping):
-        problems.append(
-            Problem(path, f'must be an object such as {{"env_id": …, "steps": 1000}}, not {document!r:.80}')
-        )
+        text = f'must be an object such as {{"env_id": …, "steps": 1000}}, not {document!r:.80}'
+        problems.append(Problem(path, text))
         return None
     for key in document:
         if key not in _STAGE_KEYS:
@@ -176,7 +183,7 @@ def _read_stage(document: Any, path: str, problems: list[Problem]) -> Stage | No
 
 
 def parse_condition(text: Any, path: str, problems: list[Problem]) -> list[tuple[Clause, ...]]:
-    """Read `steps>=N|episode_return>=X` (`&` asks for both sides); what is wrong goes into `problems`."""
+    """Read `steps>=N|episode_return>=X` (`&` requires both sides); what is wrong goes into `problems`."""
     if not isinstance(text, str):
         problems.append(Problem(path, f"must be a text such as 'steps>=1000|episode_return>=0.9', not {text!r:.80}"))
         return []
@@ -194,7 +201,7 @@ def _parse_clause(text: str, path: str, problems: list[Problem]) -> Clause | Non
         return None
     metric, comparator, value = match.groups()
     if comparator not in (">=", ">"):
-        problems.append(Problem(path, f"{text.strip()!r:.80}: a stage ends when a figure is reached; write >="))
+        problems.append(Problem(path, f"{text.strip()!r:.80}: a stage ends when a value is reached; write >="))
         return None
     try:
         number: float = int(value.replace("_", "")) if re.fullmatch(r"[\d_]+", value) else float(value)
@@ -217,11 +224,11 @@ def _checked_clause(metric: str, comparator: str, value: Any, path: str, problem
     return Clause(metric, comparator, value)
 
 
-class Progress:
-    """Where a sequence of stages is: counts every step, changes stage at the episode that fulfils the condition."""
+class CurriculumProgress:
+    """The position in a sequence of stages: counts every step, changes stage when the condition holds."""
 
     def __init__(self, schedule: Schedule) -> None:
-        self._schedule = schedule
+        self.schedule = schedule
         self.stage = 0
         self.total_steps = self.total_episodes = 0
         self._begin_stage()
@@ -232,7 +239,7 @@ class Progress:
 
     @property
     def metrics(self) -> dict[str, float | None]:
-        """What conditions may ask for; `episode_return` is None until enough episodes have ended."""
+        """Return what conditions compare; `episode_return` is None until enough episodes have ended."""
         known = len(self._returns) >= RETURN_EPISODES
         return {
             "steps": self.steps,
@@ -243,32 +250,34 @@ class Progress:
         }
 
     def add_steps(self, count: int) -> None:
+        """Count steps."""
         self.steps += count
         self.total_steps += count
 
-    def add_episode(self, episode_return: float, *, counts: bool = True) -> None:
-        """An episode has ended; one that began in an earlier stage does not count for this one."""
+    def count_episode(self, episode_return: float, *, counts: bool = True) -> None:
+        """Count an episode that ended; one that began in an earlier stage does not count for this one."""
         self.total_episodes += 1
         if counts:
             self.episodes += 1
             self._returns.append(episode_return)
 
     def advance(self) -> bool:
-        """Go to the next stage if this one is over; True when it was."""
-        last = len(self._schedule.stages) - 1
-        if self.stage == last or not self._schedule.stages[self.stage].condition.holds(self.metrics):
+        """Go to the next stage if this one has ended; return whether it had."""
+        last = len(self.schedule.stages) - 1
+        if self.stage == last or not self.schedule.stages[self.stage].condition.holds(self.metrics):
             return False
         self.stage += 1
         self._begin_stage()
         return True
 
     def snapshot(self) -> dict[str, Any]:
-        return {
-            "stage": self.stage, "steps": self.steps, "episodes": self.episodes, "returns": list(self._returns),
-            "total_steps": self.total_steps, "total_episodes": self.total_episodes,
-        }  # fmt: skip
+        """Return the state for a checkpoint."""
+        total = {"total_steps": self.total_steps, "total_episodes": self.total_episodes}
+        stage = {"stage": self.stage, "steps": self.steps, "episodes": self.episodes}
+        return {**stage, "returns": list(self._returns), **total}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint's state."""
         self.stage = int(state["stage"])
         self._begin_stage()
         self.steps, self.episodes = int(state["steps"]), int(state["episodes"])

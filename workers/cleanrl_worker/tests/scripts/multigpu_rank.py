@@ -14,12 +14,11 @@ import sys
 from pathlib import Path
 
 import torch
-from cleanrl_worker.algorithms.ppo_atari_multigpu import Args, MultiGpuLearner, obey
+from cleanrl_worker.algorithms.ppo_atari_multigpu import Args, MultiGpuLearner, follow_leader
 from cleanrl_worker.training.channel import Command
+from cleanrl_worker.training.distributed import Team
 from cleanrl_worker.training.envs import make_envs
-from cleanrl_worker.training.loop import train_to_the_end
-from cleanrl_worker.training.run_context import RunContext
-from cleanrl_worker.training.team import Team
+from cleanrl_worker.training.run import RunContext, run_training_loop
 
 
 class Told:
@@ -28,7 +27,7 @@ class Told:
     def __init__(self, *commands: Command) -> None:
         self._commands, self._polls = list(commands), 0
 
-    def tell(self, kind, message, *, must_arrive=True):
+    def send(self, kind, message, *, must_arrive=True):
         sys.stdout.write(f"{kind} {json.dumps(dict(message))}\n")
         sys.stdout.flush()
 
@@ -42,10 +41,10 @@ class Mortal(MultiGpuLearner):
 
     dies_at = 0
 
-    def collect(self) -> None:
+    def collect(self, run) -> None:
         if self.step >= self.dies_at:
             os._exit(3)
-        super().collect()
+        super().collect(run)
 
 
 def main(rank: int, size: int, store: str, folder: Path, flags: dict, how: str) -> None:
@@ -58,13 +57,13 @@ def main(rank: int, size: int, store: str, folder: Path, flags: dict, how: str) 
         learner_type, Mortal.dies_at = Mortal, int(how.removeprefix("die-at-"))
     learner = learner_type(args, envs, torch.device("cpu"), team)
     if rank > 0:
-        obey(learner)
+        follow_leader(learner)
     else:
         commands = [Command.PAUSE, Command.RESUME, Command.STOP] if how == "stop" else []
         resume = Path(how) if how.startswith("/") else None
         run = RunContext("ppo_atari_multigpu", folder, Told(*commands), resume=resume)
         try:
-            train_to_the_end(learner, run, total=learner.total)
+            run_training_loop(learner, run, total=learner.total)
         finally:
             run.writer.close()
             team.close()

@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from cleanrl_worker.training.common_args import ReplayArgs
+from cleanrl_worker.training.args import ReplayArgs
+from cleanrl_worker.training.checkpointing import TrainingState
 from cleanrl_worker.training.envs import EpisodeTracker, VectorEnvs
 from cleanrl_worker.training.evaluation import Evaluation
-from cleanrl_worker.training.loop import train_to_the_end
 from cleanrl_worker.training.replay import make_replay
-from cleanrl_worker.training.run_context import RunContext
-from cleanrl_worker.training.state import TrainingState
+from cleanrl_worker.training.run import RunContext, run_training_loop
 
 STRIDE = 50
 """Steps between safe points"""
@@ -109,7 +108,7 @@ class ToyLearner:
         self.learns_from = state.values["learns_from"] if exact else state.step + self.args.learning_starts
         return "exact"
 
-    def take_weights(self, weights: Mapping[str, np.ndarray], what: str) -> None:
+    def load_agent(self, weights: Mapping[str, np.ndarray], what: str) -> None:
         self.weights = weights["weights"].copy()
 
     def model(self) -> Any:
@@ -119,7 +118,7 @@ class ToyLearner:
 def train(args: ToyArgs, run: RunContext) -> Evaluation | None:
     """As an algorithm file does it."""
     learner = ToyLearner(args, run.make_envs(args), run.folder.root)
-    evaluation = train_to_the_end(learner, run, total=args.total_timesteps)
+    evaluation = run_training_loop(learner, run, total=args.total_timesteps)
     np.save(run.folder.root / "weights.npy", learner.weights)
     return evaluation
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from mosaic_wire.worker_spec import AlgorithmSpec
 
-from gym_gui.Algo_docs.cleanrl_worker import c51, continuous_control, dqn, policy_optimization, ppo
-from gym_gui.Algo_docs.cleanrl_worker.pages import Page, render
+from gym_gui.Algo_docs.cleanrl_worker.algorithms import PAGES
+from gym_gui.Algo_docs.cleanrl_worker.pages import render
 
-PAGES: dict[str, Page] = {
-    **ppo.PAGES, **policy_optimization.PAGES, **dqn.PAGES, **c51.PAGES, **continuous_control.PAGES,
-}  # fmt: skip
+__all__ = ["PAGES", "help_for"]
 
 
 def help_for(algorithm: AlgorithmSpec) -> str:

@@ -23,7 +23,7 @@ class Advice:
 
 
 @dataclass(frozen=True)
-class Page:
+class HelpPage:
     """One algorithm."""
 
     title: str
@@ -33,7 +33,7 @@ class Page:
     """What is easy to get wrong"""
 
 
-def render(algorithm: AlgorithmSpec, page: Page) -> str:
+def render(algorithm: AlgorithmSpec, page: HelpPage) -> str:
     """Return the page as an HTML fragment; its flags are those that the worker describes."""
     parts = [f"<h2>{_text(page.title)}</h2>", f"<p>{_text(page.what)}</p>", _state(algorithm)]
     parts += ["<h3>Where to begin</h3>", _advice_table(page.advice)]

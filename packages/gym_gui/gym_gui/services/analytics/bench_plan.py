@@ -7,19 +7,20 @@ algorithms under the same name add to it.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mosaic_wire.worker_config import RUN_ID_PLACEHOLDER
+from mosaic_wire.run_request import run_request
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_algorithm_choice, nearest
 
 MOST_RUNS = 2_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 _OWN_FIELDS = ("env_id", "seed", "total_timesteps")
-"""Parameters that a benchmark says in its own way"""
+"""Parameters that have options of their own"""
 
 Choice = tuple[WorkerSpec, AlgorithmSpec]
 
@@ -34,6 +35,7 @@ class Setting:
 
     @property
     def written(self) -> str:
+        """Return it as it is typed after `--set`."""
         return f"{self.algo}.{self.name}={self.text}" if self.algo else f"{self.name}={self.text}"
 
 
@@ -53,21 +55,20 @@ class Cell:
 
     @property
     def title(self) -> str:
+        """Return `ppo CartPole-v1 seed 1`."""
         return f"{self.algo} {self.env_id} seed {self.seed}"
 
     @property
     def digest(self) -> str:
-        """The same for cells that train the same."""
-        facts = (
-            self.worker, self.algo, self.env_id, self.seed, self.total_timesteps, sorted(self.parameters.items()),
-            *self.script[1:],
-        )  # fmt: skip
+        """Return a key that is equal for cells with the same training."""
+        trained = self.worker, self.algo, self.env_id, self.seed, self.total_timesteps
+        facts = (*trained, sorted(self.parameters.items()), *self.script[1:])
         return hashlib.sha256(json.dumps(facts, ensure_ascii=False).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
 class Misfit:
-    """A combination that is left out, and why."""
+    """A combination that is skipped, and why."""
 
     algo: str
     env_id: str
@@ -76,29 +77,32 @@ class Misfit:
 
 @dataclass(frozen=True)
 class BenchPlan:
+    """The runs of a benchmark, or why there are none."""
+
     name: str
     cells: tuple[Cell, ...] = ()
-    """The first seed of every combination first: a benchmark that is cut short has the same seeds of all"""
+    """Ordered by seed, so that an interrupted benchmark has the same seeds of all combinations"""
     problems: tuple[str, ...] = field(default=())
-    """What is wrong with the order; with any, nothing is to be queued"""
+    """What is wrong with the request; if there is any, nothing is queued"""
 
     @property
     def tag(self) -> str:
+        """Return the tag of its runs."""
         return tag_of(self.name)
 
 
 def tag_of(name: str) -> str:
-    """What every run of a benchmark is tagged with."""
+    """Return the tag of every run of a benchmark."""
     return f"bench:{name}"
 
 
 def key_of(name: str, cell: Cell) -> str:
-    """The daemon makes one run of it, however often it is asked."""
+    """Return the idempotency key of a cell."""
     return f"bench:{name}:{cell.digest}"
 
 
 def check_name(name: str) -> str:
-    """A name that can be a tag and a folder; raise ValueError with a sentence."""
+    """Return a name that is valid as a tag and a folder; raise ValueError with a message."""
     if _NAME.fullmatch(name) is None:
         raise ValueError(f"a benchmark's name is 1 to 48 letters, digits, dots, dashes or underscores, not {name!r}")
     return name
@@ -123,7 +127,7 @@ def make_plan(
     name: str = "",
     scripts: Mapping[str, tuple[str, str]] | None = None,
 ) -> BenchPlan:
-    """The grid; which algorithm cannot play which environment, the daemon tells when it is queued."""
+    """Return the grid of runs; the daemon refuses combinations that cannot run when they are queued."""
     problems: list[str] = []
     parameters = {algo.name: _parameters(algo, settings, problems) for _, algo in choices}
     problems += _unused(settings, [algorithm for _, algorithm in choices])
@@ -135,48 +139,45 @@ def make_plan(
     problems += dict.fromkeys(wrong for choice, env_id in pairs if (wrong := _unknown(choice, env_id)))
     if len(pairs) * len(seeds) > MOST_RUNS:
         problems.append(f"{len(pairs) * len(seeds):,} runs at once are too many; a benchmark has up to {MOST_RUNS:,}")
-    cells = () if problems else tuple(
-        Cell(
-            spec.name, spec.module, algo.name, env_id, seed, int(steps[algo.name] or 0), parameters[algo.name],
-            (scripts or {}).get(algo.name, ()),
-        )
-        for seed in seeds
-        for (spec, algo), env_id in pairs
-    )  # fmt: skip
-    return BenchPlan(name or default_name(choices, env_ids, steps, settings), cells, tuple(problems))
+    cells = []
+    for seed, ((spec, algo), env_id) in itertools.product(seeds, pairs if not problems else ()):
+        trained = algo.name, env_id, seed, int(steps[algo.name] or 0), parameters[algo.name]
+        cells.append(Cell(spec.name, spec.module, *trained, (scripts or {}).get(algo.name, ())))
+    return BenchPlan(name or default_name(choices, env_ids, steps, settings), tuple(cells), tuple(problems))
 
 
 def default_name(
     choices: Sequence[Choice], env_ids: Sequence[str], steps: Mapping[str, int | None], settings: Sequence[Setting]
 ) -> str:
-    """The same for the same algorithms, environments, steps and settings, whatever the seeds."""
+    """Return a name that depends on algorithms, environments, steps and settings, but not on seeds."""
     algos = [algo.name for _, algo in choices]
     facts = (sorted(algos), sorted(env_ids), sorted(steps.items()), sorted(each.written for each in settings))
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:6]
     stems = [re.sub(r"(NoFrameskip|Deterministic)?-v\d+$", "", env_id.rpartition("/")[2]) for env_id in env_ids]
-    words = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join([*algos, *dict.fromkeys(stems)]))
-    return f"{words[:40].strip('-._') or 'bench'}-{digest}"
+    text = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join([*algos, *dict.fromkeys(stems)]))
+    return f"{text[:40].strip('-._') or 'bench'}-{digest}"
 
 
 def config_of(
     plan: BenchPlan, cell: Cell, *, cpus: float, gpus: int = 0, install_missing: bool = False
 ) -> dict[str, Any]:
-    """The run config of a cell."""
-    extras: dict[str, Any] = {"script_path": cell.script[0]} if cell.script else {}
-    if cell.parameters:
-        extras["algo_params"] = dict(cell.parameters)
-    if install_missing:
-        extras["install_missing"] = True
-    worker_config = {
-        "run_id": RUN_ID_PLACEHOLDER, "algo": cell.algo, "env_id": cell.env_id, "seed": cell.seed,
-        "total_timesteps": cell.total_timesteps, "extras": extras,
-    }  # fmt: skip
-    return {
-        "run_name": f"{plan.name}-{cell.algo}-{cell.env_id}-s{cell.seed}"[:200],
-        "resources": {"cpus": {"requested": cpus}, "gpus": gpus},
-        "tags": [plan.tag],
-        "metadata": {"worker": {"type": cell.worker, "module": cell.module, "config": worker_config}},
-    }
+    """Return the run config of a cell."""
+    return run_request(
+        cell.worker,
+        module=cell.module,
+        algo=cell.algo,
+        env_id=cell.env_id,
+        seed=cell.seed,
+        total_timesteps=cell.total_timesteps,
+        extras={
+            "script_path": cell.script[0] if cell.script else None,
+            "algo_params": dict(cell.parameters) or None,
+            "install_missing": install_missing or None,
+        },
+        run_name=f"{plan.name}-{cell.algo}-{cell.env_id}-s{cell.seed}"[:200],
+        resources={"cpus": {"requested": cpus}, "gpus": gpus},
+        tags=[plan.tag],
+    )
 
 
 def _parameters(algorithm: AlgorithmSpec, settings: Iterable[Setting], problems: list[str]) -> dict[str, Any]:

@@ -1,32 +1,42 @@
-"""Runs and groups of runs side by side: how good, how soon, how fast, and what they differ in."""
+"""Compare runs and groups of runs: returns, learning speed, throughput, and their differences."""
 
 from __future__ import annotations
 
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gym_gui.services.analytics.across import OverallImprovement, improvements_across
-from gym_gui.services.analytics.configurations import Configuration, environment_kwargs_of
-from gym_gui.services.analytics.curves import RETURN_TAGS, Curve, Floats, load_curves, return_curve
+from gym_gui.services.analytics.configurations import (
+    NOT_GIVEN,
+    Configuration,
+    configuration_labels,
+    differing_parameters,
+    environment_kwargs_of,
+    how_many,
+    parameter_value,
+)
+from gym_gui.services.analytics.curves import RETURN_TAGS, Curve, Floats, Smoothing, load_curves, return_curve
 from gym_gui.services.analytics.figure import continued_note, groups_of
-from gym_gui.services.analytics.labels import configuration_labels, differing_parameters, how_many, parameter_value
-from gym_gui.services.analytics.lineage import joined, members, missing_note, with_earlier
-from gym_gui.services.analytics.repeated_seeds import (
+from gym_gui.services.analytics.lineage import (
     is_unfinished,
+    joined,
+    members,
+    missing_note,
     named,
     not_completed_note,
     once_per_seed,
     repeated_note,
     unfinished_note,
+    with_earlier,
 )
-from gym_gui.services.analytics.smoothing import Smoothing
 from gym_gui.services.analytics.statistics import (
+    ENOUGH_SEEDS,
+    FEWEST_RUNS,
     Estimate,
     Interval,
     bootstrap_interval,
@@ -45,19 +55,61 @@ if TYPE_CHECKING:
     from gym_gui.services.analytics.baselines import Baseline
     from gym_gui.services.trainer.client import TrainerClient
 
+_MOST_ACROSS = 12
+"""More configurations would give too many pairs"""
+
+
+@dataclass(frozen=True)
+class OverallImprovement:
+    """The probability that the first configuration ends better than the second in the environments of both."""
+
+    better: str
+    """Labels without an environment: `ppo`, `ppo · lr 1e-3`"""
+    worse: str
+    environments: tuple[str, ...]
+    probability: Estimate
+    seeds: int
+    """The smallest number of runs of either in an environment"""
+
+
+def improvements_across(finals: Mapping[Configuration, Sequence[float]]) -> list[OverallImprovement]:
+    """Return the pairs of configurations that share at least two environments, by final returns."""
+    entries: dict[Configuration, dict[str, Sequence[float]]] = {}
+    for configuration, values in finals.items():
+        if values:
+            anywhere = replace(configuration, env_id="", total=0)
+            entries.setdefault(anywhere, {})[configuration.env_id] = values
+    several = [entry for entry, where in entries.items() if len(where) > 1][:_MOST_ACROSS]
+    labels = dict(zip(several, configuration_labels(several), strict=True))
+    found = []
+    for first, second in itertools.combinations(several, 2):
+        shared = tuple(env_id for env_id in entries[first] if env_id in entries[second])
+        if len(shared) < 2:
+            continue
+        sides = [[entries[entry][env_id] for env_id in shared] for entry in (first, second)]
+        probability = probability_of_improvement(*sides)
+        if probability.value < 0.5:
+            first, second, probability = second, first, probability.complement()
+        seeds = min(len(values) for side in sides for values in side)
+        found.append(OverallImprovement(labels[first], labels[second], shared, probability, seeds))
+    return found
+
+
 LAST_EPISODES = 100
 MOST_COMPARED = 20
-"""Groups of one environment, the best ones, of which each pair is compared"""
+"""The best groups of one environment, of which each pair is compared"""
 
 
 class Verdict(StrEnum):
-    """Whether runs learned anything, measured against a policy that acts at random."""
+    """Whether runs learned anything, compared with a random policy."""
 
     LEARNED = "learned"
     """the mean of its last episodes is above the random policy's: the 95 % bootstrap interval of the difference is"""
     LEARNED_NOTHING = "learned nothing"
     PARTLY = "some learned"
-    """of a group: not all of its runs"""
+    """of a group: some of its runs did"""
+    DID_NOT_IMPROVE = "did not improve"
+    """better than the random policy from the start: an untrained network may be, or one that began with weights"""
     NO_BASELINE = "no baseline"
     NO_EPISODES = "no episodes"
     UNFINISHED = "unfinished"
@@ -66,7 +118,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class RunFigures:
-    """What one run reached; None where its curve does not say."""
+    """The results of one run; None where its curve has no value."""
 
     run_id: str
     final: float | None
@@ -94,7 +146,7 @@ class GroupFigures:
     algo: str
     env_id: str
     run_ids: tuple[str, ...]
-    """Those that count: one per seed"""
+    """The runs that count, one per seed"""
     seeds: tuple[int, ...]
     final: Estimate | None
     """Mean over the runs, with its bootstrap interval; None when no run has one"""
@@ -108,30 +160,36 @@ class GroupFigures:
     """Means over the runs"""
     learned: Verdict
     learned_count: int
-    """How many of its runs learned"""
+    """The number of its runs that learned"""
+    steps: int
+    """The smallest number of steps of its runs"""
     parameters: Mapping[str, str]
-    """Of those in which groups differ, its own values as people write them; – where it was not given"""
+    """Its values of the parameters in which groups differ; – where one was not given"""
     repeated: tuple[str, ...] = ()
-    """Runs that do not count because another one of the same seed does"""
+    """Runs that do not count because another run of the same seed does"""
 
 
 @dataclass(frozen=True)
 class Improvement:
-    """How likely a run of the first group ends better than one of the second."""
+    """The probability that a run of the first group ends better than one of the second."""
 
     better: str
     """Keys of groups"""
     worse: str
     probability: Estimate
+    seeds: int
+    """The smallest number of runs of either group"""
 
 
 @dataclass(frozen=True)
 class Comparison:
+    """A comparison of runs, in groups that differ only in their seed."""
+
     runs: Mapping[str, RunFigures]
     groups: tuple[GroupFigures, ...]
-    """Environment by environment, the best final return first"""
+    """Groups by environment, the best final return first"""
     improvements: tuple[Improvement, ...]
-    """Each pair of the best groups of one environment, once: the one that is more likely better in front"""
+    """Each pair of the best groups of one environment; the one that is more likely better comes first"""
     differing: tuple[str, ...]
     """Names of parameters in which the groups differ"""
     baselines: Mapping[str, Baseline | None]
@@ -139,22 +197,23 @@ class Comparison:
     tag: str
     """What was compared"""
     overall: tuple[OverallImprovement, ...] = ()
-    """Configurations that met in several environments, over all of these"""
+    """Configurations compared over several common environments"""
     notes: tuple[str, ...] = ()
-    """Which runs are unfinished or not completed, and which count elsewhere than their likes"""
+    """Notes on runs that are unfinished or not completed, or that count in another group"""
 
     @property
     def note(self) -> str:
-        """Which runs are in no group's figures, or not as one might think; empty for none."""
+        """Return a note on runs that are excluded from the statistics or treated specially, or an empty text."""
         repeated = repeated_note([run_id for group in self.groups for run_id in group.repeated])
         return " · ".join(filter(None, (repeated, *self.notes)))
 
     def group(self, key: str) -> GroupFigures:
+        """Return the group with this key."""
         return next(group for group in self.groups if group.key == key)
 
 
 def environment_of(run: pb.Run) -> str:
-    """What a baseline belongs to: the environment's id, and what it was made with where that is more."""
+    """Return the key of a baseline: the environment's id and its arguments, if any."""
     kwargs = environment_kwargs_of(run)
     return f"{run.env_id} {json.dumps(kwargs, sort_keys=True)}" if kwargs else run.env_id
 
@@ -167,7 +226,7 @@ def compare(
     baselines: Mapping[str, Baseline | None] | None = None,
     only_with_data: bool = False,
 ) -> Comparison:
-    """Measure runs against each other, by their return or another curve (`tag`; more is better, no baseline).
+    """Compare runs by their return or another curve (`tag`; more is better, no baseline).
 
     What a run continues is part of its curve, chosen or not. `baselines` by `environment_of`; `baselines.baselines_for`
     finds or measures them. With `only_with_data` runs without the curve are left out where others have it.
@@ -188,7 +247,7 @@ def compare_curves(
     tag: str | None = None,
     baselines: Mapping[str, Baseline | None] | None = None,
 ) -> Comparison:
-    """The same for curves that are loaded, whole, already."""
+    """Compare runs by complete curves that are already loaded."""
     known = dict(baselines or {}) if tag is None else {}
     shown, whole = joined(runs, curves)
     by_id = {run.run_id: run for run in runs}
@@ -196,7 +255,7 @@ def compare_curves(
     for run in shown:
         curve = whole[run.run_id].get(tag) if tag is not None else return_curve(whole[run.run_id])
         earlier = [by_id[run_id] for run_id in members(run, by_id)]
-        figures[run.run_id] = _figures(run, earlier, curve, known.get(environment_of(run)))
+        figures[run.run_id] = _run_figures(run, earlier, curve, known.get(environment_of(run)))
     with_data = {run_id for run_id, own in figures.items() if own.final is not None}
     split = {configuration: once_per_seed(own, with_data) for configuration, own in groups_of(shown).items()}
     groups = {configuration: counted for configuration, (counted, _) in split.items()}
@@ -208,13 +267,17 @@ def compare_curves(
     ]
     environments = list(dict.fromkeys(group.env_id for group in judged))
     judged.sort(key=lambda group: (environments.index(group.env_id), group.final is None, -_value(group.final)))
+    notes = (unfinished_note(shown), not_completed_note(shown), continued_note(shown, by_id), missing_note(runs))
     return Comparison(
-        figures, tuple(judged), tuple(_improvements(judged, figures)), tuple(differing),
-        {environment_of(run): known.get(environment_of(run)) for run in shown}, tag or RETURN_TAGS[0],
-        tuple(improvements_across({configuration: _finals(own, figures) for configuration, own in groups.items()})),
-        (unfinished_note(shown), not_completed_note(shown), continued_note(shown, by_id),
-         missing_note(runs), _not_finite_note(curves, tag)),
-    )  # fmt: skip
+        runs=figures,
+        groups=tuple(judged),
+        improvements=tuple(_improvements(judged, figures)),
+        differing=tuple(differing),
+        baselines={environment_of(run): known.get(environment_of(run)) for run in shown},
+        tag=tag or RETURN_TAGS[0],
+        overall=tuple(improvements_across({own: _finals(members, figures) for own, members in groups.items()})),
+        notes=(*notes, _not_finite_note(curves, tag)),
+    )
 
 
 def _not_finite_note(curves: Mapping[str, Mapping[str, Curve]], tag: str | None) -> str:
@@ -224,37 +287,40 @@ def _not_finite_note(curves: Mapping[str, Mapping[str, Curve]], tag: str | None)
     return f"NaN or infinite, and left out: {number} of {named(list(counts))}" if counts else ""
 
 
-def _figures(run: pb.Run, earlier: Sequence[pb.Run], curve: Curve | None, baseline: Baseline | None) -> RunFigures:
+def _run_figures(run: pb.Run, earlier: Sequence[pb.Run], curve: Curve | None, baseline: Baseline | None) -> RunFigures:
     durations = [took for part in earlier if (took := elapsed_s(part)) is not None]
     sps = run.sps if run.HasField("sps") and np.isfinite(run.sps) else None
     wall_s = sum(durations) if durations else None
     if curve is None or not len(curve):
         return RunFigures(run.run_id, None, None, None, sps, wall_s, run.step, 0, Verdict.NO_EPISODES)
     going = is_unfinished(run)
-    steps = max(run.step, int(curve.steps[-1])) if going else run.step  # a curve's news come before a heartbeat's
-    # Of a curve that came as means of stretches so many points as are a hundred episodes.
+    steps = max(run.step, int(curve.steps[-1])) if going else run.step  # curves arrive before heartbeats
+    # A thinned curve consists of means of buckets; use as many points as cover a hundred episodes.
     window = max(1, round(LAST_EPISODES * len(curve) / curve.total))
     last = curve.values[-window:]
-    return RunFigures(
-        run.run_id, float(last.mean()), best_mean(curve.values, window), mean_over_steps(curve), sps, wall_s, steps,
-        curve.total, Verdict.UNFINISHED if going else verdict_on(last, baseline), bootstrap_interval(last),
-    )  # fmt: skip
+    learned = Verdict.UNFINISHED if going else verdict_on(last, baseline)
+    if learned is Verdict.LEARNED and '"never_updated"' in run.result_json:  # an untrained network may beat chance
+        learned = Verdict.LEARNED_NOTHING
+    elif learned is Verdict.LEARNED and not _improved(curve, window):
+        learned = Verdict.DID_NOT_IMPROVE
+    reached = float(last.mean()), best_mean(curve.values, window), mean_over_steps(curve)
+    return RunFigures(run.run_id, *reached, sps, wall_s, steps, curve.total, learned, bootstrap_interval(last))
 
 
 def best_mean(values: Floats, episodes: int = LAST_EPISODES) -> float:
-    """The highest mean of so many in a row; of all, when there are fewer."""
+    """Return the highest mean of `window` consecutive values, or of all if there are fewer."""
     size = min(episodes, len(values))
     return float(Smoothing("window", size).apply(values)[size - 1 :].max()) if size > 1 else float(values.max())
 
 
 def mean_over_steps(curve: Curve) -> float:
-    """The area under the curve divided by the steps it covers."""
+    """Return the area under the curve divided by the steps it covers."""
     width = float(curve.steps[-1] - curve.steps[0])
     return float(np.trapezoid(curve.values, curve.steps)) / width if width > 0 else float(curve.values.mean())
 
 
 def verdict_on(last: Floats, baseline: Baseline | None) -> Verdict:
-    """Better than acting at random, by more than chance explains?"""
+    """Return the verdict on a run's last episodes: significantly better than a random policy or not."""
     if baseline is None:
         return Verdict.NO_BASELINE
     if len(last) < 2:
@@ -262,14 +328,26 @@ def verdict_on(last: Floats, baseline: Baseline | None) -> Verdict:
     return Verdict.LEARNED if difference_interval(last, baseline.returns).low > 0 else Verdict.LEARNED_NOTHING
 
 
+def _improved(curve: Curve, window: int) -> bool:
+    """Return whether the last episodes are better than the first; True for evaluations and very short curves."""
+    size = min(window, len(curve) // 2)
+    if size < 2 or curve.tag.startswith("eval/"):
+        return True
+    return difference_interval(curve.values[-size:], curve.values[:size]).low > 0
+
+
 def _finals(runs: Sequence[pb.Run], figures: Mapping[str, RunFigures]) -> list[float]:
     return [final for run in runs if (final := figures[run.run_id].final) is not None]
 
 
 def _group(
-    configuration: Configuration, label: str, runs: Sequence[pb.Run], repeated: Sequence[pb.Run],
-    figures: Mapping[str, RunFigures], differing: Sequence[str],
-) -> GroupFigures:  # fmt: skip
+    configuration: Configuration,
+    label: str,
+    runs: Sequence[pb.Run],
+    repeated: Sequence[pb.Run],
+    figures: Mapping[str, RunFigures],
+    differing: Sequence[str],
+) -> GroupFigures:
     own = [figures[run.run_id] for run in runs]
     finals = _finals(runs, figures)
     counted = how_many(runs) if len(runs) > 1 else f"seed {runs[0].seed}" if runs[0].HasField("seed") else "1 run"
@@ -289,6 +367,7 @@ def _group(
         wall_s=_mean([figure.wall_s for figure in own if figure.wall_s is not None]),
         learned=_together([figure.learned for figure in own]),
         learned_count=sum(figure.learned is Verdict.LEARNED for figure in own),
+        steps=min(figure.steps for figure in own),
         parameters={name: parameter_value(configuration, name) for name in differing},
         repeated=tuple(run.run_id for run in repeated),
     )
@@ -307,13 +386,12 @@ def _improvements(groups: Sequence[GroupFigures], figures: Mapping[str, RunFigur
         for group in groups
     }
     for env_id in dict.fromkeys(group.env_id for group in groups):
-        best = [group.key for group in groups if group.env_id == env_id and group.final is not None][:MOST_COMPARED]
+        best = [group for group in groups if group.env_id == env_id and group.final is not None][:MOST_COMPARED]
         for first, second in itertools.combinations(best, 2):
-            probability = probability_of_improvement(ends[first], ends[second])
+            probability = probability_of_improvement(ends[first.key], ends[second.key])
             if probability.value < 0.5:
-                yield Improvement(second, first, probability.complement())
-            else:
-                yield Improvement(first, second, probability)
+                first, second, probability = second, first, probability.complement()
+            yield Improvement(first.key, second.key, probability, min(len(first.run_ids), len(second.run_ids)))
 
 
 def _estimate(values: Sequence[float]) -> Estimate | None:
@@ -326,3 +404,51 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def _value(estimate: Estimate | None) -> float:
     return estimate.value if estimate is not None else 0.0
+
+
+# ---------------------------------------------------------------- how reports write it
+
+
+def number(value: float | None) -> str:
+    """Return a return or score as text, – for None."""
+    return NOT_GIVEN if value is None else formats.quantity(value)
+
+
+def estimate_text(estimate: Estimate | None) -> str:
+    """Return `487.2 [470.1, 499.0]`."""
+    interval = estimate.interval if estimate else None
+    text = number(estimate.value if estimate else None)
+    return f"{text} [{number(interval.low)}, {number(interval.high)}]" if interval else text
+
+
+def probability_text(probability: Estimate) -> str:
+    """Return `0.93 [0.71, 1.00]`."""
+    interval = probability.interval
+    return f"{probability.value:.2f}" + (f" [{interval.low:.2f}, {interval.high:.2f}]" if interval else "")
+
+
+def decided(probability: Estimate, seeds: int) -> str:
+    """Return what an interval allows to conclude; a bootstrap over a few seeds allows nothing."""
+    if probability.interval is None:
+        return f"no: fewer than {FEWEST_RUNS} seeds"
+    if 0.5 in probability.interval:
+        return "no: 0.50 lies within"
+    return "yes" if seeds >= ENOUGH_SEEDS else f"likely: only {formats.plural(seeds, 'seed')}"
+
+
+def verdict_text(group: GroupFigures) -> str:
+    """Return `learned`, `learned nothing` or `2 of 3 learned`."""
+    if group.learned is Verdict.PARTLY:
+        return f"{group.learned_count} of {len(group.run_ids)} learned"
+    return str(group.learned)
+
+
+def name_of(group: GroupFigures) -> str:
+    """Return a group's name without its environment: the algorithm and the parameters in which groups differ."""
+    return " ".join([group.algo, *(f"{key}={value}" for key, value in group.parameters.items() if value != NOT_GIVEN)])
+
+
+def short_labels(groups: Sequence[GroupFigures]) -> dict[str, str]:
+    """Return labels within one environment: the algorithm, and its parameters where others have the same."""
+    algos = [group.algo for group in groups]
+    return {group.key: group.algo if algos.count(group.algo) == 1 else name_of(group) for group in groups}

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gym_gui.wording.run_view import algo_of, parsed
+from mosaic_wire.run_request import Extras, Mode, algo_params
+
+from gym_gui.wording import formats
+from gym_gui.wording.run_view import algo_of, extras_of, parsed, short_id
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
+
 
 SCRIPT_HASH = "script_sha256"
 _SHORT_NAMES = {
@@ -56,10 +61,12 @@ class Configuration:
 
     @cached_property
     def title(self) -> str:
+        """Return `ppo · CartPole-v1 · lr 2.5e-4`, with a few parameters at most."""
         parts = [self.algo or self.worker, self.env_id, self.mode, *self.parameter_texts(_SHOWN_PARAMETERS)]
         return " · ".join(filter(None, parts))
 
     def parameter_texts(self, most: int | None = None) -> list[str]:
+        """Return the parameters as people write them, `+3` for those beyond `most`."""
         texts = [parameter_text(name, value) for name, value in self.parameters]
         if most is not None and len(texts) > most:
             return [*texts[:most], f"+{len(texts) - most}"]
@@ -71,9 +78,8 @@ _known: dict[Configuration, Configuration] = {}
 
 
 def configuration_of(run: pb.Run) -> Configuration:
-    """Its config never changes, so whoever asks often keeps the answer."""
-    extras = parsed(run.extras_json)
-    extras = extras if isinstance(extras, dict) else {}
+    """Return a run's configuration; it never changes, so callers may cache it."""
+    extras = extras_of(run)
     mode = str(extras.get("mode") or "")
     found = Configuration(
         run.worker_type,
@@ -92,24 +98,20 @@ def kind_of(run: pb.Run) -> str:
         return "trial"
     if (parsed(run.capabilities_json) or {}).get("submits_runs"):
         return "sweep"
-    return {"policy_eval": "evaluation", "interactive": "watched run"}.get(configuration_of(run).mode, "")
+    kinds: dict[str, str] = {Mode.EVALUATE: "evaluation", Mode.INTERACTIVE: "watched run"}
+    return kinds.get(configuration_of(run).mode, "")
 
 
 def parameters_of(run: pb.Run) -> dict[str, Any]:
     """The parameters a run was given, defaults and bookkeeping among them."""
-    extras = parsed(run.extras_json)
-    given = extras.get("algo_params") if isinstance(extras, dict) else None
-    return (
-        {name: given[name] for name in sorted(set(given) - _NOT_THE_CONFIGURATION)} if isinstance(given, dict) else {}
-    )
+    given = algo_params(extras_of(run))
+    return {name: given[name] for name in sorted(set(given) - _NOT_THE_CONFIGURATION)}
 
 
 def environment_kwargs_of(run: pb.Run) -> dict[str, Any]:
     """What its environment is made with besides its name."""
-    extras = parsed(run.extras_json)
-    if not isinstance(extras, dict):
-        return {}
-    given = extras.get("env_kwargs") or (extras.get("algo_params") or {}).get("env_kwargs")
+    extras = extras_of(run)
+    given: Any = extras.get("env_kwargs") or algo_params(extras).get("env_kwargs")
     if isinstance(given, str):
         given = parsed(given)
     return dict(given) if isinstance(given, Mapping) else {}
@@ -134,11 +136,82 @@ def short_value(text: str) -> str:
     return value if isinstance(value, str) else text
 
 
-def _parameters(run: pb.Run, extras: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """What may change learning, as the daemon tells; what was given, where it does not know the worker."""
+def _parameters(run: pb.Run, extras: Extras) -> tuple[tuple[str, str], ...]:
+    """Return what may change learning as the daemon reports it, else what was given."""
     given = parsed(run.learning_json) if run.learning_json else extras.get("algo_params")
     given = given if isinstance(given, dict) else {}
-    if extras.get(SCRIPT_HASH):  # an edited script is another algorithm
-        given = {**given, SCRIPT_HASH: str(extras[SCRIPT_HASH])[:_SHOWN_DIGITS]}
+    if script := extras.get("script_sha256"):  # an edited script is another algorithm
+        given = {**given, SCRIPT_HASH: script[:_SHOWN_DIGITS]}
     names = sorted(set(given) - _NOT_THE_CONFIGURATION)
     return tuple((name, json.dumps(given[name], sort_keys=True, ensure_ascii=False)) for name in names)
+
+
+# ---------------------------------------------------------------- labels
+
+
+NOT_GIVEN = "–"
+
+
+def configuration_labels(configurations: Sequence[Configuration]) -> list[str]:
+    """`ppo · CartPole-v1`; those that would be called alike have the parameters, or the steps, in which they differ."""
+    plain = [" · ".join(filter(None, (own.algo or own.worker, own.env_id, own.mode))) for own in configurations]
+    labels = list(plain)
+    for name in _repeated(plain):
+        alike = [index for index, label in enumerate(plain) if label == name]
+        differing = differing_parameters([configurations[index] for index in alike])
+        for index in alike:
+            given = dict(configurations[index].parameters)
+            texts = [parameter_text(key, given[key]) for key in differing if key in given]
+            labels[index] = " · ".join((name, *texts))
+    for name in _repeated(labels):
+        for index in [index for index, label in enumerate(labels) if label == name]:
+            own = configurations[index]
+            steps = f"{formats.short_count(own.total)} steps" if own.total else own.worker
+            labels[index] = f"{name} · {steps}"
+    return labels
+
+
+def differing_parameters(configurations: Iterable[Configuration]) -> list[str]:
+    """Names of parameters that not all of them have with the same value; a script's hash only for one script edited."""
+    configurations = list(configurations)
+    given = [dict(own.parameters) for own in configurations]
+    names = {name for own in given for name in own}
+    codes = {(own.algo, values.get(SCRIPT_HASH)) for own, values in zip(configurations, given, strict=True)}
+    if len(codes) == len({algo for algo, _ in codes}):
+        names.discard(SCRIPT_HASH)
+    return [name for name in sorted(names) if len({own.get(name) for own in given}) > 1]
+
+
+def parameter_value(configuration: Configuration, name: str) -> str:
+    """As people write it; – where it was left to the algorithm."""
+    given = dict(configuration.parameters)
+    return short_value(given[name]) if name in given else NOT_GIVEN
+
+
+def how_many(runs: Sequence[pb.Run]) -> str:
+    """`5 seeds`, or `5 runs` when some share a seed."""
+    seeds = {run.seed for run in runs if run.HasField("seed")}
+    return f"{len(runs)} {'seeds' if len(seeds) == len(runs) else 'runs'}"
+
+
+def run_labels(runs: Sequence[pb.Run], configurations: Sequence[Configuration]) -> list[str]:
+    """`ppo · CartPole-v1 · seed 3`, and the end of its id where another run is called the same."""
+    labels = [
+        f"{label} · seed {run.seed}" if run.HasField("seed") else label
+        for run, label in zip(runs, _labels_of_all(configurations), strict=True)
+    ]
+    again = _repeated(labels)
+    return [
+        f"{label} · {short_id(run.run_id)}" if label in again else label
+        for run, label in zip(runs, labels, strict=True)
+    ]
+
+
+def _labels_of_all(configurations: Sequence[Configuration]) -> list[str]:
+    different = list(dict.fromkeys(configurations))
+    labels = dict(zip(different, configuration_labels(different), strict=True))
+    return [labels[own] for own in configurations]
+
+
+def _repeated(labels: Sequence[str]) -> set[str]:
+    return {label for label, count in Counter(labels).items() if count > 1}

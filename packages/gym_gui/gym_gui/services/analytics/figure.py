@@ -1,26 +1,126 @@
-"""The one figure model: what `mosaic plot` draws with matplotlib and the window with pyqtgraph."""
+"""The figure model that `mosaic plot` draws with matplotlib and the window with pyqtgraph."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from gym_gui.services.analytics.aggregate import Aggregated, Band, aggregate
-from gym_gui.services.analytics.configurations import Configuration, configuration_of
-from gym_gui.services.analytics.curves import RETURN_TAGS, Axis, Curve, Floats, return_curve
-from gym_gui.services.analytics.labels import configuration_labels, how_many, run_labels
-from gym_gui.services.analytics.lineage import joined, members
-from gym_gui.services.analytics.repeated_seeds import once_per_seed, repeated_note
-from gym_gui.services.analytics.smoothing import Smoothing
-from gym_gui.services.analytics.statistics import FEWEST_RUNS
+import numpy as np
+
+from gym_gui.services.analytics.configurations import (
+    Configuration,
+    configuration_labels,
+    configuration_of,
+    how_many,
+    run_labels,
+)
+from gym_gui.services.analytics.curves import RETURN_TAGS, Axis, Curve, Floats, Smoothing, return_curve
+from gym_gui.services.analytics.lineage import joined, members, once_per_seed, repeated_note
+from gym_gui.services.analytics.statistics import FEWEST_RUNS, iqm_weights, resample_counts
 from gym_gui.wording.run_view import short_id
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
 
+GRID_POINTS = 500
+"""Points of the common grid, about the width of a figure in pixels"""
+_LEVEL = 0.95
+_RESAMPLES = 2_000
+
+
+class Band(StrEnum):
+    """The band around the line of several seeds."""
+
+    NONE = "none"
+    """the mean alone"""
+    STD = "std"
+    """mean ± one standard deviation over the seeds (n - 1)"""
+    CI = "ci"
+    """mean, with the 95 % interval of the percentile bootstrap over the seeds"""
+    IQM = "iqm"
+    """interquartile mean, with its 95 % interval of the percentile bootstrap"""
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregated:
+    """One line: its center, and a band if there is one (a deviation needs two seeds, an interval three)."""
+
+    x: Floats
+    centre: Floats
+    low: Floats | None
+    high: Floats | None
+    count: int
+    """Number of curves it was computed from"""
+
+
+def aggregate(
+    curves: Sequence[Curve],
+    axis: Axis = Axis.STEP,
+    band: Band = Band.STD,
+    smoothing: Smoothing | None = None,
+    *,
+    points: int = GRID_POINTS,
+) -> Aggregated | None:
+    """Return the curves of several seeds as one line, or None when they have no range of the axis in common.
+
+    Each is smoothed first and then interpolated, so that seeds with more points do not weigh more.
+    """
+    smoothing = smoothing or Smoothing()
+    present = [curve for curve in curves if len(curve)]
+    if not present:
+        return None
+    if len(present) == 1:
+        (only,) = present
+        return Aggregated(only.axis(axis), smoothing.apply(only.values), None, None, 1)
+    axes = [curve.axis(axis) for curve in present]
+    grid = common_grid(axes, points)
+    if grid is None:
+        return None
+    table = np.stack(
+        [np.interp(grid, x, smoothing.apply(curve.values)) for x, curve in zip(axes, present, strict=True)]
+    )
+    centre, low, high = summarise(table, band)
+    return Aggregated(grid, centre, low, high, len(present))
+
+
+def common_grid(axes: Sequence[Floats], points: int = GRID_POINTS) -> Floats | None:
+    """Return a grid over the range that all axes cover, no denser than the densest of them, or None without one."""
+    first, last = max(float(x[0]) for x in axes), min(float(x[-1]) for x in axes)
+    if last < first:
+        return None
+    if last == first:
+        return np.array([first])
+    longest = max(int(np.searchsorted(x, last, "right") - np.searchsorted(x, first, "left")) for x in axes)
+    return np.linspace(first, last, max(2, min(points, longest)))
+
+
+def summarise(table: Floats, band: Band) -> tuple[Floats, Floats | None, Floats | None]:
+    """Return center, low and high of each column of a table with a row for each seed."""
+    if band is Band.IQM:
+        table = np.sort(table, axis=0)
+        weights = iqm_weights(np.ones((1, len(table))))
+        centre = (weights @ table)[0]
+    else:
+        centre = table.mean(axis=0)
+    if len(table) < 2 or band is Band.NONE:
+        return centre, None, None
+    if band is Band.STD:
+        spread = table.std(axis=0, ddof=1)
+        return centre, centre - spread, centre + spread
+    if len(table) < FEWEST_RUNS:
+        return centre, None, None
+    # How often each seed was drawn, as a matrix: all resamples of all columns are one product.
+    counts = resample_counts(len(table), _RESAMPLES)
+    weights = iqm_weights(counts) if band is Band.IQM else counts / len(table)
+    tail = 50 * (1 - _LEVEL)
+    low, high = np.percentile(weights @ table, [tail, 100 - tail], axis=0)
+    return centre, low, high
+
+
 _MOST_WITH_FAINT_LINES = 6
-"""With more lines what was measured would be a thicket behind them"""
+"""With more lines, raw curves are not drawn behind the smoothed ones"""
 _TIME_UNITS = ((3 * 3600.0, 3600.0, "hours"), (180.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 """From so many seconds on, the unit, and what it is called"""
 _BANDS = {
@@ -33,7 +133,7 @@ _BANDS = {
 
 @dataclass(frozen=True)
 class FigureOptions:
-    """What a person chose."""
+    """The options of a figure."""
 
     tag: str = RETURN_TAGS[0]
     """The first of RETURN_TAGS means a run's return, whatever it calls it"""
@@ -53,7 +153,7 @@ class Line:
     """One line of a figure, with a band where `low` and `high` are there."""
 
     label: str
-    """Empty for a faint line: it has no place in the legend"""
+    """Empty for a faint line, which is not in the legend"""
     x: Floats
     y: Floats
     low: Floats | None
@@ -62,30 +162,33 @@ class Line:
     """Which of the palette's colours, and of its markers"""
     run_ids: tuple[str, ...]
     is_faint: bool = False
-    """What was measured, behind its smoothed line"""
+    """Whether it is the raw curve behind a smoothed line"""
 
 
 @dataclass(frozen=True, eq=False)
 class Figure:
+    """Lines with their bands, axes and title, ready to be drawn."""
+
     title: str
     x_label: str
     y_label: str
     log_x: bool
     log_y: bool
     lines: tuple[Line, ...]
-    """Faint ones first, so that they are drawn behind the others"""
+    """Faint lines first, so that they are drawn behind the others"""
     note: str = ""
-    """How lines and bands came about: `mean ± standard deviation · EMA 0.9`"""
+    """How lines and bands were computed: `mean ± standard deviation · EMA 0.9`"""
     repeated: tuple[str, ...] = ()
-    """Runs that are in no line because another run of the same seed is"""
+    """Runs that are in no line because another run of the same seed counts"""
 
     @property
     def is_empty(self) -> bool:
+        """Return whether there is nothing to draw."""
         return not self.lines
 
 
 def build_figure(runs: Sequence[pb.Run], curves: Mapping[str, Mapping[str, Curve]], options: FigureOptions) -> Figure:
-    """The figure of these runs; runs without the curve are left out, continuations are joined to what they continue.
+    """Return the figure of these runs; skip runs without the curve, and join continued runs with their earlier ones.
 
     Grouped, a seed counts once: copies of it would make the band narrow.
     """
@@ -142,7 +245,7 @@ def continued_note(shown: Sequence[pb.Run], by_id: Mapping[str, pb.Run]) -> str:
 
 
 def groups_of(runs: Sequence[pb.Run]) -> dict[Configuration, list[pb.Run]]:
-    """Runs that differ only in their seed, in the order in which the first of each comes."""
+    """Return groups of runs that differ only in their seed, in the order of their first runs."""
     groups: dict[Configuration, list[pb.Run]] = {}
     for run in runs:
         groups.setdefault(configuration_of(run), []).append(run)
@@ -166,7 +269,7 @@ def _lines(runs: Sequence[pb.Run], found: Mapping[str, Curve], options: FigureOp
     lines: list[Line] = []
     for label, own in zip(configuration_labels(list(groups)), groups.values(), strict=True):
         together = aggregate([found[run.run_id] for run in own], options.axis, options.band, options.smoothing)
-        if together is None:  # they share no stretch of the axis: each is shown on its own
+        if together is None:  # they share no range of the axis: each is shown on its own
             names = run_labels(own, [configuration_of(run) for run in own])
             lines += [
                 _line(name, [run], found, options, len(lines) + at)
@@ -190,7 +293,7 @@ def _drawn(label: str, runs: Sequence[pb.Run], drawn: Aggregated, colour: int) -
 
 
 def _faint_lines(lines: Sequence[Line], found: Mapping[str, Curve], axis: Axis) -> list[Line]:
-    """What was measured of each line that stands for a single run."""
+    """Return the raw curve of each line of a single run."""
     faint = []
     for line in lines:
         if len(line.run_ids) == 1:
@@ -217,3 +320,32 @@ def _unit(lines: Sequence[Line], axis: Axis) -> tuple[float, str]:
 def _title_of(tag: str) -> str:
     """`charts/episodic_return` → `episodic return`, `losses/value_loss` → `value loss`"""
     return tag.rpartition("/")[2].replace("_", " ")
+
+
+# ---------------------------------------------------------------- steady colours
+
+
+class SteadyColours:
+    """Assigns colors to configurations in the order of all runs of a report, separately for each environment."""
+
+    def __init__(self, runs: Sequence[pb.Run]) -> None:
+        self._keys = {run.run_id: _key(run) for run in runs}
+        self._numbers = {key: number for number, key in enumerate(dict.fromkeys(self._keys.values()))}
+
+    def number(self, run_id: str) -> int:
+        """Return the palette index of a run's configuration."""
+        return self._numbers[self._keys[run_id]]
+
+    def on(self, figure: Figure) -> Figure:
+        """Return the figure with these colors, or unchanged if two of its lines would look alike."""
+        numbers = [self.number(line.run_ids[-1]) for line in figure.lines]
+        shown = [number for number, line in zip(numbers, figure.lines, strict=True) if not line.is_faint]
+        if len(set(shown)) < len(shown):
+            return figure
+        lines = (replace(line, colour=number) for line, number in zip(figure.lines, numbers, strict=True))
+        return replace(figure, lines=tuple(lines))
+
+
+def _key(run: pb.Run) -> tuple[object, ...]:
+    own = configuration_of(run)
+    return own.worker, own.algo, own.mode, own.parameters, own.total

@@ -1,4 +1,4 @@
-"""Runs a program that must not outlive whoever started it; a script of its own, not imported.
+"""Runs a program that must not outlive its owner; a script of its own, not imported.
 
     python -I guardian.py PROGRAM [ARGUMENT …]        with a pipe as standard input
 
@@ -21,6 +21,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> int:
+    """Run the program until it ends or the owner's pipe closes; return its exit code."""
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the owner's: it closes the pipe
     own_pid = os.getpid()
@@ -46,7 +47,7 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 
 def _die_with(guardian: int) -> None:
-    """In the child, before it becomes the program: have the kernel end it with its guardian."""
+    """In the child before exec: let the kernel kill it when the guardian dies."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guardian:  # killed in between
@@ -54,7 +55,7 @@ def _die_with(guardian: int) -> None:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """The program and what it started: asked first, then made to."""
+    """Terminate the program and its children, then kill them."""
     for number, wait_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, None)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, number)

@@ -1,27 +1,30 @@
-"""Runs that go on from one another, as one: its curve is that of the whole training."""
+"""Runs joined with the runs they continue, and which runs of a configuration count once per seed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from mosaic_wire.run_status import RunOutcome, RunStatus
 
 from gym_gui.services.analytics.curves import Curve
-from gym_gui.services.analytics.repeated_seeds import named
 from gym_gui.services.trainer.errors import RunNotFound
+from gym_gui.wording import formats
+from gym_gui.wording.run_view import short_id
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
 
     from gym_gui.services.trainer.client import TrainerClient
 
+
 Curves = Mapping[str, Mapping[str, Curve]]
 
 
 def with_earlier(client: TrainerClient, runs: Sequence[pb.Run]) -> list[pb.Run]:
-    """These runs, then what they continue, however it ended: it is part of their curves. Deleted runs are left out."""
+    """Return these runs, then the runs they continue, which are part of their curves; skip deleted ones."""
     found = {run.run_id: run for run in runs}
     waiting = list(runs)
     while waiting:
@@ -37,7 +40,7 @@ def with_earlier(client: TrainerClient, runs: Sequence[pb.Run]) -> list[pb.Run]:
 
 
 def joined(runs: Sequence[pb.Run], curves: Curves) -> tuple[list[pb.Run], dict[str, dict[str, Curve]]]:
-    """Put what a run continues in front of it, where both are here; the earlier run is then no line of its own."""
+    """Join each run with the earlier ones it continues, which then have no line of their own."""
     by_id = {run.run_id: run for run in runs}
     continued = {run.parent.run_id for run in runs if _continues(run, by_id)}
     result: dict[str, dict[str, Curve]] = {}
@@ -48,7 +51,7 @@ def joined(runs: Sequence[pb.Run], curves: Curves) -> tuple[list[pb.Run], dict[s
 
 
 def members(run: pb.Run, by_id: Mapping[str, pb.Run]) -> tuple[str, ...]:
-    """The run and those before it that are here too, the first one first."""
+    """Return the run and the earlier runs that are present, the first one first."""
     chain = [run.run_id]
     while _continues(run, by_id) and run.parent.run_id not in chain:
         run = by_id[run.parent.run_id]
@@ -57,7 +60,7 @@ def members(run: pb.Run, by_id: Mapping[str, pb.Run]) -> tuple[str, ...]:
 
 
 def missing_note(runs: Sequence[pb.Run]) -> str:
-    """Say which of the runs `with_earlier` found have lost the beginning of their curves; empty for none."""
+    """Return a note on runs of `with_earlier` whose curves lack their beginning, or an empty text."""
     by_id = {run.run_id: run for run in runs}
     continued = {run.parent.run_id for run in runs if _continues(run, by_id)}
     firsts = {run_id: by_id[members(run, by_id)[0]] for run_id, run in by_id.items() if run_id not in continued}
@@ -81,7 +84,7 @@ def _whole(run: pb.Run, by_id: Mapping[str, pb.Run], curves: Curves) -> dict[str
 
 
 def _continued(before: Curve | None, after: Curve | None, step: int) -> Curve:
-    """One curve of two; what the earlier run measured after the checkpoint is not part of this story."""
+    """Return two curves as one, without points of the earlier run after the checkpoint."""
     if before is None or not len(before):
         assert after is not None
         return after
@@ -93,7 +96,7 @@ def _continued(before: Curve | None, after: Curve | None, step: int) -> Curve:
     steps, times, values = before.steps[kept], before.times[kept], before.values[kept]
     if not len(steps):
         return after
-    # The time in between was no training: the later run's clock goes on where the earlier one's stopped.
+    # Time between the runs does not count: the later clock continues where the earlier one stopped.
     pause = (float(after.times[0]) if after.began is None else after.began) - float(times[-1])
     episodes = np.empty(0)
     if len(before.episodes) and len(after.episodes):
@@ -109,3 +112,62 @@ def _continued(before: Curve | None, after: Curve | None, step: int) -> Curve:
         before.began,
         episodes,
     )
+
+
+# ---------------------------------------------------------------- repeated seeds
+
+
+_MOST_NAMED = 3
+
+
+def once_per_seed(
+    runs: Sequence[pb.Run], having_data: Collection[str] | None = None
+) -> tuple[list[pb.Run], list[pb.Run]]:
+    """Split runs of one configuration into those that count, one per seed, and those that repeat a seed.
+
+    Of a seed the newest completed run counts; where none is completed, the longest. A run without data
+    (not in `having_data`) yields to one that has some. Runs whose seed is unknown all count.
+    """
+    chosen: dict[int, pb.Run] = {}
+
+    def rank(run: pb.Run) -> tuple[bool, bool, int, int]:
+        is_complete = run.outcome == RunOutcome.COMPLETED
+        return having_data is None or run.run_id in having_data, is_complete, 0 if is_complete else run.step, run.number
+
+    for run in runs:
+        if run.HasField("seed") and (run.seed not in chosen or rank(run) > rank(chosen[run.seed])):
+            chosen[run.seed] = run
+    counted = {run.run_id for run in chosen.values()}
+    kept = [run for run in runs if not run.HasField("seed") or run.run_id in counted]
+    return kept, [run for run in runs if run.HasField("seed") and run.run_id not in counted]
+
+
+def is_unfinished(run: pb.Run) -> bool:
+    """Return whether its values are preliminary."""
+    return run.status not in ("", RunStatus.TERM)
+
+
+def unfinished_note(runs: Sequence[pb.Run]) -> str:
+    """Return a note on the runs that have not ended; empty for none."""
+    going = [run for run in runs if is_unfinished(run)]
+    return f"so far: {formats.plural(len(going), 'run')} not finished ({named(going)})" if going else ""
+
+
+def not_completed_note(runs: Sequence[pb.Run]) -> str:
+    """Return a note on runs that failed or were cancelled, or an empty text."""
+    ended = [run for run in runs if run.outcome in (RunOutcome.FAILED, RunOutcome.CANCELLED)]
+    return f"not completed: {formats.plural(len(ended), 'run')} ({named(ended)})" if ended else ""
+
+
+def repeated_note(run_ids: Sequence[str]) -> str:
+    """Return a note on runs that do not count, or an empty text."""
+    if not run_ids:
+        return ""
+    number = formats.plural(len(run_ids), "run")
+    return f"each seed counts once: {number} with a repeated seed left out ({named(run_ids)})"
+
+
+def named(runs: Sequence[pb.Run | str]) -> str:
+    """Return the short ids of the first runs."""
+    ids = [short_id(run if isinstance(run, str) else run.run_id) for run in runs[:_MOST_NAMED]]
+    return ", ".join(ids) + (" …" if len(runs) > _MOST_NAMED else "")

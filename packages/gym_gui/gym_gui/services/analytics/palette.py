@@ -1,4 +1,4 @@
-"""Colours of curves, for the window and for files alike: Okabe and Ito's, which everybody can tell apart."""
+"""Colours of curves, for the window and for files alike: Okabe and Ito's, which color-blind people can tell apart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 LIGHT_SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#9a7d00", "#56b4e9", "#7a4fbf", "#5d6878")
 DARK_SERIES = ("#56b4e9", "#ff9a4d", "#35c496", "#e39bc6", "#f0e442", "#7fa8ff", "#b99cff", "#98a4b3")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-"""With the colours, so that nothing is told by colour alone"""
+"""With the colours, so that lines differ in more than color"""
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Scheme:
     series: tuple[str, ...]
 
     def colour(self, index: int) -> str:
+        """Return the color of a series; more series than colors start again."""
         return self.series[index % len(self.series)]
 
 

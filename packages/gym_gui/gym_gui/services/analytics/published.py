@@ -1,4 +1,4 @@
-"""Returns that others published, to hold our own against: `published_returns.json`, the only copy of them."""
+"""Published returns to compare our own with: `published_returns.json`, the only copy of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from gym_gui.wording import formats
+
+if TYPE_CHECKING:
+    from gym_gui.services.analytics.baselines import Baseline
+    from gym_gui.services.analytics.comparison import Comparison, GroupFigures
 
 FILE = Path(__file__).with_name("published_returns.json")
 SAME_STEPS = 0.95
@@ -17,7 +23,7 @@ _LEAST_MARGIN = 0.05
 
 @dataclass(frozen=True)
 class PublishedReturn:
-    """What somebody reached with an algorithm of that name."""
+    """A published return of an algorithm in an environment."""
 
     algo: str
     env_id: str
@@ -39,7 +45,7 @@ class PublishedReturn:
         return self.mean - margin
 
     def is_comparable(self, steps: float) -> bool:
-        """Whether a training of so many steps may be held against it at all: no shorter, the same environment."""
+        """Whether a training of so many steps may be compared with it at all: no shorter, the same environment."""
         return self.is_same_environment and steps >= SAME_STEPS * self.steps
 
 
@@ -58,10 +64,9 @@ def published_return(algo: str, env_id: str) -> PublishedReturn | None:
     if script is None or name is None:
         return None
     reached = script["returns"][name]
-    return PublishedReturn(
-        algo, name, reached["mean"], reached["std"], script["seeds"], script["total_timesteps"], script["source"],
-        is_same_environment=name == env_id or _version(name) in ("", _version(env_id)),
-    )  # fmt: skip
+    is_same = name == env_id or _version(name) in ("", _version(env_id))
+    made = script["seeds"], script["total_timesteps"], script["source"]
+    return PublishedReturn(algo, name, reached["mean"], reached["std"], *made, is_same_environment=is_same)
 
 
 def published_name(env_id: str, names: Any) -> str | None:
@@ -79,3 +84,58 @@ def _stem(env_id: str) -> str:
 def _version(env_id: str) -> str:
     found = re.search(r"-v(\d+)$", env_id)
     return found[1] if found else ""
+
+
+# ---------------------------------------------------------------- our groups beside them
+
+
+@dataclass(frozen=True)
+class PublishedComparison:
+    """A group's return compared with a published one."""
+
+    published: PublishedReturn
+    steps: int
+    """What ours trained"""
+    is_comparable: bool
+    is_reached: bool
+    """Only where it is comparable"""
+
+    @property
+    def short_text(self) -> str:
+        """Return the verdict for a narrow table."""
+        if not self.published.is_same_environment:
+            return "other version"
+        return "too short" if not self.is_comparable else "yes" if self.is_reached else "no"
+
+    @property
+    def text(self) -> str:
+        """Return the verdict, or why there is none."""
+        if not self.published.is_same_environment:
+            return f"not comparable: published for {self.published.env_id}"
+        if not self.is_comparable:
+            ours, theirs = formats.count(self.steps), formats.count(self.published.steps)
+            return f"not comparable: {ours} of {theirs} steps ({100 * self.steps / self.published.steps:.0f} %)"
+        return "reached" if self.is_reached else "not reached"
+
+
+def baseline_for(env_id: str, comparison: Comparison) -> Baseline | None:
+    """Return what acting at random reaches there, whatever arguments the environment was made with."""
+    known = comparison.baselines
+    return known.get(env_id) or next((each for key, each in known.items() if key.startswith(f"{env_id} ")), None)
+
+
+def compare_with_published(group: GroupFigures, comparison: Comparison) -> PublishedComparison | None:
+    """Return None when nothing was published, or the group has no return."""
+    published = published_return(group.algo, group.env_id)
+    if published is None or group.final is None:
+        return None
+    baseline = baseline_for(group.env_id, comparison)
+    comparable = published.is_comparable(group.steps)
+    least = published.least(baseline.mean if baseline else None)
+    return PublishedComparison(published, group.steps, comparable, comparable and group.final.value >= least)
+
+
+def compared_with_published(comparison: Comparison) -> list[tuple[GroupFigures, PublishedComparison]]:
+    """Return the groups for which something was published."""
+    found = ((group, compare_with_published(group, comparison)) for group in comparison.groups)
+    return [(group, reference) for group, reference in found if reference is not None]

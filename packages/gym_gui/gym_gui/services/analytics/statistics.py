@@ -19,9 +19,9 @@ Statistic = Callable[[Floats], Floats]
 """Reduces the last axis of a table: a row is one sample"""
 RESAMPLES = 2_000
 FEWEST_RUNS = 3
-"""Of two runs a bootstrap can only say the lower and the higher one: no 95 % interval"""
+"""With two runs, a bootstrap interval would just be their range"""
 ENOUGH_SEEDS = 5
-"""From so many on the interval of a bootstrap is believed"""
+"""Minimum number of runs for a reliable bootstrap interval"""
 _CUT = 0.25
 _FEW = 200
 """Up to so many values the draws are kept: a thousand runs have the same hundred last episodes to resample"""
@@ -31,6 +31,8 @@ _AT_ONCE = 2_000_000
 
 @dataclass(frozen=True)
 class Interval:
+    """A range, both ends included."""
+
     low: float
     high: float
 
@@ -40,27 +42,29 @@ class Interval:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure and where it lies with 95 % confidence; None where there is too little to say that."""
+    """A value with its 95 % confidence interval, or None without enough data."""
 
     value: float
     interval: Interval | None
 
     def complement(self) -> Estimate:
-        """Of a probability: that it is the other way round."""
+        """Return the estimate of the opposite event, for a probability."""
         interval = self.interval
         return Estimate(1 - self.value, interval and Interval(1 - interval.high, 1 - interval.low))
 
 
 def mean(values: ArrayLike) -> Floats:
+    """Return the mean over the last axis."""
     return np.asarray(np.mean(np.asarray(values, np.float64), axis=-1))
 
 
 def median(values: ArrayLike) -> Floats:
+    """Return the median over the last axis."""
     return np.asarray(np.median(np.asarray(values, np.float64), axis=-1))
 
 
 def iqm(values: ArrayLike) -> Floats:
-    """The mean of the middle half, over the last axis: a quarter of the values, rounded down, goes at each end."""
+    """Return the interquartile mean over the last axis; a quarter of the values, rounded down, is cut at each end."""
     table = np.sort(np.asarray(values, np.float64), axis=-1)
     size = table.shape[-1]
     if not size:
@@ -70,13 +74,13 @@ def iqm(values: ArrayLike) -> Floats:
 
 
 def resample_counts(size: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
-    """How often each of `size` things is drawn, with replacement; one row for each resample."""
+    """Return how often each of `size` items is drawn with replacement, one row per resample."""
     generator = np.random.default_rng(seed)
     return generator.multinomial(size, np.full(size, 1 / size), resamples).astype(np.float64)
 
 
 def iqm_weights(counts: Floats) -> Floats:
-    """What each of the sorted values weighs in the interquartile mean, when it is there so many times (by row)."""
+    """Return the weight of each sorted value in the interquartile mean, given its number of repetitions (by row)."""
     size = counts.shape[1]
     cut = int(_CUT * size)
     up_to = np.clip(np.cumsum(counts, axis=1), cut, size - cut)
@@ -85,7 +89,7 @@ def iqm_weights(counts: Floats) -> Floats:
 
 @lru_cache(maxsize=16)
 def _mean_draws(size: int, resamples: int, seed: int) -> Floats:
-    """What each value weighs in the mean of each resample."""
+    """Return the weight of each value in the mean of each resample."""
     return resample_counts(size, resamples, seed) / size
 
 
@@ -102,7 +106,7 @@ def bootstrap_interval(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Interval | None:
-    """The percentile bootstrap interval of a statistic; None for fewer than two values.
+    """Return the percentile bootstrap interval of a statistic, or None for fewer than two values.
 
     A list of arrays are strata (the runs of one task each): each is resampled on its own, and the statistic sees all of
     them in one row.
@@ -114,7 +118,7 @@ def bootstrap_interval(
     if len(strata) == 1 and size <= _FEW and statistic in (mean, iqm):
         weights = _iqm_draws(size, resamples, seed) if statistic is iqm else _mean_draws(size, resamples, seed)
         ordered = np.sort(strata[0])
-        # Counted from one of them, so that equal values have an interval without width.
+        # Subtract one of them, so that equal values have an interval of zero width.
         return _percentiles(weights @ (ordered - ordered[0]) + ordered[0], level)
     generator = np.random.default_rng(seed)
     rows = max(1, _AT_ONCE // size)
@@ -127,14 +131,14 @@ def bootstrap_interval(
 
 
 def interval_over_runs(values: Sequence[float], statistic: Statistic = mean) -> Interval | None:
-    """The bootstrap interval over independent runs; None for fewer than three."""
+    """Return the bootstrap interval over independent runs, or None for fewer than three."""
     return bootstrap_interval(values, statistic) if len(values) >= FEWEST_RUNS else None
 
 
 def difference_interval(
     xs: ArrayLike, ys: ArrayLike, *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> Interval:
-    """The percentile bootstrap interval of mean(X) - mean(Y), both resampled."""
+    """Return the percentile bootstrap interval of mean(X) - mean(Y), both resampled."""
     x, y = np.asarray(xs, np.float64).ravel(), np.asarray(ys, np.float64).ravel()
     from_here = y[0]  # what is equal differs by nothing, not by a rounding error
     drawn = _mean_draws(len(x), resamples, seed) @ (x - from_here)
@@ -150,7 +154,7 @@ def probability_of_improvement(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Estimate:
-    """How likely a run of X is better than one of Y: P(X > Y) + ½ P(X = Y); of several tasks, the mean over them.
+    """Return the probability of improvement P(X > Y) + ½ P(X = Y), averaged over tasks.
 
     Lists of arrays are tasks in the same order; X and Y are resampled on their own, task by task.
     """

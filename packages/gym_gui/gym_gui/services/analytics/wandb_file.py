@@ -12,18 +12,24 @@ A run of ours that was resumed has several files; they are read as one, in their
 from __future__ import annotations
 
 import json
+import os
+import re
+import struct
+import zlib
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+from mosaic_wire.files import NotAPlainFile, plain_file
 from numpy.typing import NDArray
-
-from gym_gui.services.analytics.wandb_records import NotAWandbFile, RecordLog
 
 Floats = NDArray[np.float64]
 _Path = tuple[str, ...]
@@ -75,6 +81,7 @@ class WandbSnapshot:
 
     @property
     def is_empty(self) -> bool:
+        """Whether nothing was read yet."""
         return not (self.run_id or self.history or self.config or self.summary or self.system)
 
 
@@ -108,6 +115,7 @@ class WandbLog:
 
     @property
     def files(self) -> tuple[Path, ...]:
+        """Return the transaction logs that are read, the oldest first."""
         return tuple(log.path for log in self._logs)
 
     @property
@@ -120,25 +128,25 @@ class WandbLog:
         changed = False
         for log in self._logs:
             for record in log.read():
-                self._take(record)
+                self._apply(record)
                 changed = True
             if log.has_more:
-                break  # the next file goes on where this one ends
+                break  # the next file continues where this one ends
         return changed
 
     # ------------------------------------------------------------------ one record
 
-    def _take(self, record: Any) -> None:
+    def _apply(self, record: Any) -> None:
         if record.HasField("history"):
-            self._take_history(record.history)
+            self._apply_history(record.history)
         elif record.HasField("stats"):
-            self._take_stats(record.stats)
+            self._apply_stats(record.stats)
         elif record.HasField("summary"):
             _change(self._summary, record.summary)
         elif record.HasField("config"):
             _change(self._config, record.config)
         elif record.HasField("run"):
-            self._take_run(record.run)
+            self._apply_run(record.run)
         elif record.HasField("metric"):
             name = record.metric.name or record.metric.glob_name
             if name and record.metric.step_metric:
@@ -150,8 +158,8 @@ class WandbLog:
         elif record.HasField("output"):
             self._output.extend(record.output.line.splitlines())
 
-    def _take_run(self, run: Any) -> None:
-        self._exit_code = None  # it goes on
+    def _apply_run(self, run: Any) -> None:
+        self._exit_code = None  # it continues
         for name in ("run_id", "entity", "project", "display_name", "run_group", "host"):
             if value := getattr(run, name):
                 self._facts[name] = value
@@ -162,7 +170,7 @@ class WandbLog:
         _change(self._config, run.config)
         _change(self._summary, run.summary)
 
-    def _take_history(self, history: Any) -> None:
+    def _apply_history(self, history: Any) -> None:
         row, self._row = self._row, self._row + 1
         has_step = False
         for item in history.item:
@@ -171,17 +179,17 @@ class WandbLog:
             try:
                 self._column(key).add(row, float(item.value_json))  # nearly always a number
             except ValueError:
-                self._take_value(key, _value_of(item), row)
+                self._apply_value(key, _value_of(item), row)
         if history.HasField("step") and not has_step:
             self._column(_STEP).add(row, float(history.step.num))
 
-    def _take_value(self, key: str, value: Any, row: int, depth: int = 0) -> None:
+    def _apply_value(self, key: str, value: Any, row: int, depth: int = 0) -> None:
         """Numbers are kept; what a dictionary holds is shown under `outer.inner`, as W&B names it."""
         if isinstance(value, bool | int | float):
             self._column(key).add(row, float(value))
         elif isinstance(value, dict) and "_type" not in value and depth < _MOST_NESTED:
             for name, inner in value.items():
-                self._take_value(f"{key}.{name}", inner, row, depth + 1)
+                self._apply_value(f"{key}.{name}", inner, row, depth + 1)
 
     def _column(self, key: str) -> _Column:
         column = self._columns.get(key)
@@ -189,7 +197,7 @@ class WandbLog:
             column = self._columns[key] = _Column()
         return column
 
-    def _take_stats(self, stats: Any) -> None:
+    def _apply_stats(self, stats: Any) -> None:
         moment = stats.timestamp.seconds + stats.timestamp.nanos / 1e9
         for item in stats.item:
             value = _value_of(item)
@@ -314,3 +322,219 @@ def _document(values: Mapping[_Path, str]) -> dict[str, Any]:
 
 
 __all__ = ["NotAWandbFile", "WandbCurve", "WandbLog", "WandbSnapshot"]
+
+
+# ---------------------------------------------------------------- wandb records
+
+
+BLOCK_BYTES = 32 * 1024
+READ_BYTES = 4 * 2**20
+"""How much one read takes"""
+
+_FILE_HEADER = struct.Struct("<4sHB")
+_IDENT, _MAGIC = b":W&B", 0xBEE1
+_CHUNK_HEADER = struct.Struct("<IHB")
+_WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_KIND_CRC = {kind: zlib.crc32(bytes([kind])) for kind in (_WHOLE, _FIRST, _MIDDLE, _LAST)}
+
+
+class NotAWandbFile(ValueError):
+    """The file does not begin as W&B's logs do."""
+
+
+class RecordLog:
+    """Reads the records of one file from where it left off."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+        self.has_more = False
+        """The last read stopped at its limit, not at the end of the file"""
+        self.damaged = 0
+        """How many places were found damaged"""
+        self._skipped = 0
+        self._size = 0
+        self._skip_to: int | None = None
+        self._parts: list[bytes] | None = None
+
+    @property
+    def skipped_bytes(self) -> int:
+        """How much could not be read because of damage."""
+        waiting = max(0, min(self._skip_to, self._size) - self.offset) if self._skip_to is not None else 0
+        return self._skipped + waiting
+
+    def read(self, max_bytes: int = READ_BYTES) -> list[Any]:
+        """The records that were added since the last read, decoded; none when there is no file yet.
+
+        A file that became shorter is another one: NotAWandbFile says so, and a new reader begins at its beginning.
+        """
+        self.has_more = False
+        try:
+            descriptor = plain_file(os.fspath(self.path), os.O_RDONLY)
+        except (FileNotFoundError, NotAPlainFile):
+            return []
+        try:
+            self._size = os.fstat(descriptor).st_size
+            if self._size < self.offset:
+                raise NotAWandbFile(f"{self.path} was replaced while it was read")
+            data = os.pread(descriptor, max(max_bytes, 2 * BLOCK_BYTES), self.offset)
+        finally:
+            os.close(descriptor)
+        self.has_more = self.offset + len(data) < self._size
+        return list(self._records(data))
+
+    def _records(self, data: bytes) -> Iterator[Any]:
+        begin, end = self.offset, self.offset + len(data)
+        if begin == 0:
+            if end < _FILE_HEADER.size:
+                return
+            ident, magic, _version = _FILE_HEADER.unpack_from(data)
+            if (ident, magic) != (_IDENT, _MAGIC):
+                raise NotAWandbFile(f"{self.path} does not begin like a file of W&B")
+            self.offset = _FILE_HEADER.size
+        while (chunk := self._next_chunk(data, begin, end)) is not None:
+            kind, body = chunk
+            whole = self._join(kind, body)
+            if whole is not None:
+                record = _decode(whole)
+                if record is None:
+                    self._lose(len(whole))
+                else:
+                    yield record
+
+    def _next_chunk(self, data: bytes, begin: int, end: int) -> tuple[int, bytes] | None:
+        """The chunk at the offset; None when it is not there yet. Damage is passed over."""
+        while True:
+            if self._skip_to is not None:
+                if end < self._skip_to:
+                    return None
+                self._skipped += self._skip_to - self.offset
+                self.offset, self._skip_to = self._skip_to, None
+            room = BLOCK_BYTES - self.offset % BLOCK_BYTES
+            if room < _CHUNK_HEADER.size:  # too little for a chunk: filled with zeros
+                if end < self.offset + room:
+                    return None
+                self.offset += room
+                continue
+            if end < self.offset + _CHUNK_HEADER.size:
+                return None
+            checksum, length, kind = _CHUNK_HEADER.unpack_from(data, self.offset - begin)
+            first = self.offset - begin + _CHUNK_HEADER.size
+            if kind in _KIND_CRC and length <= room - _CHUNK_HEADER.size:
+                if end - begin < first + length:
+                    return None
+                body = data[first : first + length]
+                if zlib.crc32(body, _KIND_CRC[kind]) == checksum:
+                    self.offset += _CHUNK_HEADER.size + length
+                    return kind, body
+            self.damaged += 1
+            self._skip_to = self.offset + room
+
+    def _join(self, kind: int, body: bytes) -> bytes | None:
+        """The record that this chunk completes; pieces whose beginning or end was lost are lost, too."""
+        if kind in (_WHOLE, _FIRST):
+            if self._parts is not None:
+                self._lose(sum(map(len, self._parts)))
+            self._parts = [body] if kind == _FIRST else None
+            return body if kind == _WHOLE else None
+        if self._parts is None:
+            self._skipped += len(body)
+            return None
+        self._parts.append(body)
+        if kind == _MIDDLE:
+            return None
+        whole, self._parts = b"".join(self._parts), None
+        return whole
+
+    def _lose(self, size: int) -> None:
+        self.damaged += 1
+        self._skipped += size
+
+
+def _decode(data: bytes) -> Any | None:
+    try:
+        return _record_class().FromString(data)
+    except DecodeError:
+        return None
+
+
+_SCHEMA = """
+Record       num=1:int64 history=2:History summary=3:Changes output=4:Output config=5:Changes stats=7:Stats
+Record       metric=12:Metric output_raw=13:Output run=17:Run exit=18:Exit environment=26:Environment
+Run          run_id=1:string entity=2:string project=3:string config=4:Changes summary=5:Changes run_group=6:string
+Run          display_name=8:string notes=9:string tags=10:*string host=13:string start_time=17:Timestamp
+Changes      update=1:*Item remove=2:*Item
+History      item=1:*Item step=2:Step
+Item         key=1:string nested_key=2:*string none=3:int32 boolean=4:bool integer=5:sint64 number=6:double
+Item         text=7:string json=8:string value_json=16:string
+Step         num=1:int64
+Stats        timestamp=2:Timestamp item=3:*Item
+Metric       name=1:string glob_name=2:string step_metric=4:string
+Output       line=3:string
+Exit         exit_code=1:int32 runtime=2:int32
+Environment  os=1:string python=2:string program=6:string host=12:string gpu_type=18:string
+Timestamp    seconds=1:int64 nanos=2:int32
+"""
+"""Message, then name=number:type of its fields, as W&B's `wandb_internal.proto` numbers them; `*` repeats"""
+
+
+@cache
+def _record_class() -> Any:
+    """Return the class of `Record`, made from the schema: parsed by protobuf's own code, which is fast."""
+    field_class = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="mosaic/wandb_record.proto", package="mosaic.wandb", syntax="proto2")
+    messages: dict[str, descriptor_pb2.DescriptorProto] = {}
+    for line in _SCHEMA.strip().splitlines():
+        name, *fields = line.split()
+        message = messages[name] if name in messages else messages.setdefault(name, file.message_type.add(name=name))
+        for field_name, number, kind in (re.split("[=:]", text) for text in fields):
+            label = field_class.LABEL_REPEATED if kind.startswith("*") else field_class.LABEL_OPTIONAL
+            field = message.field.add(name=field_name, number=int(number), label=label)
+            if (of := kind.removeprefix("*"))[0].isupper():
+                field.type, field.type_name = field_class.TYPE_MESSAGE, f".mosaic.wandb.{of}"
+            else:
+                field.type = getattr(field_class, f"TYPE_{of.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("mosaic.wandb.Record"))
+
+
+# ---------------------------------------------------------------- wandb folders
+
+
+_NAME = re.compile(r"(?P<offline>offline-)?run-(?P<when>\d{8}_\d{6})-(?P<id>.+)")
+
+
+@dataclass(frozen=True)
+class WandbFolder:
+    """One run as W&B keeps it; a run of ours that was resumed has several."""
+
+    path: Path
+    run_id: str
+    when: str
+    """YYYYMMDD_HHMMSS, as W&B writes it"""
+    is_offline: bool
+    is_synced: bool = False
+    """`wandb sync` has sent it"""
+
+    @property
+    def file(self) -> Path:
+        """The transaction log."""
+        return self.path / f"run-{self.run_id}.wandb"
+
+
+def find_wandb_folders(folder: Path) -> tuple[WandbFolder, ...]:
+    """Those in a run's `wandb/`, the oldest first; none when there is no such folder."""
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                matched = _NAME.fullmatch(entry.name)
+                if matched and entry.is_dir(follow_symlinks=False):
+                    path = Path(entry.path)
+                    file = path / f"run-{matched['id']}.wandb"
+                    is_offline, is_synced = matched["offline"] is not None, os.path.lexists(f"{file}.synced")
+                    found.append(WandbFolder(path, matched["id"], matched["when"], is_offline, is_synced))
+    except OSError:
+        return ()
+    return tuple(sorted(found, key=lambda entry: (entry.when, entry.path.name)))

@@ -1,4 +1,4 @@
-"""Reads a foreign `.tar.gz` member by member and trusts nothing in it.
+"""Read an untrusted `.tar.gz` member by member.
 
 Python's tarfile reads extended headers of any size into memory and knows links, devices and sparse files.
 An archive of a run needs none of that, so this reader takes the few header kinds that `archives.export_archive` writes.
@@ -37,20 +37,20 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\\]")
 
 @dataclass(frozen=True)
 class ArchiveLimits:
-    """How much an archive may hold; what `export_archive` writes stays far below the ratio."""
+    """Limits of an archive; `export_archive` stays far below the ratio."""
 
     members: int = 200_000
     member_bytes: int = 64 << 30
     total_bytes: int = 256 << 30
     ratio: int = 300
-    """Unpacked to packed. gzip reaches 1030 on zeros; we pack with a level that stays below 230"""
+    """Unpacked to packed size. gzip reaches 1030 for zeros, but the level that exports use at most 230"""
     ratio_from_bytes: int = 32 << 20
-    """Smaller ones hurt nobody and may compress as they like"""
+    """The ratio is not checked below this size"""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A file or folder of an archive; its name was checked."""
+    """A file or folder of an archive with a checked name."""
 
     name: str
     is_folder: bool
@@ -58,7 +58,7 @@ class Member:
 
 
 def problem_with_name(name: str) -> str | None:
-    """Say why a member must not have this name, or None."""
+    """Return why a member must not have this name, or None."""
     try:
         encoded = name.encode()
     except UnicodeEncodeError:
@@ -68,7 +68,7 @@ def problem_with_name(name: str) -> str | None:
     if name.startswith("/"):
         return "its path is absolute"
     if _UNPRINTABLE.search(name):
-        return "its name holds a backslash or a control character"
+        return "its name contains a backslash or a control character"
     parts = name.split("/")
     if ".." in parts:
         return "its path leaves the archive ('..')"
@@ -78,7 +78,7 @@ def problem_with_name(name: str) -> str | None:
 
 
 class ArchiveReader:
-    """`for member in reader.members(): … reader.content(member)`; every doubt raises ArchiveRefused."""
+    """`for member in reader.members(): … reader.content(member)`; anything suspicious raises ArchiveRefused."""
 
     def __init__(self, packed: BinaryIO, limits: ArchiveLimits) -> None:
         self._packed, self._limits = packed, limits
@@ -88,53 +88,53 @@ class ArchiveReader:
         self._padding = 0
 
     def members(self) -> Iterator[Member]:
-        """Each member once, in order; what the caller did not read of one is skipped."""
+        """Yield the members in order; content that the caller does not read is skipped."""
         seen: set[str] = set()
         while (member := self._next()) is not None:
             if member.name in seen:
                 raise ArchiveRefused(f"{member.name!r} is in the archive twice")
             seen.add(member.name)
             if len(seen) > self._limits.members:
-                raise ArchiveRefused(f"the archive holds more than {self._limits.members} members")
+                raise ArchiveRefused(f"the archive contains more than {self._limits.members} members")
             yield member
             self._skip_the_rest()
         self._expect_nothing_more()
 
     def content(self, member: Member) -> Iterator[bytes]:
-        """The bytes of the member that was told last, in pieces."""
+        """Yield the content of the current member in pieces."""
         while self._left:
             data = self._exactly(min(self._left, _PIECE), f"inside {member.name!r}")
             self._left -= len(data)
             yield data
 
     def _next(self) -> Member | None:
-        told: dict[str, str] = {}
+        extended: dict[str, str] = {}
         header = self._header()
         while header is not None and header.type == tarfile.XHDTYPE:
-            if told:
+            if extended:
                 raise ArchiveRefused("the archive has an extended header for an extended header")
-            told = self._extended(header)
+            extended = self._extended(header)
             header = self._header()
         if header is None:
-            if told:
+            if extended:
                 raise ArchiveRefused("the archive ends after an extended header")
             return None
-        name = told.get("path", header.name)
+        name = extended.get("path", header.name)
         is_folder = header.type == tarfile.DIRTYPE
         if header.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE):
             kind = _KINDS.get(header.type, f"of an unknown kind {header.type!r}")
-            raise ArchiveRefused(f"{name[:200]!r} is {kind}; only files and folders are taken in")
+            raise ArchiveRefused(f"{name[:200]!r} is {kind}; only files and folders are imported")
         if is_folder:
             name = name.rstrip("/")
         if (wrong := problem_with_name(name)) is not None:
             raise ArchiveRefused(f"{name[:200]!r} is refused: {wrong}")
-        return self._begin(name, is_folder, header.size, told.get("size"))
+        return self._begin(name, is_folder, header.size, extended.get("size"))
 
-    def _begin(self, name: str, is_folder: bool, size: int, told_size: str | None) -> Member:
-        if told_size is not None:
-            if not re.fullmatch(r"\d{1,18}", told_size, re.ASCII):
+    def _begin(self, name: str, is_folder: bool, size: int, stated_size: str | None) -> Member:
+        if stated_size is not None:
+            if not re.fullmatch(r"\d{1,18}", stated_size, re.ASCII):
                 raise ArchiveRefused(f"{name!r} has an impossible size")
-            size = int(told_size)
+            size = int(stated_size)
         if size < 0 or (is_folder and size):
             raise ArchiveRefused(f"{name!r} has an impossible size")
         if size > self._limits.member_bytes:
@@ -164,7 +164,7 @@ class ArchiveReader:
             raise ArchiveRefused(f"an extended header has {header.size} bytes, more than {_MAX_EXTENDED_HEADER}")
         data = self._exactly(header.size, "in an extended header")
         self._exactly(-header.size % _BLOCK, "after an extended header")
-        told: dict[str, str] = {}
+        extended: dict[str, str] = {}
         while data:
             digits = data.partition(b" ")[0]
             if not re.fullmatch(rb"\d{1,5}", digits) or not len(digits) + 2 < int(digits) <= len(data):
@@ -176,24 +176,24 @@ class ArchiveReader:
                 name, text = key.decode("ascii"), value.decode()
             except UnicodeDecodeError:
                 raise ArchiveRefused("an extended header is damaged") from None
-            if not equals or not record.endswith(b"\n") or name in told:
+            if not equals or not record.endswith(b"\n") or name in extended:
                 raise ArchiveRefused("an extended header is damaged")
             if name not in ("path", "size") and name not in _HARMLESS:
-                raise ArchiveRefused(f"an extended header says {name[:60]!r}, which no run needs")
-            told[name] = text
-        return told
+                raise ArchiveRefused(f"an extended header contains {name[:60]!r}, which no run needs")
+            extended[name] = text
+        return extended
 
     def _expect_nothing_more(self) -> None:
         while data := self._some(_PIECE):
             if data.count(0) != len(data):
-                raise ArchiveRefused("the archive holds data after its end")
+                raise ArchiveRefused("the archive contains data after its end")
 
     def _exactly(self, size: int, where: str) -> bytes:
         pieces = io.BytesIO()
         while (missing := size - pieces.tell()) > 0:
             data = self._some(missing)
             if not data:
-                raise ArchiveRefused(f"the archive is cut short {where}")
+                raise ArchiveRefused(f"the archive is truncated {where}")
             pieces.write(data)
         return pieces.getvalue()
 
@@ -201,15 +201,15 @@ class ArchiveReader:
         try:
             data = self._unpacked.read(min(size, _PIECE))
         except EOFError:
-            raise ArchiveRefused("the archive is cut short") from None
+            raise ArchiveRefused("the archive is truncated") from None
         except (gzip.BadGzipFile, zlib.error) as error:
-            raise ArchiveRefused(f"the archive is not a sound .tar.gz: {error}") from None
+            raise ArchiveRefused(f"the archive is not a valid .tar.gz: {error}") from None
         self._count += len(data)
         if self._count > self._limits.total_bytes:
             raise ArchiveRefused(f"the archive unpacks to more than {self._limits.total_bytes} bytes")
         packed = max(self._packed.tell(), 1)
         if self._count > self._limits.ratio_from_bytes and self._count > self._limits.ratio * packed:
-            raise ArchiveRefused(f"the archive unpacks to more than {self._limits.ratio} times its size: a bomb")
+            raise ArchiveRefused(f"the archive unpacks to more than {self._limits.ratio} times its size: a zip bomb")
         return data
 
 

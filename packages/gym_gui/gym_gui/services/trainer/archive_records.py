@@ -1,4 +1,4 @@
-"""A run's record, story and configs as members of an archive: without what is secret or of one machine only."""
+"""A run's record, events and configs as members of an archive, without secrets and machine-specific values."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mosaic_wire.files import SEAL, json_bytes, open_plain, parse_json, unseal
+from mosaic_wire.files import SEAL, json_bytes, open_plain, parse_json, read_json_object, unseal
 from mosaic_wire.ids import is_run_id
-from mosaic_wire.redaction import REDACTED, is_secret_key, redact_text
-from mosaic_wire.secret_refs import is_secret_ref
+from mosaic_wire.redaction import REDACTED, is_secret_key, is_secret_ref, redact_text
 from pydantic import TypeAdapter, ValidationError
 
 from gym_gui.services.trainer.errors import ArchiveRefused, InvalidConfig
@@ -25,12 +24,12 @@ from gym_gui.services.trainer.validation.json_document import read_config_text
 
 _OF_THE_DAEMON = frozenset(
     {
-        "pid", "start_ticks", "boot_id", "pid_namespace", "mark", "run_token_sha256", "session_token_sha256",
-        "worker_instance", "lifecycle_seq", "cancel_requested", "cancel_reason", "pause_requested", "paused_by_signal",
-        "released", "stalled", "no_progress", "claimed", "gpu_ids", "queue_reason",
+        *("pid", "start_ticks", "boot_id", "pid_namespace", "mark", "run_token_sha256", "session_token_sha256"),
+        *("worker_instance", "lifecycle_seq", "cancel_requested", "cancel_reason", "pause_requested"),
+        *("paused_by_signal", "released", "stalled", "no_progress", "claimed", "gpu_ids", "queue_reason"),
     }
-)  # fmt: skip
-"""Means something to the daemon that ran it, on its machine, and to nobody else."""
+)
+"""Columns that are meaningful only on the machine that ran the run"""
 
 _REQUIRED = ("run_id", "status", "outcome", "name", "worker_type", "algo", "env_id", "created_at", "finished_at")
 _RECORD_BYTES = 1 << 20
@@ -38,20 +37,20 @@ _STORY_BYTES = 64 << 20
 _MAX_CONFIG_BYTES = 4 << 20
 
 
-def record_bytes(record: RunRecord, secrets: Iterable[str] = ()) -> bytes:
-    """`run.json` of this run."""
+def record_bytes(record: RunRecord, secrets: Iterable[str] = (), config: Path = Path()) -> bytes:
+    """Return `run.json` of this run, with the names of its config (its worker may have registered others)."""
     document = {name: value for name, value in dataclasses.asdict(record).items() if name not in _OF_THE_DAEMON}
-    return _json(_redacted(document, tuple(secrets)), indent=1)
+    return _json(_redacted({**document, **_names_in(config)}, tuple(secrets)), indent=1)
 
 
-def story_bytes(story: Sequence[StoryEvent], secrets: Iterable[str] = ()) -> bytes:
-    """`story.jsonl`: one event a line, oldest first."""
+def story_bytes(events: Sequence[StoryEvent], secrets: Iterable[str] = ()) -> bytes:
+    """Return `events.jsonl`: one event per line, oldest first."""
     known = tuple(secrets)
-    return b"".join(_json(_redacted(dataclasses.asdict(event), known)) for event in story)
+    return b"".join(_json(_redacted(dataclasses.asdict(event), known)) for event in events)
 
 
 def config_bytes(path: Path, secrets: Iterable[str] = ()) -> bytes:
-    """A config file with what might still be secret in it blotted out; an unreadable one is kept as redacted text."""
+    """Return a config file with remaining secrets redacted; an unreadable one is treated as text."""
     known = tuple(secrets)
     with open_plain(path) as stream:
         text = stream.read(_MAX_CONFIG_BYTES).decode("utf-8", "replace")
@@ -63,7 +62,7 @@ def config_bytes(path: Path, secrets: Iterable[str] = ()) -> bytes:
 
 
 def read_record(path: Path) -> RunRecord:
-    """The record of an archive; raise ArchiveRefused unless it is that of a finished run, with the right types."""
+    """Return the record of an archive; raise ArchiveRefused unless it is a valid one of a finished run."""
     document = _read_object(_bounded(path, _RECORD_BYTES), "run.json")
     if missing := [name for name in _REQUIRED if name not in document]:
         raise ArchiveRefused(f"run.json lacks {', '.join(missing)}")
@@ -77,26 +76,41 @@ def read_record(path: Path) -> RunRecord:
     record = _typed(_RECORD, values, "run.json")
     if record.status is not RunStatus.TERM or record.outcome is None:
         raise ArchiveRefused(
-            f"run {record.run_id} was {record.status} when it was packed; only finished runs are taken in"
+            f"run {record.run_id} was {record.status} when it was packed; only finished runs are imported"
         )
     if record.parent is not None and not is_run_id(record.parent.run_id):
         raise ArchiveRefused("run.json: parent.run_id is not a run id")
     if record.submitted_by and not is_run_id(record.submitted_by):
         raise ArchiveRefused("run.json: submitted_by is not a run id")
+    for name, value in _names_in(path.with_name("config") / "config.json").items():
+        if value != (expected := getattr(record, name)):  # a resumed run would use the config
+            raise ArchiveRefused(
+                f"config/config.json names the {name} {value[:100]!r}, run.json {expected!r}: "
+                "the archive was changed or mixes two runs; export the run again"
+            )
     return record
 
 
+def _names_in(config: Path) -> dict[str, str]:
+    """Return the worker, algorithm and environment that a config names; empty for an unusable config."""
+    try:
+        worker = read_json_object(config, max_bytes=_MAX_CONFIG_BYTES)["metadata"]["worker"]
+        return {name: str(worker["config"][name]) for name in ("algo", "env_id")} | {"worker_type": str(worker["type"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 def read_story(path: Path, run_id: str) -> tuple[StoryEvent, ...]:
-    """The story of an archive, oldest first; raise ArchiveRefused when a line is not an event of this run."""
+    """Return the events of an archive, oldest first; raise ArchiveRefused for other content."""
     statuses = {"", *RunStatus}
-    story = []
+    events = []
     for number, line in enumerate(_bounded(path, _STORY_BYTES).splitlines(), 1):
         where = f"story.jsonl, line {number}"
         event = _typed(_EVENT, _read_object(line, where), where)
         if event.run_id != run_id or {event.from_status, event.to_status} - statuses:
             raise ArchiveRefused(f"{where} is not an event of run {run_id}")
-        story.append(event)
-    return tuple(sorted(story, key=lambda event: event.seq))
+        events.append(event)
+    return tuple(sorted(events, key=lambda event: event.seq))
 
 
 _RECORD = TypeAdapter(RunRecord)
@@ -134,7 +148,7 @@ def _read_object(data: bytes, where: str) -> dict[str, Any]:
 
 
 def _empty(hint: Any) -> Any:
-    """Nothing, in the type of a column."""
+    """Return an empty value in the type of a column."""
     origin = typing.get_origin(hint)
     if origin is types.UnionType or hint is type(None):
         return None
@@ -147,7 +161,7 @@ def _empty(hint: Any) -> Any:
 
 
 def _redacted(value: Any, secrets: tuple[str, ...]) -> Any:
-    """Like `redact_document`, but references to secrets stay: they are names."""
+    """Redact like `redact_document`, but keep references to secrets, which are names."""
     if is_secret_ref(value):
         return dict(value)
     if isinstance(value, Mapping):
@@ -158,7 +172,7 @@ def _redacted(value: Any, secrets: tuple[str, ...]) -> Any:
     if isinstance(value, list | tuple):
         return [_redacted(item, secrets) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return None  # a return of NaN: JSON has no word for it
+        return None  # JSON has no NaN
     return redact_text(value, secrets) if isinstance(value, str) else value
 
 

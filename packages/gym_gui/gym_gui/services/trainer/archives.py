@@ -1,7 +1,7 @@
-"""Runs as files that travel: export packs a finished run with the hash of each member, import takes it in.
+"""Export finished runs as archives, and import them.
 
 An archive is a `.tar.gz`: `run.json` (the record), `story.jsonl`, `config/`, `run/` (the run folder), `logs/`,
-`evals/`, `scripts/`, and last `manifest.json` with size and SHA-256 of every file. It can be unpacked with tar, too.
+`evals/`, `scripts/`, and last `manifest.json` with size and SHA-256 of every file. tar can unpack it, too.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ __all__ = [
     "delete_run_files",
     "export_archive",
     "import_archive",
+    "remove_leftovers",
     "size_of_run",
-    "sweep_leftovers",
 ]
 
 
 FORMAT_VERSION = 1
 UPLOAD_PREFIX = "import-"
-"""Of an archive that a client is sending"""
+"""Name prefix of an archive that a client is uploading"""
 _LEVEL = 3
-"""Above it zlib packs zeros 1000 times smaller, and our own archives would look like bombs"""
+"""Higher levels compress zeros 1000 to 1, so that the archive would be refused as a zip bomb"""
 _FOLDERS = ("run", "logs", "evals", "scripts")
 _FILES = ("run.json", "story.jsonl", "manifest.json", "config/config.json", "config/worker.json")
 _KEPT_FREE_BYTES = 128 << 20
@@ -65,10 +65,12 @@ _MANIFEST_BYTES = 256 << 20
 # ---------------------------------------------------------------------- export
 
 
-def export_archive(home: Home, record: RunRecord, story: Sequence[StoryEvent], *, secrets: Iterable[str] = ()) -> Path:
+def export_archive(
+    home: Home, record: RunRecord, history: Sequence[StoryEvent], *, secrets: Iterable[str] = ()
+) -> Path:
     """Pack a finished run into a temporary file under the home and return its path; the caller removes it.
 
-    Secrets given here are masked wherever they stand (a worker may have printed one).
+    These secrets are masked in every file (a worker may have printed one).
     """
     make_private_folder(home.archive)
     target = home.archive / f".{record.run_id}-{random_tokens.token_hex(8)}.tar.gz.part"
@@ -79,7 +81,7 @@ def export_archive(home: Home, record: RunRecord, story: Sequence[StoryEvent], *
             gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=_LEVEL) as packed,
             tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
         ):
-            _Exporter(tar, secrets).add_run(home, record, story)
+            _Exporter(tar, secrets).add_run(home, record, history)
     except OSError as error:
         target.unlink(missing_ok=True)
         raise NotPossibleNow(
@@ -92,7 +94,7 @@ def export_archive(home: Home, record: RunRecord, story: Sequence[StoryEvent], *
 
 
 class _Exporter:
-    """Streams files into a tar and remembers their hashes."""
+    """Streams files into a tar archive and records their hashes."""
 
     def __init__(self, tar: tarfile.TarFile, secrets: Iterable[str]) -> None:
         self._tar = tar
@@ -101,9 +103,9 @@ class _Exporter:
         self._left_out: list[str] = []
         self._headers = 0
 
-    def add_run(self, home: Home, record: RunRecord, story: Sequence[StoryEvent]) -> None:
-        self._add_bytes("run.json", record_bytes(record, self._secrets))
-        self._add_bytes("story.jsonl", story_bytes(story, self._secrets))
+    def add_run(self, home: Home, record: RunRecord, history: Sequence[StoryEvent]) -> None:
+        self._add_bytes("run.json", record_bytes(record, self._secrets, home.config_file(record.run_id)))
+        self._add_bytes("story.jsonl", story_bytes(history, self._secrets))
         for name, place in places_of_run(home, record.run_id).items():
             if name in _FOLDERS:
                 self._add_folder(name, place)
@@ -135,13 +137,13 @@ class _Exporter:
         def failed(error: OSError) -> None:
             self._leave_out(str(error.filename), f"it cannot be read: {error.strerror}")
 
-        # One more than an archive may hold: that one is refused.
+        # One more than the limit, so that `_count` refuses it.
         for entry in walk(folder, most=ArchiveLimits().members, depth=sys.maxsize, enter=has_good_name, failed=failed):
             member = name + entry.path[place:]
             if (problem := problem_with_name(member)) is not None:
                 self._leave_out(member, problem)
             elif entry.is_dir(follow_symlinks=False):
-                with contextlib.suppress(FileNotFoundError):  # curves of a run that ended just now are made again
+                with contextlib.suppress(FileNotFoundError):  # curves of a run that has just ended are rebuilt
                     self._add_header(member, entry.stat(follow_symlinks=False).st_mtime)
             elif entry.is_file(follow_symlinks=False):
                 self._add_file(member, Path(entry.path))
@@ -186,7 +188,7 @@ class _Exporter:
 
 
 class _MaskingReader(io.RawIOBase):
-    """Reads exactly `size` bytes, hashing what it gives out; secrets become asterisks of the same length."""
+    """Reads exactly `size` bytes and hashes them; secrets are replaced by asterisks of the same length."""
 
     def __init__(self, stream: BinaryIO, size: int, secrets: Iterable[str]) -> None:
         self._stream, self._missing = stream, size
@@ -199,7 +201,7 @@ class _MaskingReader(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Give out only bytes that no secret can reach into any more."""
+        """Return only bytes that cannot be the beginning of a secret."""
         while self._missing and (size < 0 or self._ready() < size):
             data = self._stream.read(min(self._missing, 64 * 1024))
             if not data:
@@ -209,10 +211,10 @@ class _MaskingReader(io.RawIOBase):
             for secret in self._secrets:
                 if secret in self._buffer:
                     self._buffer = self._buffer.replace(secret, b"*" * len(secret))
-        given = bytes(self._buffer[: self._ready() if size < 0 else min(size, self._ready())])
-        del self._buffer[: len(given)]
-        self.sha256.update(given)
-        return given
+        data = bytes(self._buffer[: self._ready() if size < 0 else min(size, self._ready())])
+        del self._buffer[: len(data)]
+        self.sha256.update(data)
+        return data
 
     def _ready(self) -> int:
         return max(len(self._buffer) - self._overlap, 0) if self._missing else len(self._buffer)
@@ -223,36 +225,36 @@ class _MaskingReader(io.RawIOBase):
 
 @dataclass
 class ImportedRun:
-    """A run that was unpacked and checked, and waits beside the others: `commit` puts it in its place."""
+    """A run that was unpacked and checked in a staging folder; `commit` moves it into the home."""
 
     record: RunRecord
-    story: tuple[StoryEvent, ...]
+    history: tuple[StoryEvent, ...]
     staging: Path
     _home: Home
     _placed: list[Path] = field(default_factory=list)
 
     def commit(self, *, replace: bool = False) -> None:
-        """Move everything to where it belongs; `replace` removes what an import that was cut short left there."""
+        """Move all files into the home; `replace` first removes leftovers of an interrupted import."""
         places = places_of_run(self._home, self.record.run_id)
         if replace:
             delete_run_files(self._home, self.record.run_id)
         elif taken := [place for place in places.values() if os.path.lexists(place)]:
-            raise ArchiveRefused(f"{taken[0]} is there already; delete run {self.record.run_id} first")
+            raise ArchiveRefused(f"{taken[0]} already exists; delete run {self.record.run_id} first")
         try:
             for name, place in places.items():
                 source = self.staging / name
                 if source.exists():
                     place.parent.mkdir(parents=True, exist_ok=True)
                     self._placed.append(place)
-                    shutil.move(source, place)  # a rename, or a copy when the user put a part on another disk
+                    shutil.move(source, place)  # copies if the folder is on another disk
                     fsync_directory(place.parent)
         except OSError as error:
             self.abandon()
-            raise ArchiveRefused(f"run {self.record.run_id} cannot be put in its place: {error.strerror}") from error
+            raise ArchiveRefused(f"run {self.record.run_id} cannot be moved into the home: {error.strerror}") from error
         remove(self.staging)
 
     def abandon(self) -> None:
-        """Remove everything again, also what `commit` has placed."""
+        """Remove all files, also those that `commit` has moved."""
         for place in self._placed:
             remove(place)
         self._placed.clear()
@@ -260,7 +262,7 @@ class ImportedRun:
 
 
 def import_archive(path: Path, home: Home, *, limits: ArchiveLimits | None = None) -> ImportedRun:
-    """Unpack an archive beside the runs and check all of it; raise ArchiveRefused, leaving nothing behind."""
+    """Unpack an archive into a staging folder and check it; on ArchiveRefused nothing is left."""
     staging = _staging_root(home) / random_tokens.token_hex(8)
     try:
         make_private_folder(staging.parent)
@@ -268,7 +270,7 @@ def import_archive(path: Path, home: Home, *, limits: ArchiveLimits | None = Non
         hashes = _unpack(path, staging, limits or ArchiveLimits())
         _check_hashes(staging, hashes)
         record = read_record(staging / "run.json")
-        story = read_story(staging / "story.jsonl", record.run_id)
+        history = read_story(staging / "story.jsonl", record.run_id)
         (staging / "run").mkdir(exist_ok=True)
         _flush(staging)
     except OSError as error:
@@ -277,11 +279,11 @@ def import_archive(path: Path, home: Home, *, limits: ArchiveLimits | None = Non
     except BaseException:
         remove(staging)
         raise
-    return ImportedRun(record, story, staging, home)
+    return ImportedRun(record, history, staging, home)
 
 
-def sweep_leftovers(home: Home) -> None:
-    """Remove what imports and exports that died with an earlier daemon left behind."""
+def remove_leftovers(home: Home) -> None:
+    """Remove files of imports and exports that an earlier daemon did not finish."""
     leftovers = ((_staging_root(home), "*"), (home.archive, ".*.part"), (home.trainer, f"{UPLOAD_PREFIX}*"))
     for folder, pattern in leftovers:
         for leftover in folder.glob(pattern) if folder.is_dir() else ():
@@ -299,12 +301,12 @@ def _unpack(path: Path, staging: Path, limits: ArchiveLimits) -> dict[str, dict[
     with open_archive(path) as packed:
         reader = ArchiveReader(packed, limits)
         for member in reader.members():
-            _expect_a_known_place(member)
+            _check_name(member)
             target = staging / member.name
             if member.is_folder:
                 target.mkdir(parents=True, exist_ok=True)
                 continue
-            _expect_room(staging, member)
+            _check_free_space(staging, member)
             target.parent.mkdir(parents=True, exist_ok=True)
             hashes[member.name] = {"size": member.size, "sha256": _write(target, reader.content(member))}
     return hashes
@@ -322,7 +324,7 @@ def _write(target: Path, content: Iterator[bytes]) -> str:
 
 
 def _flush(staging: Path) -> None:
-    """A run that the registry knows must have its files after a power cut."""
+    """Write everything to disk, so that the run survives a power failure."""
     for path in staging.rglob("*"):
         if path.is_file():
             with path.open("rb") as stream:
@@ -331,7 +333,7 @@ def _flush(staging: Path) -> None:
             fsync_directory(path)
 
 
-def _expect_a_known_place(member: Member) -> None:
+def _check_name(member: Member) -> None:
     top = member.name.partition("/")[0]
     known = (member.name == "config" or top in _FOLDERS) if member.is_folder else member.name in _FILES
     inside = not member.is_folder and top in _FOLDERS and "/" in member.name
@@ -339,9 +341,11 @@ def _expect_a_known_place(member: Member) -> None:
         raise ArchiveRefused(f"{member.name!r} does not belong in the archive of a run")
 
 
-def _expect_room(staging: Path, member: Member) -> None:
+def _check_free_space(staging: Path, member: Member) -> None:
     if shutil.disk_usage(staging).free < member.size + _KEPT_FREE_BYTES:
-        raise ArchiveRefused(f"there is no room for {member.name!r} ({member.size} bytes); make some and import again")
+        raise ArchiveRefused(
+            f"the disk has no space for {member.name!r} ({member.size} bytes); free some and import again"
+        )
 
 
 def _check_hashes(staging: Path, hashes: dict[str, dict[str, Any]]) -> None:
@@ -354,12 +358,12 @@ def _check_hashes(staging: Path, hashes: dict[str, dict[str, Any]]) -> None:
         raise ArchiveRefused(f"the archive's manifest.json is damaged: {error}") from None
     if manifest.get("format") != FORMAT_VERSION:
         raise ArchiveRefused(f"the archive has format {manifest.get('format')!r}, this MOSAIC reads {FORMAT_VERSION}")
-    told = manifest.get("members")
-    if not isinstance(told, dict):
+    listed = manifest.get("members")
+    if not isinstance(listed, dict):
         raise ArchiveRefused("the archive's manifest.json lists no members")
-    for name in sorted(told.keys() ^ hashes.keys()):
-        what = "is missing from the archive" if name in told else "is not in the archive's manifest"
+    for name in sorted(listed.keys() ^ hashes.keys()):
+        what = "is missing from the archive" if name in listed else "is not in the archive's manifest"
         raise ArchiveRefused(f"{name[:200]!r} {what}")
     for name, found in hashes.items():
-        if told[name] != found:
-            raise ArchiveRefused(f"{name!r} was damaged or changed: its hash is not the manifest's")
+        if listed[name] != found:
+            raise ArchiveRefused(f"{name!r} was damaged or changed: its hash differs from the manifest's")

@@ -1,4 +1,4 @@
-"""Who may call: clients with the daemon's token, workers with the tokens of their run."""
+"""Authentication: clients need the daemon's token, workers the tokens of their run."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _SERVICE = "/gymgui.trainer.TrainerService/"
 
 PUBLISHING = ("PublishRunMetrics", "PublishRunSteps", "PublishRunEpisodes")
 WORKER_METHODS = frozenset(_SERVICE + name for name in ("RegisterWorker", "Heartbeat", "ControlStream", *PUBLISHING))
-"""These carry a run's token; the trainer checks it against the run."""
+"""Methods that carry a run's token, which the trainer checks against the run"""
 
 SUBMITTER_METHODS = frozenset(
     _SERVICE + name
     for name in ("SubmitRun", "CancelRun", "GetRun", "ListRuns", "WatchRuns", "ListRunMetrics", "StreamRunMetrics")
 )
-"""Clients call these; so do workers that submit runs of their own, with their session token: the service checks it"""
+"""Methods of clients that workers which submit runs may call with their session token; the service checks it"""
 
 _REGISTER = _SERVICE + "RegisterWorker"
-_NO_CLIENT = "the daemon's token is missing or wrong; it lies in <home>/trainer/token and only this user may read it"
-_NO_RUN = "the token is missing, wrong, or none of a run that has a live worker"
+_NO_CLIENT = "the daemon's token is missing or wrong; it is in <home>/trainer/token and only this user may read it"
+_NO_RUN = "the token is missing, wrong, or not of a run with a live worker"
 
 RUN_TOKEN_KEY = "x-mosaic-run-token"
 SESSION_TOKEN_KEY = "x-mosaic-session-token"
@@ -32,25 +32,26 @@ RUN_ID_KEY = "x-mosaic-run-id"
 class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
     """Refuses every call without the daemon's token, or that of a live run, before its message is read."""
 
-    def __init__(self, token: str, is_of_a_run: Callable[[str], Awaitable[bool]]) -> None:
+    def __init__(self, token: str, is_run_token: Callable[[str], Awaitable[bool]]) -> None:
         self._expected = f"Bearer {token}".encode()
-        self._is_of_a_run = is_of_a_run
+        self._is_run_token = is_run_token
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
     ) -> Any:
+        """Return a handler that refuses the call unless it has the token its method needs."""
         handler, metadata = await continuation(details), details.invocation_metadata
         if handler is None:
             return None
         token = metadata_value(metadata, RUN_TOKEN_KEY if details.method == _REGISTER else SESSION_TOKEN_KEY)
         if details.method in WORKER_METHODS or (details.method in SUBMITTER_METHODS and token):
-            return handler if token and await self._is_of_a_run(token) else _refusing(_NO_RUN)
+            return handler if token and await self._is_run_token(token) else _refusing(_NO_RUN)
         given = metadata_value(metadata, "authorization").encode()
         return handler if hmac.compare_digest(given, self._expected) else _refusing(_NO_CLIENT)
 
 
 def metadata_value(metadata: Any, key: str) -> str:
-    """One metadata value as text; empty when it is absent."""
+    """Return a metadata value as text, or an empty text if it is absent."""
     for name, value in metadata or ():
         if name == key:
             return value if isinstance(value, str) else value.decode("utf-8", "replace")
@@ -58,9 +59,9 @@ def metadata_value(metadata: Any, key: str) -> str:
 
 
 def _refusing(message: str) -> Any:
-    """A handler that answers UNAUTHENTICATED.
+    """Return a handler that answers UNAUTHENTICATED.
 
-    Always one of a stream, whatever the method is: gRPC reads the message of any other before it calls the handler.
+    It is always a streaming one, because gRPC reads the message before it calls any other kind.
     """
 
     async def refuse(_requests: Any, context: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Control groups: limits the kernel enforces, and membership that nobody can shed.
+"""Control groups: limits that the kernel enforces, and membership that processes cannot leave.
 
-Each attempt of a run gets a group `mosaic/<mark>` inside the daemon's own group, so that whatever limits the daemon
-limits its workers too. Version 1 (a folder tree per controller) and version 2 (one tree) are both supported; where
+Each attempt of a run gets a group `mosaic/<mark>` inside the daemon's own group, so that the limits of the daemon also
+apply to its workers. Version 1 (a folder tree per controller) and version 2 (one tree) are both supported; where
 neither is writable `Cgroups.detect()` returns None and the executor polls instead.
 """
 
@@ -17,16 +17,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gym_gui.services.trainer.cgroup_mounts import (
-    NO_LIMIT_BYTES,
-    V2,
-    memberships,
-    mounts,
-    own_folders,
-    read_number,
-    read_table,
-    read_words,
-)
 from gym_gui.services.trainer.process_tree import read_process_table
 
 logger = logging.getLogger(__name__)
@@ -44,10 +34,11 @@ class AttemptGroup:
 
     folders: Mapping[str, Path]
     home_folders: Mapping[str, Path]
-    """Where the daemon's own threads belong"""
+    """The folders of the daemon's own group"""
 
     @property
     def is_v2(self) -> bool:
+        """Return whether the group is of cgroup version 2."""
         return V2 in self.folders
 
     def _folder(self, controller: str) -> Path | None:
@@ -56,18 +47,18 @@ class AttemptGroup:
     # -- limits
 
     def set_limits(self, *, memory_mb: int | None, max_processes: int | None, cpus: float) -> None:
-        """Ask the kernel to hold the group to these limits; a controller that is not there is left out."""
+        """Set the limits of the group, as far as its controllers exist."""
         share = max(1.0, cpus)
         if memory_mb is not None:
             self._write("memory", "memory.max" if self.is_v2 else "memory.limit_in_bytes", memory_mb << 20)
-            # Without these a worker over its limit would be swapped out and crawl instead of being told.
+            # Without these a worker over its limit would be swapped out and slow down instead of being stopped.
             if self.is_v2:
                 self._write("memory", "memory.swap.max", 0)
             else:
                 self._write("memory", "memory.memsw.limit_in_bytes", memory_mb << 20)
         if max_processes is not None:
             self._write("pids", "pids.max", max_processes)
-        # A thousand busy processes of one run weigh as much as the CPUs it asked for, not a thousand times as much.
+        # A thousand busy processes of one run get the share of the CPUs it requested, not a thousand shares.
         if self.is_v2:
             self._write("cpu", "cpu.weight", min(10_000, int(100 * share)))
         else:
@@ -86,17 +77,17 @@ class AttemptGroup:
 
     @property
     def memory_limit_mb(self) -> int | None:
-        """The memory limit the kernel enforces; None: it enforces none."""
+        """Return the memory limit that the kernel enforces, or None."""
         value = self._number("memory", "memory.max" if self.is_v2 else "memory.limit_in_bytes")
         return None if value is None or value >= NO_LIMIT_BYTES else value >> 20
 
     @property
     def process_limit(self) -> int | None:
-        """The limit on processes and threads the kernel enforces; None: it enforces none."""
+        """Return the limit on processes and threads that the kernel enforces, or None."""
         return self._number("pids", "pids.max")
 
     def limit_hit(self) -> str | None:
-        """Say which limit the kernel enforced since the group was made, or None."""
+        """Return which limit the kernel has enforced since the group was created, or None."""
         if self._event("memory", "memory.events" if self.is_v2 else "memory.oom_control", "oom_kill"):
             limit_mb = self.memory_limit_mb
             if limit_mb is not None and self._reached_own_memory_limit():
@@ -109,7 +100,7 @@ class AttemptGroup:
     def _reached_own_memory_limit(self) -> bool:
         if self.is_v2:
             return bool(self._event("memory", "memory.events", "max"))
-        # Newer kernels no longer count in memory.failcnt; the peak tells it as well. It is kept in steps of some pages.
+        # Newer kernels do not update memory.failcnt, so compare the peak, which is accurate to some pages.
         limit = self._number("memory", "memory.limit_in_bytes") or 0
         peak = self._number("memory", "memory.max_usage_in_bytes") or 0
         return peak >= limit - (1 << 20)
@@ -125,7 +116,7 @@ class AttemptGroup:
     # -- use
 
     def memory_bytes(self) -> int | None:
-        """Return the memory its processes use, without file cache; None: not known from here."""
+        """Return the memory its processes use, without file cache, or None if it cannot be read."""
         folder = self._folder("memory")
         if folder is None:
             return None
@@ -134,17 +125,16 @@ class AttemptGroup:
         return sum(stat[name] for name in names) if all(name in stat for name in names) else None
 
     def task_count(self) -> int | None:
-        """Return how many threads all its processes have together; None: not known from here."""
+        """Return the number of threads of all its processes, or None if it cannot be read."""
         return self._number("pids", "pids.current")
 
     # -- members
 
     @contextmanager
     def entered_by_this_thread(self) -> Iterator[None]:
-        """Put the calling thread inside, so that what it starts is born there; version 1 only.
+        """Move the calling thread into the group, so that the processes it starts are inside (version 1).
 
-        Nothing a worker does in its first microseconds can then happen outside. The kernel also makes this cheap:
-        a thread that moves itself waits for nobody, moving somebody else takes milliseconds.
+        Moving itself is also cheap for a thread; moving another process takes milliseconds.
         """
         try:
             for folder in dict.fromkeys(self.folders.values()):
@@ -152,16 +142,16 @@ class AttemptGroup:
             yield
         finally:
             for controller in self.folders:
-                with suppress(OSError):  # `detect` saw that this works
+                with suppress(OSError):  # `detect` tested that this works
                     (self.home_folders[controller] / "tasks").write_text("0")
 
     @property
     def entrance(self) -> Path:
-        """Version 2: the file a process writes 0 to in order to step inside."""
+        """Return the file that a process writes 0 to in order to enter the group (version 2)."""
         return self.folders[V2] / "cgroup.procs"
 
     def add(self, pid: int) -> bool:
-        """Move a process, with all its threads, into the group; False when it is gone or may not be moved."""
+        """Move a process with its threads into the group; return whether that worked."""
         moved = True
         for folder in dict.fromkeys(self.folders.values()):
             try:
@@ -171,26 +161,26 @@ class AttemptGroup:
         return moved
 
     def pids(self) -> set[int]:
-        """Return every process inside, groups within it included."""
+        """Return every process in the group and its subgroups."""
         found: set[int] = set()
         for top in self.folders.values():
             for folder, _, _ in os.walk(top):
                 with suppress(OSError):
-                    found.update(int(word) for word in (Path(folder) / "cgroup.procs").read_text().split())
+                    found.update(int(pid) for pid in (Path(folder) / "cgroup.procs").read_text().split())
         found.discard(0)  # a process of another pid namespace
         return found
 
     def freeze(self) -> bool:
-        """Stop every process inside at once; True when all of them stand still."""
+        """Stop every process of the group at once; return whether all of them are stopped."""
         if self.is_v2:
-            target, word = self.folders[V2] / "cgroup.freeze", "1"
+            target, value = self.folders[V2] / "cgroup.freeze", "1"
         elif "freezer" in self.folders:
-            target, word = self.folders["freezer"] / "freezer.state", "FROZEN"
+            target, value = self.folders["freezer"] / "freezer.state", "FROZEN"
         else:
             return False
         deadline = time.monotonic() + _FREEZE_TIMEOUT_S
         try:
-            target.write_text(word)
+            target.write_text(value)
             while not self._is_frozen():
                 if time.monotonic() > deadline:
                     return False
@@ -205,7 +195,7 @@ class AttemptGroup:
         return (self.folders["freezer"] / "freezer.state").read_text().strip() == "FROZEN"
 
     def thaw(self) -> None:
-        """Let its processes go on; killed ones die only now (version 1)."""
+        """Continue its processes; in version 1, killed ones exit only now."""
         with suppress(OSError):
             if self.is_v2:
                 (self.folders[V2] / "cgroup.freeze").write_text("0")
@@ -213,13 +203,13 @@ class AttemptGroup:
                 (self.folders["freezer"] / "freezer.state").write_text("THAWED")
 
     def remove(self) -> bool:
-        """Remove the group; False when something still lives in it."""
+        """Remove the group; return False while a process is left in it."""
         removed = True
         for top in dict.fromkeys(self.folders.values()):
             for folder, _, _ in os.walk(top, topdown=False):
                 removed = _remove_folder(Path(folder)) and removed
             with suppress(OSError):
-                top.parent.rmdir()  # the last one turns off the light
+                top.parent.rmdir()  # the last group removes the parent
         return removed
 
 
@@ -230,14 +220,14 @@ def _remove_folder(folder: Path) -> bool:
         except FileNotFoundError:
             return True
         except OSError:
-            time.sleep(0.005)  # the last process is still being buried
+            time.sleep(0.005)  # the kernel is still removing the last process
         else:
             return True
     return False
 
 
 class Cgroups:
-    """Where this daemon may make groups."""
+    """Creates and finds the control groups of attempts, where this daemon may create groups."""
 
     def __init__(self, bases: Mapping[str, Path], own: Mapping[str, Path]) -> None:
         self._bases = dict(bases)
@@ -245,7 +235,7 @@ class Cgroups:
 
     @classmethod
     def detect(cls, *, allow_v1: bool = True) -> Cgroups | None:
-        """Find out by trying what works here; None: nothing does."""
+        """Return what works here (found by trying it), or None."""
         own = own_folders()
         if allow_v1:
             usable = {
@@ -285,7 +275,7 @@ class Cgroups:
     def create(
         self, mark: str, *, memory_mb: int | None = None, max_processes: int | None = None, cpus: float = 1.0
     ) -> AttemptGroup:
-        """Make the group of an attempt; OSError when that fails."""
+        """Create the group of an attempt; raise OSError when that fails."""
         group = self._group_named(mark)
         for folder in group.folders.values():
             _make_folder(folder)
@@ -299,7 +289,7 @@ class Cgroups:
         return AttemptGroup(folders, self._own)
 
     def find(self, mark: str) -> AttemptGroup | None:
-        """Return the group of an attempt that an earlier daemon started, wherever that daemon lived."""
+        """Return the group of an attempt that an earlier daemon started, possibly in another group of its own."""
         group = self._group_named(mark)
         folders = {controller: folder for controller, folder in group.folders.items() if folder.is_dir()}
         needle = f"/{FOLDER}/{mark}"
@@ -326,37 +316,37 @@ def _make_folder(folder: Path) -> None:
 
 
 def _delegate(folder: Path) -> None:
-    """Version 2: pass the controllers on to the groups below, as far as that is allowed."""
+    """Enable the controllers for subgroups (version 2), as far as that is allowed."""
     if not (folder / "cgroup.subtree_control").exists():
         return  # version 1
     try:
         offered = set((folder / "cgroup.controllers").read_text().split())
-        passed_on = set((folder / "cgroup.subtree_control").read_text().split())
+        enabled = set((folder / "cgroup.subtree_control").read_text().split())
     except OSError:
         return
     for controller in _V2_CONTROLLERS:
-        if controller in offered - passed_on:
-            with suppress(OSError):  # a group with processes of its own may not; then we do without
+        if controller in offered - enabled:
+            with suppress(OSError):  # not allowed for a group with processes of its own
                 (folder / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
 def _v2_candidates(own: Path) -> Iterator[Path]:
-    """Where groups with limits can be made, the best place first; the last one can only hold and freeze.
+    """Yield parents for groups with limits, the best one first; the last one may only support freezing.
 
-    A group with processes of its own cannot pass controllers on, so our own group is rarely such a place. The one
-    above may be, if it does so already (we change nothing there) and our own group limits nothing we would evade.
+    A group with processes of its own cannot delegate controllers, so the daemon's own group is rarely suitable. Its
+    parent may be, if it already delegates (nothing is changed there) and the daemon's group has no limits to evade.
     """
     _delegate(own)
-    if _passes_limits_on(own):
+    if _delegates_limits(own):
         yield own
-    unlimited = all(read_words(own / name) in ([], ["max"]) for name in ("memory.max", "memory.high", "pids.max"))
-    if unlimited and _passes_limits_on(own.parent):
+    unlimited = all(read_fields(own / name) in ([], ["max"]) for name in ("memory.max", "memory.high", "pids.max"))
+    if unlimited and _delegates_limits(own.parent):
         yield own.parent
     yield own
 
 
-def _passes_limits_on(folder: Path) -> bool:
-    return not {"memory", "pids"}.isdisjoint(read_words(folder / "cgroup.subtree_control"))
+def _delegates_limits(folder: Path) -> bool:
+    return not {"memory", "pids"}.isdisjoint(read_fields(folder / "cgroup.subtree_control"))
 
 
 def _can_move_a_child_into(group: AttemptGroup) -> bool:
@@ -364,5 +354,131 @@ def _can_move_a_child_into(group: AttemptGroup) -> bool:
     try:
         return group.add(pid)
     finally:
-        os.kill(pid, 9)  # our own child, not reaped yet: the number is still its own
+        os.kill(pid, 9)  # a child that was not reaped: its pid cannot have been reused
         os.waitpid(pid, 0)
+
+
+# ---------------------------------------------------------------- cgroup mounts
+
+
+V2 = "unified"
+"""Name used here for the version 2 tree; version 1 trees are named after their controllers"""
+NO_LIMIT_BYTES = 2**60
+"""Version 1 expresses "no limit" as a number close to 2**63"""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A mounted cgroup tree, or a part of one."""
+
+    root: str
+    point: Path
+
+    def folder_of(self, path: str) -> Path:
+        """Return the folder for a path of /proc/<pid>/cgroup; a container may mount only a part of the tree."""
+        if self.root != "/" and (path == self.root or path.startswith(self.root + "/")):
+            path = path[len(self.root) :]
+        return self.point / path.lstrip("/")
+
+
+def mounts() -> dict[str, Mount]:
+    """Return the mounted trees by name."""
+    found: dict[str, Mount] = {}
+    with suppress(OSError), open("/proc/self/mountinfo") as stream:
+        for line in stream:
+            before, _, after = line.partition(" - ")
+            fields, filesystem = before.split(), after.split()
+            if not filesystem or filesystem[0] not in ("cgroup", "cgroup2"):
+                continue
+            mount = Mount(fields[3], Path(fields[4]))
+            names = [V2] if filesystem[0] == "cgroup2" else filesystem[-1].split(",")
+            for name in names:
+                found.setdefault(name, mount)
+    return found
+
+
+def memberships(pid: int | str) -> list[tuple[str, str]]:
+    """Return the (controller, path) pairs of a process; the version 2 tree is named `unified`."""
+    try:
+        with open(f"/proc/{pid}/cgroup") as stream:
+            lines = [line.rstrip("\n").split(":", 2) for line in stream]
+    except OSError:
+        return []
+    return [(name, path) for _, names, path in lines for name in (names.split(",") if names else [V2])]
+
+
+def own_folders() -> dict[str, Path]:
+    """Return the folder of this process's group in each tree."""
+    trees = mounts()
+    folders = {name: trees[name].folder_of(path) for name, path in memberships("self") if name in trees}
+    return {name: folder for name, folder in folders.items() if folder.is_dir()}
+
+
+@dataclass(frozen=True)
+class MemoryCeiling:
+    """The memory limit of the groups around this process (its container), and how much of it is free."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+def memory_ceiling() -> MemoryCeiling | None:
+    """Return the tightest memory limit around this process, or None if only the machine limits it."""
+    own, trees = own_folders(), mounts()
+    tightest: MemoryCeiling | None = None
+    for tree, limit_file, used_file, cache_key in (
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        (V2, "memory.max", "memory.current", "inactive_file"),
+    ):
+        if tree not in own:
+            continue
+        folder = own[tree]
+        while folder == trees[tree].point or trees[tree].point in folder.parents:
+            limit, used = read_number(folder / limit_file), read_number(folder / used_file)
+            if limit is not None and used is not None and limit < NO_LIMIT_BYTES:
+                cached = read_table(folder / "memory.stat").get(cache_key, 0)
+                free = max(0, limit - max(0, used - cached))
+                if tightest is not None:
+                    limit, free = min(limit, tightest.total_bytes), min(free, tightest.free_bytes)
+                tightest = MemoryCeiling(limit, free)
+            folder = folder.parent
+    return tightest
+
+
+def cpu_quota() -> float | None:
+    """Return the CPU quota of the groups around this process in CPUs, or None if there is none."""
+    own, trees = own_folders(), mounts()
+    quotas: list[float] = []
+    for tree in ("cpu", V2):
+        folder = own.get(tree)
+        while folder is not None and (folder == trees[tree].point or trees[tree].point in folder.parents):
+            fields = read_fields(folder / "cpu.max")
+            if tree == "cpu":
+                fields = read_fields(folder / "cpu.cfs_quota_us") + read_fields(folder / "cpu.cfs_period_us")
+            if len(fields) == 2 and all(field.isdecimal() and int(field) > 0 for field in fields):
+                quotas.append(int(fields[0]) / int(fields[1]))
+            folder = folder.parent
+    return min(quotas, default=None)
+
+
+def read_fields(path: Path) -> list[str]:
+    """Return the whitespace-separated fields of a control file; none if it does not exist."""
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+def read_number(path: Path) -> int | None:
+    """Return the number in a control file, or None for `max` or a missing file."""
+    fields = read_fields(path)
+    return int(fields[0]) if fields and fields[0].isdecimal() else None
+
+
+def read_table(path: Path) -> dict[str, int]:
+    """Return a control file of `name number` lines as a dict; empty if it does not exist."""
+    try:
+        pairs = [fields for line in path.read_text().splitlines() if len(fields := line.split()) == 2]
+    except OSError:
+        return {}
+    return {name: int(value) for name, value in pairs if value.isdecimal()}

@@ -1,10 +1,10 @@
-"""A small synchronous client of the trainer daemon.
+"""A synchronous client of the trainer daemon.
 
     from gym_gui.services.trainer.client import TrainerClient, start_daemon
     from mosaic_wire.paths import find_home
 
     home = find_home()
-    start_daemon(home)                                   # does nothing when one runs already
+    start_daemon(home)                                   # does nothing when one is running
     with TrainerClient.connect(home) as client:
         run = client.submit(config).run                  # a dict or JSON text, see `validate_train_run_config`
         with client.watch(run_id=run.run_id, since_seq=run.event_seq) as updates:
@@ -14,8 +14,8 @@
                     break
         print(client.get(run.run_id).outcome)
 
-Every method is one RPC of `trainer.proto` and returns its message. Whatever goes wrong is a `TrainerError`;
-`DaemonUnreachable` when nobody answers within `timeout_s`. A client may be used from several threads.
+Every method is one RPC of `trainer.proto` and returns its message. Errors are `TrainerError`s;
+`DaemonUnreachable` when the daemon does not answer within `timeout_s`. A client may be used from several threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 import grpc
@@ -36,6 +35,7 @@ from mosaic_wire.ids import is_run_id
 from mosaic_wire.paths import Home, find_home
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.proto.trainer_pb2_grpc import TrainerServiceStub
+from mosaic_wire.run_request import Mode
 
 from gym_gui.services.trainer import local_daemon
 from gym_gui.services.trainer.client_errors import translate
@@ -53,24 +53,24 @@ __all__ = ["RpcStream", "StartedDaemon", "TrainerClient", "start_daemon"]
 T = TypeVar("T")
 
 _CHUNK_BYTES = 1 << 20
-WITHOUT_TRAINING = ("policy_eval", "interactive")
+WITHOUT_TRAINING = (Mode.EVALUATE, Mode.INTERACTIVE)
 """Modes of runs that play a policy or a game"""
 _SUBMISSION_S = 30.0
-"""The worker checks a config before it is queued; the first time its process has to start"""
+"""Longer than other calls, because the worker checks the config, and its check process may have to start"""
 _MANY_S = 60.0
 _MIN_SUFFIX = 4
-"""Ids of one day begin alike, so people also abbreviate from the end; fewer characters would hit by chance."""
+"""Ids of one day have a common prefix, so suffixes are accepted, but shorter ones could match by chance"""
 _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", 1 << 30),
     ("grpc.max_send_message_length", 1 << 30),
-    ("grpc.enable_http_proxy", 0),  # http_proxy in the environment must not see our token
+    ("grpc.enable_http_proxy", 0),  # a proxy must not see the token
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 2000),  # a restarted daemon is found again soon
+    ("grpc.max_reconnect_backoff_ms", 2000),  # reconnect soon to a restarted daemon
 ]
 
 
 class RpcStream(Iterator[T]):
-    """What a streaming RPC sends, until it ends or `cancel` is called (also from another thread)."""
+    """The messages of a streaming RPC, until it ends or `cancel` is called (from any thread)."""
 
     def __init__(self, call: Any, to_error: Callable[[grpc.RpcError], TrainerError]) -> None:
         self._call = call
@@ -83,7 +83,7 @@ class RpcStream(Iterator[T]):
             return self._waiting.popleft()
         try:
             message = next(self._call)
-            self._waiting.extend(getattr(message, "more", ()))  # updates that came together
+            self._waiting.extend(getattr(message, "more", ()))  # updates sent in one batch
             return cast(T, message)
         except grpc.RpcError as error:
             if self._cancelled:
@@ -91,20 +91,19 @@ class RpcStream(Iterator[T]):
             raise self._to_error(error) from error
 
     def cancel(self) -> None:
+        """End the stream; its iteration stops."""
         self._cancelled = True
         self._call.cancel()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cancel()
 
 
 class TrainerClient:
-    """Talks to one daemon; close it, or use it in a `with` statement."""
+    """A connection to one daemon; close it, or use it in a `with` statement."""
 
     def __init__(
         self,
@@ -113,11 +112,11 @@ class TrainerClient:
         *,
         tls_ca: Path | None = None,
         timeout_s: float = 10,
-        describe_silence: Callable[[], str] | None = None,
+        describe_silence: Callable[[bool], str] | None = None,
     ) -> None:
         self.target = target
         self.timeout_s = timeout_s
-        self._describe_silence = describe_silence or (lambda: f"no trainer daemon answers at {target}")
+        self._describe_silence = describe_silence or (lambda _waited: f"no trainer daemon answers at {target}")
         self._metadata = (("authorization", f"Bearer {token}"),)
         self._channel = _open_channel(target, tls_ca)
         self._stub = TrainerServiceStub(self._channel)
@@ -134,44 +133,44 @@ class TrainerClient:
             record.target,
             local_daemon.read_token(home),
             timeout_s=timeout_s,
-            describe_silence=lambda: local_daemon.silence_message(home, timeout_s),
+            describe_silence=lambda waited: local_daemon.silence_message(home, timeout_s if waited else None),
         )
 
     def close(self) -> None:
+        """Close the connection."""
         self._channel.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ------------------------------------------------------------------ runs
 
     def submit(self, config: Mapping[str, Any] | str, *, idempotency_key: str = "") -> pb.SubmitRunResponse:
-        """Queue a run; with a key that is known already, the run of that key is returned."""
+        """Queue a run, or return the run that was submitted with the same key."""
         text = config if isinstance(config, str) else json.dumps(config)
         request = pb.SubmitRunRequest(config_json=text, idempotency_key=idempotency_key)
         return self._call(self._stub.SubmitRun, request, timeout_s=max(_SUBMISSION_S, self.timeout_s))
 
     def get(self, run_id: str) -> pb.Run:
+        """Return the run with this id."""
         return self._call(self._stub.GetRun, pb.RunRequest(run_id=run_id))
 
     def find(self, text: str) -> pb.Run:
-        """The run that a person means: an id, its beginning, its last 4 or more characters, a name, `last` or `@`."""
+        """Return the run with this id, prefix or suffix of an id, or name; `last` or `@`: the newest one."""
         if text in ("last", "@"):
             return self._last_started(text)
-        wanted = text.strip()
-        if is_run_id(wanted.upper()):
-            return self.get(wanted.upper())
-        runs, count = self._abbreviated(wanted.upper())
+        name = text.strip()
+        if is_run_id(name.upper()):
+            return self.get(name.upper())
+        runs, count = self._abbreviated(name.upper())
         found = {run.run_id: run for run in runs}
-        if count != 1 and wanted:
-            # An id wins over a name; the text search is wider than the name, hence the check here.
-            named = [run for run in self.list(text=wanted, include_archived=True).runs if run.name == wanted]
-            continued = {run.parent.run_id for run in named}  # the newest of a lineage, which shares one name
+        if count != 1 and name:
+            # An id has precedence over a name; the text search matches more than names, hence the check.
+            named = [run for run in self.list(text=name, include_archived=True).runs if run.name == name]
+            continued = {run.parent.run_id for run in named}  # runs of a lineage share a name: prefer the newest
             if newest := {run.run_id: run for run in named if run.run_id not in continued}:
                 found, count = newest, len(newest)
         if count > 1:
@@ -180,26 +179,36 @@ class TrainerClient:
             raise RunNotFound(text)
         return next(iter(found.values()))
 
-    def _last_started(self, word: str) -> pb.Run:
-        """The newest run that the user started: no evaluation, baseline, trial or game."""
-        for limit in (20, 1000, 0):  # behind a sweep lie its trials
+    def _last_started(self, text: str) -> pb.Run:
+        """Return the newest run the user started: no evaluation, baseline, trial, game or import."""
+        for limit in (20, 1000, 0):  # a sweep may have many newer trials
             runs = self.list(limit=limit, include_archived=True).runs
-            if (found := next((run for run in runs if _is_started_by_user(run)), None)) is not None:
+            if (found := next(filter(self._is_started_by_user, runs), None)) is not None:
                 return found
             if len(runs) < limit:
                 break
-        raise RunNotFound(word)
+        raise RunNotFound(text)
 
-    def _abbreviated(self, wanted: str) -> tuple[list[pb.Run], int]:
-        """A few of the runs whose ids begin or end so, and how many there are."""
-        if not wanted.isalnum() or len(wanted) > 26:
+    def _is_started_by_user(self, run: pb.Run) -> bool:
+        extras = json.loads(run.extras_json or "{}")
+        if run.submitted_by or run.worker_type == "human" or extras.get("mode") in WITHOUT_TRAINING:
+            return False
+        return not self.was_imported(run.run_id)
+
+    def was_imported(self, run_id: str) -> bool:
+        """Return whether a run was imported from an archive."""
+        return any(event.kind == "imported" for event in self.history(run_id))
+
+    def _abbreviated(self, part: str) -> tuple[list[pb.Run], int]:
+        """Return some runs whose ids begin or end with this part, and how many there are."""
+        if not part.isalnum() or len(part) > 26:
             return [], 0
-        answer = self.list(run_id_prefix=wanted, include_archived=True, limit=6)
-        if len(wanted) < _MIN_SUFFIX:
+        answer = self.list(run_id_prefix=part, include_archived=True, limit=6)
+        if len(part) < _MIN_SUFFIX:
             return [*answer.runs], answer.matching
-        # The text search narrows it down in the daemon; it also looks into names, hence the check here.
-        found = self.list(text=wanted, include_archived=True).runs
-        ends = [run for run in found if run.run_id.endswith(wanted) and not run.run_id.startswith(wanted)]
+        # The daemon's text search also matches names, hence the check.
+        found = self.list(text=part, include_archived=True).runs
+        ends = [run for run in found if run.run_id.endswith(part) and not run.run_id.startswith(part)]
         return [*answer.runs, *ends], answer.matching + len(ends)
 
     def list(
@@ -214,7 +223,7 @@ class TrainerClient:
         run_id_prefix: str = "",
         submitted_by: str = "",
     ) -> pb.ListRunsResponse:
-        """Runs, newest first; `matching` counts them before the limit (0: all). Many are asked for page by page."""
+        """Return runs, newest first, fetched in pages; `matching` counts them before the limit (0: no limit)."""
         request = pb.ListRunsRequest(
             statuses=list_of(statuses),
             outcomes=list_of(outcomes),
@@ -234,23 +243,23 @@ class TrainerClient:
         return answer
 
     def watch(self, *, run_id: str = "", since_seq: int = 0) -> RpcStream[pb.RunUpdate]:
-        """Changes of one run or of all, beginning after the story event `since_seq` (0: from now on)."""
+        """Return a stream of changes of one run or all, after the event `since_seq` (0: from now on)."""
         request = pb.WatchRunsRequest(run_id=run_id, since_seq=since_seq, batches=True)
         return self._stream(self._stub.WatchRuns, request)
 
-    def story(self, run_id: str, *, since_seq: int = 0) -> Iterable[pb.StoryEvent]:
-        """What happened to a run, in order."""
+    def history(self, run_id: str, *, since_seq: int = 0) -> Iterable[pb.StoryEvent]:
+        """Return the events of a run in order."""
         return self._call(self._stub.GetStory, pb.GetStoryRequest(run_id=run_id, since_seq=since_seq)).events
 
     def logs(
         self, run_id: str, stream: str = "stdout", *, follow: bool = False, tail_bytes: int = 0
     ) -> RpcStream[pb.LogChunk]:
-        """What the worker (stdout, stderr) or its training process (training_stdout, training_stderr) wrote."""
+        """Return a log: of the worker (stdout, stderr) or its training process (training_stdout, training_stderr)."""
         request = pb.StreamRunLogsRequest(run_id=run_id, stream=stream, follow=follow, tail_bytes=tail_bytes)
         return self._stream(self._stub.StreamRunLogs, request)
 
     def metric_tags(self, run_id: str) -> Sequence[pb.MetricTag]:
-        """Every curve a run has, with its length and last value."""
+        """Return every curve of a run with its length and last value."""
         return self._call(self._stub.ListRunMetrics, pb.RunRequest(run_id=run_id)).tags
 
     def metrics(
@@ -264,7 +273,7 @@ class TrainerClient:
         means: bool = False,
         follow: bool = False,
     ) -> RpcStream[pb.RunMetrics]:
-        """Curves of a run (patterns such as losses/* too), thinned to `max_points` each: extremes kept, or means."""
+        """Return curves of a run (tags or patterns such as losses/*), thinned to `max_points`: extremes, or means."""
         request = pb.StreamRunMetricsRequest(
             run_id=run_id,
             tags=tags,
@@ -279,41 +288,41 @@ class TrainerClient:
     def frames(
         self, run_id: str, *, max_fps: float = 0.0, max_side: int = 0, encoding: str = ""
     ) -> RpcStream[pb.RunFrame]:
-        """What a run draws, until it is over; it draws only while somebody asks."""
+        """Return a stream of a run's rendered frames until it ends; it renders only while a client requests them."""
         request = pb.StreamFramesRequest(run_id=run_id, max_fps=max_fps, max_side=max_side, encoding=encoding)
         return self._stream(self._stub.StreamFrames, request)
 
     def steps(
         self, run_id: str, *, since_seq: int = 0, episode: int | None = None, follow: bool = False
     ) -> RpcStream[pb.RunSteps]:
-        """Stored steps of a live worker after a number (negative: the last so many), then new ones."""
+        """Return stored steps of a live worker after `since_seq` (negative: the last steps), then new ones."""
         request = pb.StreamTelemetryRequest(run_id=run_id, since_seq=since_seq, episode=episode, follow=follow)
         return self._stream(self._stub.StreamRunSteps, request)
 
     def episodes(
         self, run_id: str, *, since_seq: int = 0, episode: int | None = None, follow: bool = False
     ) -> RpcStream[pb.RunEpisodes]:
-        """The same for episodes."""
+        """Return stored episodes of a live worker after `since_seq`, then new ones."""
         request = pb.StreamTelemetryRequest(run_id=run_id, since_seq=since_seq, episode=episode, follow=follow)
         return self._stream(self._stub.StreamRunEpisodes, request)
 
     def cancel(self, run_id: str, *, reason: str = "") -> pb.Run:
-        """Ask for the end of a run; it is TERM when its whole process tree is gone."""
+        """Request the end of a run; its status becomes TERM when its whole process tree has ended."""
         return self._call(self._stub.CancelRun, pb.CancelRunRequest(run_id=run_id, reason=reason))
 
     def cancel_many(self, run_ids: Sequence[str], *, reason: str = "") -> Mapping[str, str]:
-        """The same for many: queued ones end together, at once. Return by run why it cannot be cancelled."""
+        """Cancel runs, queued ones all at once; return why some cannot be cancelled, by run."""
         request = pb.CancelRunsRequest(run_ids=run_ids, reason=reason)
         return self._call(self._stub.CancelRuns, request, timeout_s=max(_MANY_S, self.timeout_s)).refused
 
     def pause(self, run_id: str, *, release: bool = False) -> pb.Run:
-        """Hold a run; with `release` it is checkpointed and gives its CPUs and GPUs back."""
+        """Pause a run; with `release` write a checkpoint and free its CPUs and GPUs."""
         return self._call(self._stub.PauseRun, pb.PauseRunRequest(run_id=run_id, release=release))
 
     def resume(
         self, run_id: str, *, additional_timesteps: int = 0, checkpoint: str = "", idempotency_key: str = ""
     ) -> pb.Run:
-        """Let a paused run go on; of a finished run, return the new run that continues it."""
+        """Resume a paused run, or start a new run that continues a finished one; return it."""
         request = pb.ResumeRunRequest(
             run_id=run_id,
             additional_timesteps=additional_timesteps,
@@ -332,7 +341,7 @@ class TrainerClient:
         add_tags: Iterable[str] = (),
         remove_tags: Iterable[str] = (),
     ) -> pb.Run:
-        """Change what people wrote about a run; None leaves a field as it is. A finished run is measured again."""
+        """Change a run's name, notes, priority or tags (None: unchanged); refresh a finished run's size on disk."""
         request = pb.UpdateRunRequest(
             run_id=run_id,
             name=name,
@@ -343,18 +352,18 @@ class TrainerClient:
         )
         return self._call(self._stub.UpdateRun, request)
 
-    # ------------------------------------------------------------------ keeping and removing
+    # ------------------------------------------------------------------ archiving and deleting
 
     def archive(self, run_id: str, *, archived: bool = True) -> pb.Run:
-        """Hide a finished run from listings, or bring it back; nothing is deleted."""
+        """Hide a finished run from listings, or show it again; nothing is deleted."""
         return self._call(self._stub.ArchiveRun, pb.ArchiveRunRequest(run_id=run_id, archived=archived))
 
     def delete(self, run_id: str) -> int:
-        """Remove a finished run with all its files; return the freed bytes."""
+        """Delete a finished run with all its files; return the freed bytes."""
         return self._call(self._stub.DeleteRun, pb.RunRequest(run_id=run_id), timeout_s=300).freed_bytes
 
     def export(self, run_id: str) -> RpcStream[pb.ArchiveChunk]:
-        """A run as a .tar.gz, in pieces."""
+        """Return a finished run as the chunks of a .tar.gz archive."""
         return self._stream(self._stub.ExportRun, pb.RunRequest(run_id=run_id))
 
     def export_to(
@@ -362,62 +371,79 @@ class TrainerClient:
         run_id: str,
         target: Path,
         *,
-        told: Callable[[int], object] | None = None,
+        on_progress: Callable[[int], object] | None = None,
         every_bytes: int = _CHUNK_BYTES,
     ) -> int:
-        """Write a run's archive into a file and return its size; `told` hears how much is written, and may raise."""
-        # Half an archive must not look like a whole one.
+        """Write a run's archive to a file and return its size; `on_progress` gets the bytes written and may raise."""
+        # An incomplete archive must not have the target's name.
         unfinished = target.with_name(f".{target.name}.part")
-        size = told_at = 0
+        size = reported = 0
         try:
             with unfinished.open("wb") as stream, self.export(run_id) as chunks:
                 for chunk in chunks:
                     size += stream.write(chunk.data)
-                    if told is not None and size - told_at >= every_bytes:
-                        told_at = size
-                        told(size)
+                    if on_progress is not None and size - reported >= every_bytes:
+                        reported = size
+                        on_progress(size)
             os.replace(unfinished, target)
+        except OSError as error:
+            if error.errno is None:  # raised by `on_progress`
+                raise
+            raise TrainerError(f"{target} cannot be written and was removed: {error.strerror}") from error
         finally:
             unfinished.unlink(missing_ok=True)
         return size
 
     def import_archive(self, path: Path) -> pb.Run:
-        """Take a run in that `export` made, here or on another machine."""
-        path.open("rb").close()  # a file that cannot be read is told here, not in the log of gRPC's thread
-        chunks = (pb.ArchiveChunk(data=data) for data in _pieces_of(path))
+        """Import a run from an archive of `export`."""
+        failures: list[OSError] = []
+
+        def chunks() -> Iterator[pb.ArchiveChunk]:  # runs in a gRPC thread, which only logs exceptions
+            try:
+                with path.open("rb") as stream:
+                    while data := stream.read(_CHUNK_BYTES):
+                        yield pb.ArchiveChunk(data=data)
+            except OSError as error:
+                failures.append(error)
+
         try:
-            return self._stub.ImportRun(chunks, metadata=self._metadata)
+            return self._stub.ImportRun(chunks(), metadata=self._metadata)
         except grpc.RpcError as error:
+            if failures:
+                raise TrainerError(f"{path} cannot be read: {failures[0].strerror}") from failures[0]
             raise self._error(error) from error
 
     # ------------------------------------------------------------------ the daemon
 
     def workers(self, *, name: str = "", refresh: bool = False) -> Iterable[pb.Worker]:
-        """The catalog: every worker that is installed, also those that cannot be used and why."""
-        # The first look describes each worker in a process of its own.
+        """Return every installed worker, also those that cannot be used, with the reason."""
+        # The first call runs a process for each worker.
         return self._call(
             self._stub.ListWorkers, pb.ListWorkersRequest(name=name, refresh=refresh), timeout_s=max(60, self.timeout_s)
         ).workers
 
     def save_filter(self, name: str, query: Mapping[str, Any]) -> None:
-        """Keep a listing's conditions (fields of ListRunsRequest) under a name."""
+        """Save a query (fields of ListRunsRequest) under a name."""
         self._call(self._stub.SaveFilter, pb.SavedFilter(name=name, query_json=json.dumps(query)))
 
     def filters(self) -> dict[str, dict[str, Any]]:
+        """Return the saved filters by name."""
         saved = self._call(self._stub.ListFilters, pb.ListFiltersRequest()).filters
         return {entry.name: json.loads(entry.query_json) for entry in saved}
 
     def delete_filter(self, name: str) -> None:
+        """Remove a saved filter."""
         self._call(self._stub.DeleteFilter, pb.DeleteFilterRequest(name=name))
 
     def health(self) -> pb.Health:
+        """Return what the daemon reports about itself and the machine."""
         return self._call(self._stub.GetHealth, pb.GetHealthRequest())
 
     def shutdown(self) -> int:
-        """End the daemon; its runs go on. Returns how many there are."""
+        """Stop the daemon; return how many runs keep running."""
         return self._call(self._stub.Shutdown, pb.ShutdownRequest()).running
 
-    # ------------------------------------------------------------------ how calls are made
+    # ------------------------------------------------------------------ calls
 
     def _call(self, method: Callable[..., T], request: Any, *, timeout_s: float | None = None) -> T:
         try:
@@ -429,21 +455,17 @@ class TrainerClient:
         return RpcStream(method(request, metadata=self._metadata), lambda error: self._error(error, request))
 
     def _error(self, error: grpc.RpcError, request: Any = None) -> TrainerError:
-        silent = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+        waited = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        silent = waited or error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
         return translate(
             error,
             run_id=getattr(request, "run_id", ""),
-            unreachable=self._describe_silence() if silent else "the call was cancelled",
+            unreachable=self._describe_silence(waited) if silent else "",
         )
 
 
-def _is_started_by_user(run: pb.Run) -> bool:
-    extras = json.loads(run.extras_json or "{}")
-    return not run.submitted_by and run.worker_type != "human" and extras.get("mode") not in WITHOUT_TRAINING
-
-
 def list_of(values: Iterable[str]) -> list[str]:
-    """A list of strings; one string is refused, it would become its letters."""
+    """Return the strings as a list; refuse a single string, which would be split into characters."""
     if isinstance(values, str):
         raise TypeError(f"expected several strings, got one: {values!r}")
     return [*values]
@@ -458,7 +480,7 @@ def _open_channel(target: str, tls_ca: Path | None) -> grpc.Channel:
         return grpc.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
     if not _is_local(target):
         raise NotAllowed(
-            f"{target} is on another machine and the token would travel in the clear; "
+            f"{target} is on another machine and the token would be sent unencrypted; "
             "give the daemon's CA certificate (--tls-ca)"
         )
     return grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
@@ -473,9 +495,3 @@ def _is_local(target: str) -> bool:
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return False
-
-
-def _pieces_of(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as stream:
-        while data := stream.read(_CHUNK_BYTES):
-            yield data

@@ -1,4 +1,4 @@
-"""Turns a gRPC failure into the `TrainerError` that the daemon raised, or into `DaemonUnreachable`."""
+"""Translate a gRPC error into the `TrainerError` that the daemon raised, or into `DaemonUnreachable`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLASSES: dict[str, type[TrainerError]] = {
     name: value for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, TrainerError)
 }
 _FIELDS: dict[str, dict[str, Any]] = {
-    # What the constructors would have set; the daemon sends only the finished sentence.
+    # Fields the constructors would have set; the daemon sends only the message.
     "InvalidTransition": {"run_id": "", "status": "", "event": ""},
     "StaleRun": {"run_id": "", "expected": "", "found": ""},
     "RunNotFound": {"run_id": ""},
@@ -33,7 +33,7 @@ _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, 
 def translate(
     error: grpc.RpcError, *, run_id: str = "", unreachable: str = "no trainer daemon answers"
 ) -> TrainerError:
-    """Return the exception to raise instead of this one; `unreachable` says what silence means for this client."""
+    """Return the exception to raise instead; `unreachable` is the message when the daemon does not answer."""
     code: grpc.StatusCode = error.code()
     details: str = error.details() or code.name
     trailing: dict[str, str | bytes] = {entry.key: entry.value for entry in error.trailing_metadata() or ()}
@@ -52,7 +52,7 @@ def translate(
             "`mosaic daemon stop`, then `mosaic daemon start` (runs go on meanwhile)"
         )
     if code in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL):
-        return TrainerError(f"the daemon failed on this request ({details}); its log says more: `mosaic daemon status`")
+        return TrainerError(f"the daemon failed on this request ({details}); see its log: `mosaic daemon status`")
     return TrainerError(details)
 
 
@@ -61,8 +61,8 @@ def _rebuild(name: str, details: str, problems: str | bytes | None, run_id: str)
         try:
             return InvalidConfig([Problem(*entry) for entry in json.loads(problems)])
         except (ValueError, TypeError):
-            pass  # a newer daemon may tell more per problem; its sentence is still right
-    # Past the constructors on purpose: they would build the sentence anew from parts that did not travel.
+            pass  # a newer daemon may send more fields per problem; its message is still right
+    # Bypass the constructors, which would build the message from parts that were not sent.
     error = _CLASSES[name].__new__(_CLASSES[name], details)
     error.__dict__.update(_FIELDS.get(name, {}))
     if "run_id" in error.__dict__:

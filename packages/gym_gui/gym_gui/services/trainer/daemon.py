@@ -15,72 +15,69 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-# Read when grpc is imported. Else it ends and starts its threads around each fork, and aborts the daemon where the user
-# may have no more of them.
+# Read when grpc is imported. Otherwise grpc stops and restarts its threads around each fork, which aborts the daemon at
+# the user's process limit.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import grpc
 from mosaic_wire.errors import WireError
-from mosaic_wire.files import write_json_atomically
-from mosaic_wire.frames import sweep_frames
+from mosaic_wire.files import plain_file, write_json_atomically
+from mosaic_wire.frames import remove_dead_frames
 from mosaic_wire.paths import Home, config_home, find_home, person_path
 from mosaic_wire.proto import trainer_pb2_grpc
 
 from gym_gui import __version__
 from gym_gui.config.settings import Settings, load_settings
-from gym_gui.services.telemetry.hub import TelemetryAsyncHub
-from gym_gui.services.telemetry.store import TelemetryStore
 from gym_gui.services.trainer import archives
 from gym_gui.services.trainer.auth import TokenInterceptor
 from gym_gui.services.trainer.capacity import CapacityGuard
 from gym_gui.services.trainer.catalog import WorkerCatalog
-from gym_gui.services.trainer.check_processes import CheckProcesses
-from gym_gui.services.trainer.checking import ConfigChecks
+from gym_gui.services.trainer.checking import CheckProcesses, ConfigChecks
 from gym_gui.services.trainer.dispatcher import TrainerDispatcher
 from gym_gui.services.trainer.errors import HomeInUse, ListenFailed, RegistryUnwritable, TrainerError
-from gym_gui.services.trainer.executors.local import LocalExecutor
-from gym_gui.services.trainer.inventory import detect_inventory
+from gym_gui.services.trainer.executors import LocalExecutor
 from gym_gui.services.trainer.journal import Journal
 from gym_gui.services.trainer.limits import StartedThreads, raise_descriptor_limit
 from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.process_tree import ProcessIdentity
 from gym_gui.services.trainer.registry import RunRegistry
-from gym_gui.services.trainer.resources import Inventory, ResourceLedger
+from gym_gui.services.trainer.resources import Inventory, ResourceLedger, detect_inventory
 from gym_gui.services.trainer.secrets import SecretStore
 from gym_gui.services.trainer.service import TrainerService
-from gym_gui.services.trainer.tcp_door import DEFAULT_PORT, LOOPBACK, Listening, TcpDoor
+from gym_gui.services.trainer.streams import TelemetryAsyncHub, TelemetryStore
+from gym_gui.services.trainer.tcp_door import DEFAULT_PORT, LOOPBACK, Listening, TcpRelay
 from gym_gui.services.trainer.tokens import load_or_create_token
 from gym_gui.services.trainer.trainer import Trainer
 from gym_gui.services.user_secrets import UserSecrets
 
 logger = logging.getLogger(__name__)
-del os.environ["GRPC_ENABLE_FORK_SUPPORT"]  # workers decide for themselves
+del os.environ["GRPC_ENABLE_FORK_SUPPORT"]  # not for workers
 
-_MOST_OF_A_PEER = 256
-_HOME_LOOK_S = 2.0
+_MAX_PER_PEER = 256
+_HOME_POLL_S = 2.0
 _SERVER_OPTIONS = (
-    ("grpc.so_reuseport", 0),  # otherwise a second daemon binds a busy port without a word
+    ("grpc.so_reuseport", 0),  # otherwise a second daemon binds a busy port without an error
     ("grpc.max_receive_message_length", 16 * 2**20),
-    # How much a peer may send before its token was seen; a window that grows with the speed would take megabytes.
+    # Limits what a peer can send before its token is checked; a growing window would allow megabytes.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 128 * 1024),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),  # workers ask every 30 s whether we live
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),  # workers ping every 30 s
 )
 
 
 @contextlib.contextmanager
 def only_daemon_of(home: Home) -> Iterator[None]:
-    """Hold the home's lock; the kernel drops it with the process, so a stale file never locks anyone out."""
-    descriptor = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Hold the home's lock, which the kernel releases with the process, so that no stale lock remains."""
+    descriptor = plain_file(str(home.lock), os.O_RDWR | os.O_CREAT)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
             raise HomeInUse(
-                f"a daemon (pid {holder}) serves {home.root} already; `mosaic daemon status` shows it, "
-                "`mosaic daemon stop` ends it (runs go on)"
+                f"a daemon (pid {holder}) already serves {home.root}; `mosaic daemon status` shows it, "
+                "`mosaic daemon stop` stops it (runs keep running)"
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -99,12 +96,15 @@ def run_daemon(
     tls_key: Path | None = None,
     inventory: Inventory | None = None,
 ) -> int:
-    """Serve a home until SIGTERM, SIGINT or Shutdown; return the exit code. Problems are said in one line."""
-    # Whoever names a port or a certificate asks for TCP, too.
-    is_asked_for = port is not None or tls_cert is not None or tls_key is not None
-    host = listen or settings.listen or (LOOPBACK if is_asked_for else "")
+    """Serve a home until SIGTERM, SIGINT or Shutdown; return the exit code. Errors are logged in one line."""
+    # Signals that the parent blocked would not reach workers, and one that ignored SIGCHLD would hide how they end.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # A port or a certificate implies TCP.
+    needs_tcp = port is not None or tls_cert is not None or tls_key is not None
+    host = listen or settings.listen or (LOOPBACK if needs_tcp else "")
     listening = (
-        Listening(host, _wanted_port(port, settings), tls_cert or settings.tls_cert, tls_key or settings.tls_key)
+        Listening(host, _requested_port(port, settings), tls_cert or settings.tls_cert, tls_key or settings.tls_key)
         if host
         else None
     )
@@ -126,8 +126,8 @@ def run_daemon(
     return 0
 
 
-def _wanted_port(port: int | None, settings: Settings) -> int | None:
-    """A port somebody chose must be free; the default one is only a habit."""
+def _requested_port(port: int | None, settings: Settings) -> int | None:
+    """Return the port to bind, or None if the default was not chosen explicitly and another one will do."""
     if port is not None:
         return port
     return None if settings.port == DEFAULT_PORT else settings.port
@@ -141,12 +141,14 @@ def _create(home: Home) -> None:
             f"the home {home.root} cannot be used: {error.strerror} ({error.filename}); "
             "make it writable, make room, or set MOSAIC_HOME to another folder"
         ) from error
+    if home.daemon_record.is_dir():
+        raise RegistryUnwritable(f"{home.daemon_record} is a folder; move it away")
 
 
 async def _serve(home: Home, settings: Settings, listening: Listening | None, inventory: Inventory | None) -> None:
     asyncio.get_running_loop().set_default_executor(StartedThreads(min(32, (os.cpu_count() or 1) + 4), "daemon"))
     token = load_or_create_token(home.token)
-    archives.sweep_leftovers(home)
+    archives.remove_leftovers(home)
     journal = Journal(RunRegistry(home.database))
     try:
         await _serve_journal(home, settings, listening, inventory or detect_inventory(settings), token, journal)
@@ -198,22 +200,22 @@ async def _serve_journal(
     service = TrainerService(trainer, ledger, stopping.set)
     descriptors = raise_descriptor_limit()
     server = grpc.aio.server(
-        interceptors=[TokenInterceptor(token, dispatcher.knows_token)],
-        # Half of the descriptors stay the daemon's own: connections never keep it from its files and workers.
+        interceptors=[TokenInterceptor(token, dispatcher.has_token)],
+        # Half of the descriptors are reserved, so that connections never keep the daemon from its files and workers.
         options=(*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", descriptors // 2)),
     )
     trainer_pb2_grpc.add_TrainerServiceServicer_to_server(service, server)
-    door = TcpDoor(home.socket, most=descriptors // 8, most_of_a_peer=min(_MOST_OF_A_PEER, descriptors // 16))
+    relay = TcpRelay(home.socket, limit=descriptors // 8, limit_per_peer=min(_MAX_PER_PEER, descriptors // 16))
     try:
         server.add_insecure_port(home.target)
     except RuntimeError as error:
         raise ListenFailed(f"the unix socket {home.socket} cannot be used: {error}") from error
-    service.addresses = (home.target, *([await door.bind(listening)] if listening is not None else ()))
-    await dispatcher.start()  # before the server: nobody talks about a run that is not taken up yet
-    await asyncio.to_thread(sweep_frames)  # of workers that were killed while no daemon looked
+    service.addresses = (home.target, *([await relay.bind(listening)] if listening is not None else ()))
+    await dispatcher.start()  # before the server: no call may meet an unrecovered run
+    await asyncio.to_thread(remove_dead_frames)  # of workers that were killed while no daemon was running
     await server.start()
     home.socket.chmod(0o600)
-    await door.open()
+    await relay.open()
     _write_record(home, service.addresses)
     logger.info("MOSAIC %s serves %s on %s", __version__, home.root, ", ".join(service.addresses))
     loop = asyncio.get_running_loop()
@@ -224,14 +226,14 @@ async def _serve_journal(
         await stopping.wait()
     finally:
         watching.cancel()
-        logger.info("stopping; %d runs go on without a daemon", len(dispatcher.supervisors))
+        logger.info("stopping; %d runs keep running without a daemon", len(dispatcher.supervisors))
         if dispatcher.is_halted:
-            door.close()
+            relay.close()
             logging.shutdown()
-            # At once: an orderly end removes the socket, which may be that of a new daemon in the home's place by now.
+            # Exit at once: a normal shutdown removes the socket, which may belong to a new daemon in the same place.
             os._exit(1)
         home.daemon_record.unlink(missing_ok=True)
-        door.close()
+        relay.close()
         await server.stop(grace=1)
         await processes.close()
         await dispatcher.stop()
@@ -247,24 +249,24 @@ async def _stop_without_home(
     ledger: ResourceLedger,
     stopping: asyncio.Event,
 ) -> None:
-    """Start nothing while the home is not where it was, and stop once no process of a run is left."""
+    """Halt the queue while the home is missing from its place, and stop once no run has a process."""
     while True:
-        await asyncio.sleep(_HOME_LOOK_S)
+        await asyncio.sleep(_HOME_POLL_S)
         is_there = await asyncio.to_thread(lambda: home.identity == served)
         if dispatcher.is_halted and not is_there and ledger.is_idle:
             stopping.set()
         elif is_there is dispatcher.is_halted:
             dispatcher.halt(not is_there)
-            logger.error(
-                "the home %s is back where it was" if is_there else "the home %s was moved, removed or replaced while "
-                "this daemon served it: no run is started any more, and the daemon ends when its last run has ended",
-                home.root,
-            )  # fmt: skip
+            gone = (
+                "was moved, removed or replaced while this daemon served it: no run is started any more, and it "
+                "ends when its last run has ended"
+            )
+            logger.error("the home %s %s", home.root, "is back in its place" if is_there else gone)
 
 
 def _write_record(home: Home, addresses: tuple[str, ...]) -> None:
     identity = ProcessIdentity.of(os.getpid())
-    assert identity is not None, "this very process is alive"
+    assert identity is not None, "the process itself is alive"
     write_json_atomically(
         home.daemon_record,
         {

@@ -1,4 +1,4 @@
-"""Asks a worker what it can do, or what it makes of a script: in a process of its own, bounded in time and output."""
+"""Describe a worker or a script by running the worker in its own process, bounded in time and output."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from mosaic_wire.errors import SpecError
 from mosaic_wire.redaction import is_secret_key, redact_text
 from mosaic_wire.worker_spec import ScriptSpec, WorkerSpec
 
-from gym_gui.services.trainer.limits import shortage, usual_limits
+from gym_gui.services.trainer.limits import restore_limits, shortage
 
 MAX_OUTPUT_BYTES = 16 << 20
-_TOLD_BYTES = 2000
+_ERROR_BYTES = 2000
 _MAX_SPEC_ITEMS = 20_000
 _BAD_INPUT = 2
-"""Exit code of a worker that does not like what it was given; its words are for people"""
+"""Exit code of a worker that refuses its input with a message for the user"""
 
 
 def describe(argv: Sequence[str], *, timeout_s: float) -> WorkerSpec:
-    """Run the worker's `--describe` and read its answer; raise SpecError with what went wrong and the cure."""
+    """Run the worker's `--describe` and return its answer; raise SpecError with the problem and a remedy."""
     command = [*argv, "--describe"]
     try_it = f"try it by hand: {' '.join(command)}"
     try:
@@ -37,7 +37,7 @@ def describe(argv: Sequence[str], *, timeout_s: float) -> WorkerSpec:
 
 
 def describe_script(argv: Sequence[str], script: str, *, source: str = "", timeout_s: float = 30.0) -> ScriptSpec:
-    """Ask a worker about a script (a path, or with a source an algorithm's name); raise SpecError with its words."""
+    """Return a worker's description of a script (a path, or an algorithm's name if `source` is given)."""
     command = [*argv, "--describe-script", script, *(["--source", source] if source else [])]
     try_it = f"try it by hand: {' '.join(command)}"
     document = _answer(command, "--describe-script", timeout_s, try_it)
@@ -47,24 +47,24 @@ def describe_script(argv: Sequence[str], script: str, *, source: str = "", timeo
 
 
 class _Unusable(SpecError):
-    """The answer itself is wrong."""
+    """The answer itself is invalid."""
 
 
 def _answer(command: Sequence[str], flag: str, timeout_s: float, try_it: str) -> Any:
     code, output, errors, limit = _run(command, flag, timeout_s)
     if limit:
         raise SpecError(f"{limit}; {try_it}")
-    told = redact_text(errors.decode("utf-8", "replace").strip())[-_TOLD_BYTES:]
-    if code == _BAD_INPUT and flag == "--describe-script" and told:
-        raise SpecError(told.splitlines()[-1][:600])
+    reported = redact_text(errors.decode("utf-8", "replace").strip())[-_ERROR_BYTES:]
+    if code == _BAD_INPUT and flag == "--describe-script" and reported:
+        raise SpecError(reported.splitlines()[-1][:600])
     if code != 0:
-        last = told.splitlines()[-1] if told else "it said nothing"
+        last = reported.splitlines()[-1] if reported else "it printed nothing"
         raise SpecError(f"{flag} ended with exit code {code}: {last[:300]}; {try_it}")
     return _last_object(output)
 
 
 def checked_spec(document: Any) -> WorkerSpec:
-    """A description from a stranger: every way in which it can be wrong becomes a SpecError."""
+    """Return the spec in a worker's answer; raise SpecError for anything invalid in it."""
     if not isinstance(document, dict):
         raise _Unusable("it is not a JSON object")
     try:
@@ -95,7 +95,7 @@ def environment_without_secrets() -> dict[str, str]:
 
 
 def _run(command: Sequence[str], flag: str, timeout_s: float) -> tuple[int, bytes, bytes, str]:
-    """Exit code, stdout, the end of stderr, and which limit it broke (or nothing)."""
+    """Run a command; return its exit code, stdout, the end of stderr and the limit it exceeded, if any."""
     try:
         process = subprocess.Popen(
             command,
@@ -103,14 +103,14 @@ def _run(command: Sequence[str], flag: str, timeout_s: float) -> tuple[int, byte
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment_without_secrets(),
-            cwd="/",  # `-m` looks for modules in the current folder first: let that be one nobody writes to
+            cwd="/",  # `-m` imports from the current folder first, so use one that users cannot write
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
         if shortage(error):
-            raise  # says nothing about the worker
+            raise  # not a problem of the worker
         return 0, b"", b"", f"it cannot be started: {getattr(error, 'strerror', None) or error}"
-    usual_limits(process.pid)
+    restore_limits(process.pid)
     with process:
         try:
             output, errors, limit = _read_both(process, flag, time.monotonic() + timeout_s)
@@ -122,7 +122,7 @@ def _run(command: Sequence[str], flag: str, timeout_s: float) -> tuple[int, byte
             if limit.startswith("no answer"):
                 limit = f"{flag} gave no answer within {timeout_s:g} s"
         finally:
-            # The whole session: it may have left children behind that hold the pipes.
+            # Kill the whole session: children may hold the pipes open.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -148,5 +148,5 @@ def _read_both(process: subprocess.Popen[bytes], flag: str, deadline: float) -> 
                 key.data.extend(data)
             if len(output) > MAX_OUTPUT_BYTES:
                 return bytes(output), bytes(errors), f"{flag} printed more than {MAX_OUTPUT_BYTES >> 20} MiB"
-            del errors[:-_TOLD_BYTES]
+            del errors[:-_ERROR_BYTES]
     return bytes(output), bytes(errors), ""

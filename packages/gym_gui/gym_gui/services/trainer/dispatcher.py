@@ -1,7 +1,7 @@
-"""TrainerDispatcher: claim a queued run, launch it, have it supervised, give its resources back.
+"""Claim queued runs, launch and supervise them, and release their resources.
 
-Never twice: a run is claimed in the registry (with the mark its processes will carry) before its process is
-started, so a daemon that died in between finds the process by its mark, or knows that there is none.
+A run is never started twice: it is claimed in the registry (with the mark its processes will carry) before its process
+is started. A daemon that replaces one that died in between finds the process by its mark, or knows that there is none.
 """
 
 from __future__ import annotations
@@ -25,55 +25,52 @@ from mosaic_wire.paths import Home
 
 from gym_gui.config.settings import Settings
 from gym_gui.logging_config.log_constants import LOG_TRAINER_RUN_WAITS
-from gym_gui.services.telemetry.hub import TelemetryAsyncHub
 from gym_gui.services.trainer.capacity import CapacityGuard
-from gym_gui.services.trainer.catalog import WorkerCatalog, ask_workers
+from gym_gui.services.trainer.catalog import WorkerCatalog, run_in_catalog
 from gym_gui.services.trainer.errors import (
     InvalidTransition,
     NotPossibleNow,
     RunNotFound,
     TrainerError,
 )
-from gym_gui.services.trainer.executors.base import Executor, WorkerHandle
-from gym_gui.services.trainer.executors.gone import DistantWorker, GoneWorker
-from gym_gui.services.trainer.file_threads import look_at, work_on
+from gym_gui.services.trainer.executors import ForeignWorker, LocalExecutor, WorkerHandle
+from gym_gui.services.trainer.file_threads import run_long_io, run_quick_io
 from gym_gui.services.trainer.finalise import finalise
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.hooks import EndHooks
 from gym_gui.services.trainer.journal import REATTACHED, Journal, log_about
-from gym_gui.services.trainer.launching import RunLauncher
+from gym_gui.services.trainer.launching import INSTALL_MISSING, RunLauncher, end_leftovers
 from gym_gui.services.trainer.limits import shortage
-from gym_gui.services.trainer.masking import SecretMask
 from gym_gui.services.trainer.metrics.hub import MetricHub
-from gym_gui.services.trainer.preparing import INSTALL_MISSING, end_leftovers
+from gym_gui.services.trainer.metrics.store import run_statistics
 from gym_gui.services.trainer.process_tree import ProcessIdentity, pid_namespace, read_home
-from gym_gui.services.trainer.records import RunRecord
-from gym_gui.services.trainer.resources import Reservation, ResourceLedger, ResourceRequest
-from gym_gui.services.trainer.run_files import size_of_run
-from gym_gui.services.trainer.run_queue import RunQueue
+from gym_gui.services.trainer.records import RunRecord, RunStatistics
+from gym_gui.services.trainer.resources import Reservation, ResourceLedger, ResourceRequest, RunQueue
+from gym_gui.services.trainer.run_files import last_checkpoint_step, size_of_run
 from gym_gui.services.trainer.run_supervisor import Finished, RunSupervisor, output_tails
 from gym_gui.services.trainer.secrets import SecretStore
-from gym_gui.services.trainer.supervision import CANCELLED_ON_REQUEST, when_it_ended
+from gym_gui.services.trainer.streams import TelemetryAsyncHub
+from gym_gui.services.trainer.supervision import CANCELLED_ON_REQUEST, ended_at
 from gym_gui.services.trainer.tokens import digest
-from gym_gui.services.trainer.worker_logs import cap_log
+from gym_gui.services.trainer.worker_logs import SecretMask, cap_log
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _CAPACITY_RECHECK_S = 3.0
-_ANSWER_S = 2.0
-"""How long a client that cancels a run waits for its end; then the answer is that it is being cancelled"""
-_HEADLINE_FLUSH_S = 1.0
+_CANCEL_REPLY_S = 2.0
+"""How long a cancel request waits for the end of the run before it answers that the run is being cancelled"""
+_STATISTICS_FLUSH_S = 1.0
 _MAX_RETRY_WAIT_S = 60.0
-_TRY_AGAIN_S = 1.0
-_MOST_FAILURES = 10
-"""A run that cannot be watched to its end, or recovered, is closed after so many tries"""
-_LOG_LOOK_S, _LOG_LOOK_A_RUN_S = 0.25, 0.005
-"""How often the sizes of logs are looked at"""
+_RETRY_S = 1.0
+_MAX_FAILURES = 10
+"""A run that cannot be supervised or recovered is closed after this many failures"""
+_LOG_POLL_S, _LOG_POLL_PER_RUN_S = 0.25, 0.005
+"""Seconds between two checks of the sizes of logs, plus this many per live run"""
 
 
 class TrainerDispatcher:
-    """Owns every run that has, or waits for, a process."""
+    """Starts, supervises and ends runs; owns every run that has a process or waits for one."""
 
     def __init__(
         self,
@@ -81,7 +78,7 @@ class TrainerDispatcher:
         *,
         journal: Journal,
         catalog: WorkerCatalog,
-        executor: Executor,
+        executor: LocalExecutor,
         ledger: ResourceLedger,
         guard: CapacityGuard,
         secret_store: SecretStore,
@@ -108,21 +105,21 @@ class TrainerDispatcher:
         self._token_owners: dict[str, str] = {}
         self._launching: dict[str, asyncio.Event] = {}
         self._being_launched: dict[str, RunRecord] = {}
-        self._not_taken_up: set[str] = set()
-        """Runs of an earlier daemon that may have a process nobody watches yet"""
+        self._unrecovered: set[str] = set()
+        """Runs of an earlier daemon that may have a process without a supervisor"""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._preparing: dict[str, str] = {}
         self._preparations: dict[str, asyncio.Task[None]] = {}
         self._prepared: set[str] = set()
         self._wake, self._recovered, self._has_live_runs = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._resting_until = -math.inf
-        """The daemon itself lacks something: nothing is started before"""
+        self._halted_until = -math.inf
+        """No run is started before this time, because the daemon itself lacks a resource"""
         self._flush_planned = False
         self._stopping = False
         journal.on_change = self._refresh_live_record
 
     def _refresh_live_record(self, record: RunRecord) -> None:
-        """Give a live run's supervisor what others stored: watchers drop what is older than the last event."""
+        """Pass a record stored by another part of the daemon to the run's supervisor, unless it is older."""
         supervisor = self.supervisors.get(record.run_id)
         if supervisor is not None and record.event_seq >= supervisor.record.event_seq:
             supervisor.record = record
@@ -130,17 +127,17 @@ class TrainerDispatcher:
     # ------------------------------------------------------------------ life of the dispatcher
 
     async def start(self) -> None:
-        """Take every unfinished run up where it is, then serve the queue."""
-        for threads in (look_at, work_on, ask_workers):
+        """Recover every unfinished run, then serve the queue."""
+        for threads in (run_quick_io, run_long_io, run_in_catalog):
             threads.start()
         await end_leftovers(self._home)
         for record in await self._journal.read(self._journal.registry.unfinished):
             try:
                 await self._recover(record)
             except Exception as error:
-                # The boundary of a run: an odd one must not keep the daemon from serving the others.
-                logger.exception("run %s could not be recovered, trying again", record.run_id)
-                self._not_taken_up.add(record.run_id)
+                # Boundary of a run: one that cannot be recovered must not keep the daemon from serving other runs.
+                logger.exception("run %s could not be recovered; will retry", record.run_id)
+                self._unrecovered.add(record.run_id)
                 await self._journal.record(record.run_id, "recovery_failed", reason=str(error))
                 self._spawn(self._recover_later(record.run_id), f"recovery {record.run_id}")
         self._recovered.set()
@@ -149,14 +146,14 @@ class TrainerDispatcher:
         self._spawn(self._cap_logs(), "logs")
 
     async def stop(self) -> None:
-        """Let go of every run without harming it; the next daemon re-attaches them."""
+        """Detach from every run without ending it; the next daemon attaches again."""
         self._stopping = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await look_at.drain()
-        await work_on.drain()
-        await self._journal.flush_headlines()
+        await run_quick_io.drain()
+        await run_long_io.drain()
+        await self._journal.flush_statistics()
 
     def _spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         task = asyncio.create_task(work, name=name)
@@ -171,17 +168,18 @@ class TrainerDispatcher:
 
     @property
     def is_halted(self) -> bool:
-        return self._resting_until == math.inf
+        """Return whether starting of runs is halted."""
+        return self._halted_until == math.inf
 
-    def halt(self, is_to_stand: bool) -> None:
-        """Start nothing, or go on starting runs."""
-        self._resting_until = math.inf if is_to_stand else -math.inf
+    def halt(self, is_halted: bool) -> None:
+        """Halt the starting of runs, or continue it."""
+        self._halted_until = math.inf if is_halted else -math.inf
         self._wake.set()
 
     # ------------------------------------------------------------------ queue
 
     def enqueue(self, record: RunRecord) -> None:
-        """Put a run in line; one that first wants its environment prepared joins when that is done."""
+        """Queue a run; if its environment has to be prepared, do that first."""
         if record.extras.get(INSTALL_MISSING) is True and record.run_id not in self._prepared:
             self._preparing[record.run_id] = "preparing environment"
             task = self._spawn(self._prepare_and_enqueue(record), f"prepare {record.run_id}")
@@ -191,19 +189,19 @@ class TrainerDispatcher:
         self._wake.set()
 
     def waiting_reason(self, run_id: str) -> str:
-        """Why a queued run has not started yet, for people."""
+        """Return why a queued run has not started yet."""
         return self._preparing.get(run_id) or self.queue.reason(run_id)
 
-    def _tell_preparing(self, run_id: str, message: str) -> None:
+    def _report_preparing(self, run_id: str, message: str) -> None:
         self._preparing[run_id] = f"preparing environment: {message}"
 
     async def _prepare_and_enqueue(self, record: RunRecord) -> None:
         run_id = record.run_id
         try:
-            problem = await self._launcher.prepare(record, self._tell_preparing)
+            problem = await self._launcher.prepare(record, self._report_preparing)
         except (TrainerError, WireError, OSError) as error:
             problem = str(error)
-        except asyncio.CancelledError:  # its installer is gone now
+        except asyncio.CancelledError:  # its installer has ended
             if self._stopping:
                 raise
             problem = "cancelled"
@@ -220,7 +218,8 @@ class TrainerDispatcher:
         self._prepared.add(run_id)
         self.enqueue(await self._journal.record(run_id, "prepared"))
 
-    def reprioritise(self, record: RunRecord) -> None:
+    def reprioritize(self, record: RunRecord) -> None:
+        """Move a queued run to the place that its new priority gives it."""
         self.queue.add(record)
         self._wake.set()
 
@@ -229,11 +228,11 @@ class TrainerDispatcher:
             try:
                 short = await self._start_what_fits()
             except Exception as error:
-                # The boundary of the queue: whatever goes wrong once, the runs in it must not wait forever.
+                # Boundary of the queue: after any error, the runs in it must not wait forever.
                 lacking = shortage(error)
-                logger.error("the queue could not be served, trying again: %s", lacking or error, exc_info=not lacking)
+                logger.error("the queue could not be served; will retry: %s", lacking or error, exc_info=not lacking)
                 short = True
-            # A shortage of memory or disk ends without telling us; anything else does.
+            # Nothing wakes the daemon when a shortage of memory or disk ends; every other change does.
             try:
                 async with asyncio.timeout(_CAPACITY_RECHECK_S if short else None):
                     await self._wake.wait()
@@ -242,15 +241,15 @@ class TrainerDispatcher:
             self._wake.clear()
 
     async def _start_what_fits(self) -> bool:
-        """Start queued runs, highest priority first, first come first served; True: the machine itself is short."""
-        if short := time.monotonic() < self._resting_until:
+        """Start queued runs by priority, then age; return whether the machine lacks memory or disk."""
+        if short := time.monotonic() < self._halted_until:
             return short
         for record in self.queue.candidates(self._ledger):
             started = [each.record for each in self.supervisors.values() if each.record.status is RunStatus.HSHK]
             starting = [*self._being_launched.values(), *started]
             shortage = await asyncio.to_thread(self._shortage, record, starting)
             if record.run_id not in self.queue:
-                continue  # cancelled while the machine was looked at
+                continue  # cancelled while the machine was checked
             if shortage is not None:
                 self._wait(record, shortage)
                 short = True
@@ -275,8 +274,8 @@ class TrainerDispatcher:
             return 0
 
     def _shortage(self, record: RunRecord, starting: Sequence[RunRecord]) -> str | None:
-        """What the machine has too little of for this run. In a thread: a worker may have to be asked what it needs."""
-        # What runs that were just started will take and do not show yet.
+        """Return which resource is short for this run (in a thread: the worker may have to be described first)."""
+        # Memory that runs which were just started will use but have not allocated yet.
         promised_mb = sum(each.memory_mb or self._estimate_mb(each) for each in starting)
         return self._guard.shortage(request_of(record), self._estimate_mb(record), promised_memory_mb=promised_mb)
 
@@ -288,28 +287,28 @@ class TrainerDispatcher:
             launched = await self._launcher.launch(record, reservation.gpu_ids)
             supervisor = None if launched is None else await self._dispatched(run_id, *launched)
         except Exception as error:
-            # The boundary of a run: its slots must come back, whatever went wrong.
+            # Boundary of a run: its slots must be released after any error.
             if lacking := shortage(error) or shortage(error.__cause__):
                 await self._launch_later(record, lacking)
                 return
             is_known = isinstance(error, TrainerError | WireError | OSError)
             logger.error("run %s could not be started: %s", run_id, error, exc_info=not is_known)
-            self._give_back(run_id)
+            self._release(run_id)
             self._launched(run_id)
             await self._fault_without_process(record, f"it could not be started: {error}")
             return
         if supervisor is None:  # cancelled while it was being prepared
-            self._give_back(run_id)
+            self._release(run_id)
             self._launched(run_id)
             await self._end_cancelled(run_id)
             return
         await self._supervise(supervisor)
 
     async def _launch_later(self, record: RunRecord, lacking: str) -> None:
-        """The daemon lacks processes, descriptors, memory or room: the run keeps its place in the queue and says so."""
-        self._resting_until = max(self._resting_until, time.monotonic() + _CAPACITY_RECHECK_S)
+        """Put a run back in the queue while the daemon lacks processes, descriptors, memory or disk space."""
+        self._halted_until = max(self._halted_until, time.monotonic() + _CAPACITY_RECHECK_S)
         record = await self._journal.record(record.run_id, "", **_NO_PROCESS)
-        self._give_back(record.run_id)
+        self._release(record.run_id)
         if record.cancel_requested:
             self._launched(record.run_id)
             await self._end_cancelled(record.run_id)
@@ -340,7 +339,7 @@ class TrainerDispatcher:
             journal=self._journal,
             settings=self._settings,
             secrets=secrets,
-            on_gone=lambda: self._give_back(record.run_id),
+            on_exit=lambda: self._release(record.run_id),
         )
         self.supervisors[record.run_id] = supervisor
         self._has_live_runs.set()
@@ -353,79 +352,81 @@ class TrainerDispatcher:
             event.set()
 
     async def supervisor_of(self, run_id: str) -> RunSupervisor | None:
-        """The supervisor of a live run; a worker may be quicker than the record of its own start."""
+        """Return the supervisor of a live run; wait for a launch in progress, whose worker may call early."""
         if (event := self._launching.get(run_id)) is not None:
             await event.wait()
         return self.supervisors.get(run_id)
 
-    async def knows_token(self, token: str) -> bool:
-        """Whether a live run has this token, be it its run's or its session's."""
-        wanted = digest(token)
-        if not self._has_token(wanted):
+    async def has_token(self, token: str) -> bool:
+        """Return whether this is the run token or the session token of a live run."""
+        token_sha256 = digest(token)
+        if not self._has_token(token_sha256):
             for event in list(self._launching.values()):
                 await event.wait()
-        return self._has_token(wanted)
+        return self._has_token(token_sha256)
 
-    def _has_token(self, wanted: str) -> bool:
-        """Remembers whose it is: with a thousand runs nobody looks through all of them for each heartbeat."""
-        supervisor = self.supervisors.get(self._token_owners.get(wanted, ""))
-        if supervisor is None or not supervisor.has_token(wanted):
-            self._token_owners.pop(wanted, None)
-            supervisor = next((each for each in self.supervisors.values() if each.has_token(wanted)), None)
+    def _has_token(self, token_sha256: str) -> bool:
+        """Return whether a live run has this token; cache its owner, so that a heartbeat does not search all runs."""
+        supervisor = self.supervisors.get(self._token_owners.get(token_sha256, ""))
+        if supervisor is None or not supervisor.has_token(token_sha256):
+            self._token_owners.pop(token_sha256, None)
+            supervisor = next((each for each in self.supervisors.values() if each.has_token(token_sha256)), None)
             if supervisor is not None:
-                self._token_owners[wanted] = supervisor.record.run_id
+                self._token_owners[token_sha256] = supervisor.record.run_id
         return supervisor is not None
 
     # ------------------------------------------------------------------ supervising
 
     async def _supervise(self, supervisor: RunSupervisor) -> None:
         run_id = supervisor.record.run_id
-        await self._recovered.wait()  # until every run is taken up no worker is heard, so none can be silent
+        await self._recovered.wait()  # no worker can be silent before all are recovered
         finished = await self._watch(supervisor)
         self.supervisors.pop(run_id, None)
         self._token_owners = {token: owner for token, owner in self._token_owners.items() if owner != run_id}
-        await self._after(finished)
+        await self._handle_ending(finished)
 
-    def _give_back(self, run_id: str) -> None:
-        """Free the slots of a run whose process tree is gone."""
+    def _release(self, run_id: str) -> None:
+        """Free the slots of a run whose process tree has ended."""
         self._ledger.release(run_id)
         self._wake.set()
 
     async def _watch(self, supervisor: RunSupervisor) -> Finished:
-        """Watch a run to its end, whatever happens to the watching (a full disk, an unreadable file, a bug)."""
-        told, failures = "", 0
+        """Supervise a run to its end and survive errors on the way (a full disk, an unreadable file, a bug)."""
+        logged, failures = "", 0
         while True:
             try:
                 return await supervisor.run()
             except Exception as error:
-                # The boundary of a run: it stays watched, and its slots stay taken until its tree is gone.
-                if (text := repr(error)) != told:
-                    logger.exception("run %s cannot be watched, trying again", supervisor.record.run_id)
-                    told = text
-                failures += _is_hopeless(error, is_ending=supervisor.is_ending)
-                if failures >= _MOST_FAILURES and supervisor.give_up(error):
-                    logger.error("run %s is given up after %d failures", supervisor.record.run_id, failures)
-                await asyncio.sleep(_TRY_AGAIN_S)
+                # Boundary of a run: it stays supervised and keeps its slots until its process tree has ended.
+                if (text := repr(error)) != logged:
+                    logger.exception("run %s cannot be supervised; will retry", supervisor.record.run_id)
+                    logged = text
+                failures += _is_permanent(error, is_ending=supervisor.is_ending)
+                if failures >= _MAX_FAILURES and supervisor.give_up(error):
+                    logger.error(
+                        "run %s is closed after %d failures of its supervision", supervisor.record.run_id, failures
+                    )
+                await asyncio.sleep(_RETRY_S)
 
     async def _cap_logs(self) -> None:
-        """Hold back floods of output, also those that begin and end between two heartbeats."""
+        """Cap logs, also those of workers that flood them between two heartbeats."""
         while True:
             await self._has_live_runs.wait()
             try:
-                await look_at(self._cap_logs_of, tuple(self.supervisors.values()))
+                await run_quick_io(self._cap_logs_of, tuple(self.supervisors.values()))
             except Exception:
-                # The boundary of the logs: one that cannot be looked at must not let the others grow.
-                logger.exception("the sizes of logs cannot be looked at, trying again")
+                # Boundary of the logs: one that cannot be read must not let other logs grow.
+                logger.exception("the sizes of logs cannot be checked; will retry")
             if not self.supervisors:
                 self._has_live_runs.clear()
-            await asyncio.sleep(max(_LOG_LOOK_S, len(self.supervisors) * _LOG_LOOK_A_RUN_S))
+            await asyncio.sleep(max(_LOG_POLL_S, len(self.supervisors) * _LOG_POLL_PER_RUN_S))
 
     def _cap_logs_of(self, supervisors: Sequence[RunSupervisor]) -> None:
         for supervisor in supervisors:
             supervisor.cap_logs()
         cap_log(self._home.daemon_log, self._settings.log_cap_mb << 20)
 
-    async def _after(self, finished: Finished) -> None:
+    async def _handle_ending(self, finished: Finished) -> None:
         record = finished.record
         if finished.ending.event is RunEvent.FAULTED:
             await self._retry_or_give_up(record, retry=not finished.ending.is_final)
@@ -440,17 +441,17 @@ class TrainerDispatcher:
         await self._retry_or_give_up(faulted, retry=False)
 
     async def _retry_or_give_up(self, record: RunRecord, *, retry: bool = True) -> None:
-        """From FAULT: back to the queue if the policy allows it, else the end."""
+        """Move a run out of FAULT: back to the queue if its retries allow that, else to its end."""
         try:
-            await self._leave_fault(record, retry=retry)
+            await self._resolve_fault(record, retry=retry)
         except InvalidTransition:
             logger.info("run %s was cancelled before it could be retried or given up", record.run_id)
 
-    async def _leave_fault(self, record: RunRecord, *, retry: bool) -> None:
+    async def _resolve_fault(self, record: RunRecord, *, retry: bool) -> None:
         run_id, reason = record.run_id, record.fault_reason or record.reason
         record = await self._journal.read(self._journal.registry.get, run_id)
-        story = await self._journal.read(self._journal.registry.story, run_id)
-        retried = sum(event.kind == RunEvent.RETRIED for event in story)
+        events = await self._journal.read(self._journal.registry.history, run_id)
+        retried = sum(event.kind == RunEvent.RETRIED for event in events)
         if record.cancel_requested:
             await self._end_cancelled(run_id)
         elif retry and retried < record.retries:
@@ -466,85 +467,92 @@ class TrainerDispatcher:
             await self._enqueue_current(again.run_id)
         else:
             mask = SecretMask((await asyncio.to_thread(self._secret_store.known, run_id)).values())
-            await finalise(self._home.run_folder(run_id), record, "failed", reason)
-            tails, told = dict[str, str](), None
-            with suppress(OSError):  # the reason is known; what it said beside is worth one try
-                tails = await look_at(output_tails, self._home, run_id, mask)
-                told = await look_at(ExitRecord.read, self._home.run_folder(run_id).exit_record)
+            await finalise(self._home.run_folder(run_id), record, "failed", reason, self._journal.report_trouble)
+            tails, exit_record = dict[str, str](), None
+            with suppress(OSError):  # the reason is known; its output is worth one try
+                tails = await run_quick_io(output_tails, self._home, run_id, mask)
+                exit_record = await run_quick_io(ExitRecord.read, self._home.run_folder(run_id).exit_record)
             if (await self._journal.read(self._journal.registry.get, run_id)).cancel_requested:  # meanwhile
                 await self._end_cancelled(run_id)
                 return
             ended = await self._journal.apply(
-                run_id, RunEvent.GIVEN_UP, reason=reason, payload=tails,
-                finished_at=when_it_ended(record, told, time.time()),
-            )  # fmt: skip
+                run_id,
+                RunEvent.GIVEN_UP,
+                reason=reason,
+                payload=tails,
+                finished_at=ended_at(record, exit_record, time.time()),
+            )
             await self._ended(ended)
 
     async def _enqueue_current(self, run_id: str) -> None:
-        """Queue a run as it is now: it may have been cancelled while it waited for its retry."""
+        """Queue a run unless it was cancelled while it waited for its retry."""
         record = await self._journal.read(self._journal.registry.get, run_id)
         if record.status is RunStatus.INIT:
             self.enqueue(record)
 
     async def _ended(self, record: RunRecord) -> None:
-        """Housekeeping after the terminal record: what it asked for, its size on disk, the operator's hook."""
-        await self._cancel_what_it_asked_for(record.run_id)
-        await self._journal.flush_headlines()
+        """Clean up after a run: cancel its children, store its statistics and size, run the operator's hook."""
+        await self._cancel_children(record.run_id)
+        await self._journal.flush_statistics()
         self._telemetry.end(record.run_id)
         remove_frames(record.run_id)
-        values, size = {}, 0
+        curves, size, checkpoint_step = None, 0, 0
         try:
-            values = await self._metrics.finish(record.run_id)
-            size = await work_on(size_of_run, self._home, record.run_id)
+            curves = await self._metrics.finish(record.run_id)
+            size = await run_long_io(size_of_run, self._home, record.run_id)
+            checkpoint_step = await run_long_io(last_checkpoint_step, self._home, record.run_id)
         except Exception:
-            # The boundary of a run: it is over, and whoever waits for the hook hears of it.
+            # Boundary of a run: it is over, so the hook must run.
             logger.exception("run %s: its curves or its size cannot be read", record.run_id)
-        with suppress(RunNotFound):  # deleted the moment it was over
-            record = await self._journal.record(record.run_id, "", size_bytes=size, metrics=values or record.metrics)
-        await self._tell_hooks([record])
+        with suppress(RunNotFound):  # deleted right after its end
+            statistics = run_statistics(RunStatistics.of(record), curves, checkpoint_step=checkpoint_step)
+            self._journal.queue_statistics(record.run_id, statistics)
+            await self._journal.flush_statistics()
+            record = await self._journal.record(record.run_id, "", size_bytes=size)
+        await self._run_hooks([record])
 
-    def plan_headline_flush(self) -> None:
-        """Write headline figures soon, and only once for many heartbeats."""
+    def plan_statistics_flush(self) -> None:
+        """Schedule one write of the statistics of many heartbeats."""
         if not self._flush_planned:
             self._flush_planned = True
-            self._spawn(self._flush_soon(), "headlines")
+            self._spawn(self._flush_soon(), "statistics")
 
     async def _flush_soon(self) -> None:
-        await asyncio.sleep(_HEADLINE_FLUSH_S)
+        await asyncio.sleep(_STATISTICS_FLUSH_S)
         self._flush_planned = False
-        await self._journal.flush_headlines()
+        await self._journal.flush_statistics()
 
     # ------------------------------------------------------------------ requests about runs without a process
 
     async def cancel(self, run_id: str, reason: str = "") -> RunRecord:
-        """Bring a run to its end that is not over yet."""
+        """Cancel an unfinished run and return its record."""
         if not await self.cancel_waiting([run_id], reason):
             return await self._journal.read(self._journal.registry.get, run_id)
         if (supervisor := await self.supervisor_of(run_id)) is not None:
             return await supervisor.cancel(reason)
         return await self.cancel_queued(run_id, reason)
 
-    async def _cancel_what_it_asked_for(self, submitter: str) -> None:
-        """Nobody is left to hear of the runs that a worker asked for once its own run is over."""
+    async def _cancel_children(self, submitter: str) -> None:
+        """Cancel the unfinished runs that the worker of this run submitted."""
         records = await self._journal.read(self._journal.registry.unfinished_of, submitter)
-        reason = f"cancelled with run {submitter}, which asked for it"
+        reason = f"cancelled with run {submitter}, which submitted it"
         for run_id in await self.cancel_waiting([record.run_id for record in records], reason):
             await self.cancel(run_id, reason)
 
     async def _cancel_orphans(self) -> None:
-        """What a daemon that died at the end of a sweep did not get round to."""
+        """Cancel children of runs that ended while an earlier daemon died."""
         records = await self._journal.read(self._journal.registry.unfinished)
         alive = {record.run_id for record in records}
         for submitter in {record.submitted_by for record in records} - alive - {""}:
-            await self._cancel_what_it_asked_for(submitter)
+            await self._cancel_children(submitter)
 
     async def cancel_waiting(self, run_ids: Sequence[str], reason: str) -> list[str]:
-        """Cancel those of these runs that are queued and never had a process, all together; return the others."""
+        """Cancel the queued runs that never had a process in one transaction; return the ids that remain."""
         queued = [record for run_id in run_ids if (record := self.queue.get(run_id)) is not None]
         fresh = {each.run_id: each for each in queued if each.attempt == 1 and each.run_id not in self._prepared}
         if not fresh:
             return list(run_ids)
-        for run_id in fresh:  # before anything else happens: none of them may be started now
+        for run_id in fresh:  # first, so that none of them is started now
             self.queue.remove(run_id)
         changes: dict[str, dict[str, Any]] = {}
         ended: list[RunRecord] = []
@@ -556,21 +564,21 @@ class TrainerDispatcher:
                 if record.run_id not in changes or not ended:
                     self.queue.add(record)
             self._wake.set()
-        self._spawn(self._tell_hooks(ended), "hooks")
+        self._spawn(self._run_hooks(ended), "hooks")
         return [run_id for run_id in run_ids if run_id not in changes]
 
     def _changes_of_cancelled(self, run_ids: Iterable[str], reason: str) -> dict[str, dict[str, Any]]:
-        """Leave out what has a folder, and so must get a manifest: a daemon that died had begun to launch it."""
-        asked = {"cancel_requested": True, "cancel_reason": reason}
+        """Return the columns to change, by run; omit runs with a folder (a launch had begun), which need a manifest."""
+        request = {"cancel_requested": True, "cancel_reason": reason}
         return {
-            run_id: {**asked, "size_bytes": size_of_run(self._home, run_id)}
+            run_id: {**request, "size_bytes": size_of_run(self._home, run_id)}
             for run_id in run_ids
             if not self._home.run_folder(run_id).root.exists()
         }
 
-    async def _tell_hooks(self, ended: Sequence[RunRecord]) -> None:
+    async def _run_hooks(self, ended: Sequence[RunRecord]) -> None:
         for record in ended:
-            if problem := await self._hooks.tell(record):
+            if problem := await self._hooks.run(record):
                 with suppress(RunNotFound):
                     await self._journal.record(record.run_id, "hook_failed", reason=problem)
 
@@ -582,22 +590,24 @@ class TrainerDispatcher:
         if (preparation := self._preparations.get(run_id)) is not None:
             preparation.cancel()
             return record
-        if run_id in self._launching or run_id in self._not_taken_up:  # its launch, or recovery, notices the request
+        if run_id in self._launching or run_id in self._unrecovered:  # its launch, or recovery, notices the request
             return record
         if (supervisor := self.supervisors.get(run_id)) is not None:  # it was launched meanwhile
             return await supervisor.cancel(reason)
         self.queue.remove(run_id)
         self._wake.set()
         ending = self._spawn(self._end_cancelled(run_id), f"cancel {run_id}")
-        ended, _ = await asyncio.wait({ending}, timeout=_ANSWER_S)  # its manifest may find no room for a long time
+        ended, _ = await asyncio.wait(
+            {ending}, timeout=_CANCEL_REPLY_S
+        )  # its manifest may find no room for a long time
         return ending.result() if ended else record
 
     async def _end_cancelled(self, run_id: str) -> RunRecord:
-        """The end of a cancelled run that has no process; of several who ask for it one brings it about."""
+        """End a cancelled run that has no process; concurrent requests end it once."""
         record = await self._journal.read(self._journal.registry.get, run_id)
         reason = record.cancel_reason or CANCELLED_ON_REQUEST
         if record.status is not RunStatus.TERM:
-            await finalise(self._home.run_folder(run_id), record, "cancelled", reason)
+            await finalise(self._home.run_folder(run_id), record, "cancelled", reason, self._journal.report_trouble)
         try:
             record = await self._journal.apply(run_id, RunEvent.CANCELLED, reason=reason, **_NO_PROCESS)
         except InvalidTransition:
@@ -606,9 +616,9 @@ class TrainerDispatcher:
         return record
 
     async def requeue_released(self, record: RunRecord) -> RunRecord:
-        """A released run goes through the queue again."""
+        """Queue a released run again, to resume from its checkpoint."""
         folder = self._home.run_folder(record.run_id)
-        if await work_on(last_good_checkpoint, folder) is None:
+        if await run_long_io(last_good_checkpoint, folder) is None:
             raise NotPossibleNow(
                 f"run {record.run_id} left no usable checkpoint in {folder.checkpoints}: it would start from scratch; "
                 "cancel it and submit it anew"
@@ -632,30 +642,32 @@ class TrainerDispatcher:
     async def _recover_later(self, run_id: str) -> None:
         failures, problem = 0, ""
         while True:
-            await asyncio.sleep(_TRY_AGAIN_S)
+            await asyncio.sleep(_RETRY_S)
             record = await self._journal.read(self._journal.registry.get, run_id)
             try:
-                if failures < _MOST_FAILURES:
+                if failures < _MAX_FAILURES:
                     await self._recover(record)
                 else:
                     await self._close_unrecovered(record, problem)
             except Exception as error:
-                logger.debug("run %s still cannot be recovered", run_id, exc_info=True)  # told once, at the start
+                logger.debug(
+                    "run %s still cannot be recovered", run_id, exc_info=True
+                )  # the first failure was an error
                 problem = f"{type(error).__name__}: {error}"
-                failures += _is_hopeless(error, is_ending=record.cancel_requested)
+                failures += _is_permanent(error, is_ending=record.cancel_requested)
             else:
-                self._not_taken_up.discard(run_id)
+                self._unrecovered.discard(run_id)
                 return
 
     async def _close_unrecovered(self, record: RunRecord, problem: str) -> None:
-        """End a run that could not be recovered again and again: its processes, then its record."""
+        """End a run whose recovery failed repeatedly: first its processes, then its record."""
         identity = _identity_of(record)
-        self._leave_to_its_own_home(identity)
+        self._refuse_foreign_process(identity)
         self.supervisors.pop(record.run_id, None)
         handle = await self._attach(record, identity)
         if handle is not None and not await handle.stop_tree(self._settings.grace_s):
             raise NotPossibleNow(f"some processes of run {record.run_id} cannot be ended yet")
-        self._give_back(record.run_id)
+        self._release(record.run_id)
         reason = f"it could not be recovered: {problem}"[:500]
         if record.status is not RunStatus.FAULT:
             record = await self._journal.apply(record.run_id, RunEvent.FAULTED, reason=reason)
@@ -664,7 +676,7 @@ class TrainerDispatcher:
 
     async def _recover(self, record: RunRecord) -> None:
         if record.status is RunStatus.INIT and not record.claimed:
-            # A driver that is not up yet after a reboot must not fail every queued GPU run; they wait and say so.
+            # A GPU driver that is not loaded yet after a reboot must not fail every queued GPU run; they wait.
             request = replace(request_of(record), gpus=0, gpus_mandatory=0)
             if record.cancel_requested:
                 await self._end_cancelled(record.run_id)
@@ -677,34 +689,34 @@ class TrainerDispatcher:
             return
         if record.status is RunStatus.INIT:
             identity = self._executor.find(record.mark)
-            is_missing = identity is None and not self._is_elsewhere(record)
-            if is_missing and not await look_at(self._has_left_traces, record):
-                # The daemon died between claiming and starting: nothing has run.
+            is_missing = identity is None and not self._is_in_other_container(record)
+            if is_missing and not await run_quick_io(self._has_lifecycle_events, record):
+                # The daemon died between claim and start: no process was started.
                 record = await self._journal.record(record.run_id, "", claimed=False)
                 self.enqueue(record)
                 return
         else:
             identity = _identity_of(record)
-        self._leave_to_its_own_home(identity)
+        self._refuse_foreign_process(identity)
         await self._reattach(record, identity)
 
     @staticmethod
-    def _is_elsewhere(record: RunRecord) -> bool:
-        """Whether the daemon that started it was in another container: nobody here sees its processes."""
+    def _is_in_other_container(record: RunRecord) -> bool:
+        """Return whether the run was started in another PID namespace, whose processes are invisible here."""
         return record.pid_namespace not in ("", pid_namespace())
 
-    def _leave_to_its_own_home(self, identity: ProcessIdentity | None) -> None:
-        """Raise when this process is a run of another home, and ours a copy of that: to end it is not for us."""
-        theirs = read_home(identity.pid) if identity is not None and identity.is_alive() else None
-        if theirs is not None and (known := Home(theirs).identity) and known != self._home.identity:
+    def _refuse_foreign_process(self, identity: ProcessIdentity | None) -> None:
+        """Raise NotPossibleNow when the process belongs to another home, of which this home is a copy."""
+        other = read_home(identity.pid) if identity is not None and identity.is_alive() else None
+        if other is not None and (owner := Home(other).identity) and owner != self._home.identity:
             assert identity is not None
             raise NotPossibleNow(
-                f"its process (pid {identity.pid}) belongs to {theirs}: this home is a copy, made while the run was "
-                "going. It is left alone until it has ended there"
+                f"its process (pid {identity.pid}) belongs to {other}: this home is a copy, made while the run was "
+                "active. It is not touched until it has ended there"
             )
 
-    def _has_left_traces(self, record: RunRecord) -> bool:
-        """Whether a claimed attempt got as far as writing anything of its own."""
+    def _has_lifecycle_events(self, record: RunRecord) -> bool:
+        """Return whether a claimed attempt wrote any lifecycle event."""
         reader = LifecycleReader(self._home.run_folder(record.run_id).lifecycle)
         try:
             return any(event.attempt == record.attempt for event in reader.read_to_the_end())
@@ -717,7 +729,7 @@ class TrainerDispatcher:
             record.mark,
             memory_mb=record.memory_mb,
             max_processes=self._settings.max_processes,
-            output=self._home.run_logs(record.run_id) / "stdout.log" if self._is_elsewhere(record) else None,
+            output=self._home.run_logs(record.run_id) / "stdout.log" if self._is_in_other_container(record) else None,
         )
 
     async def _reattach(self, record: RunRecord, identity: ProcessIdentity | None) -> None:
@@ -725,10 +737,12 @@ class TrainerDispatcher:
         secrets = await asyncio.to_thread(self._secret_store.known, run_id)
         self._ledger.restore(run_id, Reservation(record.cpus, record.memory_mb or 0, record.gpu_ids))
         handle = await self._attach(record, identity)
-        if isinstance(handle, DistantWorker):
-            logger.warning("run %s goes on in another PID namespace: it is heard, but cannot be ended here", run_id)
+        if isinstance(handle, ForeignWorker):
+            logger.warning(
+                "run %s keeps running in another PID namespace: its reports arrive, but it cannot be ended here", run_id
+            )
         if handle is None:
-            handle = GoneWorker(identity or ProcessIdentity(0, 0, ""), record.mark)
+            handle = WorkerHandle(identity or ProcessIdentity(0, 0, ""), record.mark)
         if record.status is RunStatus.INIT:
             record = await self._journal.apply(
                 run_id,
@@ -739,8 +753,8 @@ class TrainerDispatcher:
                 boot_id=handle.identity.boot_id,
             )
         supervisor = self._supervisor(record, handle, secrets)
-        await supervisor.recall(await self._journal.read(self._journal.registry.story, run_id))
-        await self._journal.record(run_id, REATTACHED, reason="a new daemon took the run up")
+        await supervisor.restore_history(await self._journal.read(self._journal.registry.history, run_id))
+        await self._journal.record(run_id, REATTACHED, reason="a new daemon recovered the run")
         self._spawn(self._supervise(supervisor), f"run {run_id}")
 
 
@@ -762,12 +776,13 @@ def _identity_of(record: RunRecord) -> ProcessIdentity | None:
     return ProcessIdentity(record.pid, record.start_ticks, record.boot_id, record.pid_namespace or pid_namespace())
 
 
-def _is_hopeless(error: Exception, *, is_ending: bool) -> bool:
-    """Whether a failure is the run's own; the daemon's trouble, and the user's, may pass while the run goes on."""
+def _is_permanent(error: Exception, *, is_ending: bool) -> bool:
+    """Return whether an error will not pass by itself; the daemon may get resources back while the run continues."""
     if shortage(error):
         return False
     return is_ending if isinstance(error, OSError | TrainerError | WireError) else True
 
 
 def request_of(record: RunRecord) -> ResourceRequest:
+    """Return the resources that a run requests."""
     return ResourceRequest(record.cpus, record.gpus, record.gpus_mandatory, record.memory_mb)

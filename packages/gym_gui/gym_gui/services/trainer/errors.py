@@ -28,7 +28,7 @@ from mosaic_wire.errors import Problem
 
 
 class TrainerError(Exception):
-    """Root of every error the trainer raises on purpose; its text is meant for people."""
+    """Root of the expected errors of the trainer; their messages are shown to the user."""
 
 
 class InvalidTransition(TrainerError):
@@ -44,7 +44,7 @@ class StaleRun(TrainerError):
 
     def __init__(self, run_id: str, expected: str, found: str) -> None:
         self.run_id, self.expected, self.found = run_id, expected, found
-        super().__init__(f"run {run_id} is {found} by now, not {expected}; look again and decide anew")
+        super().__init__(f"run {run_id} is {found} by now, not {expected}; check its state and try again")
 
 
 class RunNotFound(TrainerError):
@@ -56,13 +56,13 @@ class RunNotFound(TrainerError):
 
 
 class AmbiguousRunId(TrainerError):
-    """An abbreviated id, or a name, fits several runs."""
+    """An abbreviated id or a name matches several runs."""
 
     def __init__(self, prefix: str, matches: Sequence[str], count: int = 0) -> None:
         self.prefix, self.matches = prefix, tuple(matches)
         count = count or len(self.matches)
         shown = ", ".join(self.matches[:5]) + (" …" if count > 5 else "")
-        super().__init__(f"{prefix!r} fits {count} runs: {shown}; give more of its id")
+        super().__init__(f"{prefix!r} matches {count} runs: {shown}; give more of its id")
 
 
 class InvalidConfig(TrainerError):
@@ -84,11 +84,11 @@ class UnknownWorker(TrainerError):
 
 
 class SecretStoreError(TrainerError):
-    """Secrets cannot be kept or read back; the message says where they lie and what to do."""
+    """Secrets cannot be stored or read; the message states where and a remedy."""
 
 
 class NotPossibleNow(TrainerError):
-    """The run's state does not allow what was asked; the message says why and what would."""
+    """The run's state does not allow the request; the message states why and a remedy."""
 
 
 class NotAllowed(TrainerError):
@@ -108,7 +108,7 @@ class RegistryTooNew(RegistryError):
 
 
 class RegistryUnwritable(RegistryError):
-    """The database cannot take a change now (disk full, read-only, damaged)."""
+    """The database cannot be written now (disk full, read-only, damaged)."""
 
 
 class HomeInUse(TrainerError):
@@ -120,7 +120,7 @@ class ListenFailed(TrainerError):
 
 
 class ArchiveRefused(TrainerError):
-    """An archive holds something that must not be unpacked; nothing was written."""
+    """An archive contains something that must not be unpacked; nothing was written."""
 
 
 class DaemonUnreachable(TrainerError):

@@ -1,7 +1,7 @@
-"""Threads that touch the files of workers: few, apart from all others, and not waited for longer than a deadline.
+"""Threads that access the files of workers: few, separate from all others, and with a deadline.
 
-A disk that does not answer holds these and nothing else: clients' calls have other threads, and the daemon ends without
-them.
+A disk that does not answer blocks these threads only: calls of clients use other threads, and the daemon exits without
+waiting for these.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Call = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any
 
 
 class FileThreads:
-    """`await threads(call, *args)` as with `asyncio.to_thread`; TimeoutError after the deadline."""
+    """A pool of threads: `await threads(call, *args)` as with `asyncio.to_thread`; TimeoutError after the deadline."""
 
     def __init__(
         self, name: str, threads: int, deadline_s: float, *, what: str = "its files could not be read or written"
@@ -33,7 +33,7 @@ class FileThreads:
         self._started = self._unfinished = 0
 
     def start(self) -> None:
-        """Start all of them: a limit on processes that is reached later takes none away."""
+        """Start all threads now, so that a process limit reached later does not matter."""
         while self._started < self._count:
             threading.Thread(target=self._serve, name=f"{self._name}-{self._started}", daemon=True).start()
             self._started += 1
@@ -60,7 +60,7 @@ class FileThreads:
                 result = call()
             except BaseException as error:  # noqa: BLE001 - it is raised where the call is awaited
                 problem = error
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: no task waits any more
                 loop.call_soon_threadsafe(self._finish, done, result, problem)
             del loop, done, call, result, problem
 
@@ -74,13 +74,13 @@ class FileThreads:
             done.set_result(result)
 
     async def drain(self) -> None:
-        """Let what was begun end, within reason."""
+        """Wait a few seconds for calls in progress."""
         until = time.monotonic() + _DRAIN_S
         while self._unfinished and time.monotonic() < until:  # noqa: ASYNC110 - once, at the end
             await asyncio.sleep(0.02)
 
 
-look_at = FileThreads("look", 8, 60.0)
-"""For what takes moments: lifecycle files, logs, exit.json"""
-work_on = FileThreads("files", 4, 3600.0)
-"""For what may take long: hashing checkpoints, packing, measuring and removing folders"""
+run_quick_io = FileThreads("quick-io", 8, 60.0)
+"""Run a short call: lifecycle files, logs, exit.json"""
+run_long_io = FileThreads("long-io", 4, 3600.0)
+"""Run a call that may take long: hashing checkpoints, packing, measuring and removing folders"""

@@ -1,10 +1,11 @@
-"""The manifest of a run whose worker could not write its last one."""
+"""The final manifest of a run whose worker could not write it."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
@@ -12,52 +13,55 @@ from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
 from mosaic_wire.run_artefacts import artefacts_of
 
-from gym_gui.services.trainer.file_threads import work_on
+from gym_gui.services.trainer.file_threads import run_long_io
 from gym_gui.services.trainer.records import RunRecord
 
 logger = logging.getLogger(__name__)
 
-_TRY_AGAIN = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-"""Errors of the disk, which may be over in a moment"""
-_TRY_AGAIN_S = 1.0
-_MOST_FAILURES, _MOST_DISK_FAILURES = 5, 600
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+"""Disk errors that may pass"""
+_RETRY_S = 1.0
+_MAX_ATTEMPTS, _MAX_DISK_ATTEMPTS = 5, 600
 
 
-async def finalise(folder: RunFolder, record: RunRecord, outcome: str, reason: str) -> None:
-    """Write the final manifest as soon as the disk takes it; at last a run ends without one."""
-    told = ""
+async def finalise(
+    folder: RunFolder, record: RunRecord, outcome: str, reason: str, report_trouble: Callable[[str, str], None]
+) -> None:
+    """Write the final manifest, retrying while the disk fails; after too many attempts the run ends without one."""
+    logged = ""
     for attempt in count(1):
         try:
-            await work_on(finalise_manifest, folder, record, outcome, reason)
+            await run_long_io(finalise_manifest, folder, record, outcome, reason)
             return
         except Exception as error:
-            # The boundary of a run: whatever its folder holds, it ends.
-            is_the_disk = isinstance(error, OSError) and error.errno in _TRY_AGAIN
-            if attempt >= (_MOST_DISK_FAILURES if is_the_disk else _MOST_FAILURES):
+            # Boundary of a run: it ends whatever its folder contains.
+            is_disk_error = isinstance(error, OSError) and error.errno in _DISK_ERRORS
+            if attempt >= (_MAX_DISK_ATTEMPTS if is_disk_error else _MAX_ATTEMPTS):
                 logger.exception("run %s ends without a final manifest", record.run_id)
                 return
-            if str(error) != told:
-                logger.error("run %s: its manifest cannot be written, trying again: %s", record.run_id, error)
-                told = str(error)
-        await asyncio.sleep(_TRY_AGAIN_S)
+            # Without the name of the temporary file, which differs each time.
+            why = error.strerror if is_disk_error and isinstance(error, OSError) else error
+            trouble = f"run {record.run_id}: its manifest cannot be written; will retry: {why}"
+            report_trouble("manifest", trouble)
+            if trouble != logged:
+                logger.error("%s", trouble)
+                logged = trouble
+        await asyncio.sleep(_RETRY_S)
 
 
 def finalise_manifest(folder: RunFolder, record: RunRecord, outcome: str, reason: str) -> bool:
-    """Write the final manifest unless the worker did; True when the daemon had to.
+    """Write the final manifest unless the worker did; return whether the daemon wrote it.
 
-    Whatever the worker had said stays; what lies in the folder is added. OSError when the disk does not take it now;
-    a folder that the worker made unusable is left as it is: no run stays unfinished for it.
+    Entries of the worker are kept; artefacts in the folder are added. Raise OSError for disk errors that may pass; a
+    folder that the worker made unusable is left as it is, so that the run still ends.
     """
     if not folder.root.is_dir():
         return False
-    try:
-        manifest = AnalyticsManifest.read(folder.manifest)
-    except (OSError, ValueError):
-        manifest = AnalyticsManifest(record.run_id)
+    manifest = AnalyticsManifest.find(folder.manifest) or AnalyticsManifest(record.run_id)
     if manifest.finalised_by is not None and manifest.outcome == outcome:
         return False
-    told = manifest.tensorboard_dir
-    left = artefacts_of(folder, folder.root / told if told else None)
+    tensorboard_dir = manifest.tensorboard_dir
+    artefacts = artefacts_of(folder, folder.root / tensorboard_dir if tensorboard_dir else None)
     found = replace(
         manifest,
         run_id=record.run_id,
@@ -67,17 +71,17 @@ def finalise_manifest(folder: RunFolder, record: RunRecord, outcome: str, reason
         seed=manifest.seed if manifest.seed is not None else record.seed,
         outcome=outcome,
         reason=reason,
-        tensorboard_dir=left.tensorboard_dir or told,
-        checkpoints=left.checkpoints,
-        videos=left.videos,
-        policy=manifest.policy or left.policy,
-        optuna_db_path=manifest.optuna_db_path or left.optuna_db_path,
+        tensorboard_dir=artefacts.tensorboard_dir or tensorboard_dir,
+        checkpoints=artefacts.checkpoints,
+        videos=artefacts.videos,
+        policy=manifest.policy or artefacts.policy,
+        optuna_db_path=manifest.optuna_db_path or artefacts.optuna_db_path,
         finalised_by="daemon",
     )
     try:
         found.write(folder.manifest)
     except OSError as error:
-        if error.errno in _TRY_AGAIN:
+        if error.errno in _DISK_ERRORS:
             raise
         logger.error("run %s: its manifest cannot be written: %s", record.run_id, error)
         return False

@@ -1,4 +1,4 @@
-"""Pictures of a run for a client on another machine: read from its FastLane, made smaller as the link needs it."""
+"""Relay frames of a run to a remote client: read from its FastLane and scaled down for a slow link."""
 
 from __future__ import annotations
 
@@ -18,44 +18,46 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 ENCODINGS = ("jpeg", "png", "rgb")
-_FASTEST, _DEFAULT_FPS = 60.0, 30.0
-_TELL_S = 1.0
-"""So often a client hears something, also without a new picture"""
-_EFFORTS = ((1.0, 85), (1.0, 60), (0.5, 60), (0.25, 50))
-"""Share of the size, and JPEG's quality: what a slow link is given, step by step"""
+_MAX_FPS, _DEFAULT_FPS = 60.0, 30.0
+_KEEPALIVE_S = 1.0
+"""A client gets a message at least this often, also without a new frame"""
+_QUALITIES = ((1.0, 85), (1.0, 60), (0.5, 60), (0.25, 50))
+"""(scale, JPEG quality), from the best to that of the slowest link"""
 
 
 async def stream_frames(
     path: Path, *, max_fps: float, max_side: int, encoding: str, is_live: Callable[[], bool]
 ) -> AsyncIterator[pb.RunFrame]:
-    """New pictures until the run is over, at most `max_fps` a second; a slow link gets fewer and smaller ones."""
+    """Yield new frames until the run ends, at most `max_fps` per second; a slow link gets fewer and smaller ones."""
     encoding = encoding or "jpeg"
     if encoding not in ENCODINGS:
-        raise NotPossibleNow(f"there is no encoding {encoding!r}; a picture comes as {', '.join(ENCODINGS)}")
-    if not (0 <= max_fps <= _FASTEST and 0 <= max_side <= LARGEST_SIDE):
-        raise NotPossibleNow(f"ask for up to {_FASTEST:g} pictures a second of up to {LARGEST_SIDE} pixels a side")
+        raise NotPossibleNow(f"there is no encoding {encoding!r}; choose one of {', '.join(ENCODINGS)}")
+    if not (0 <= max_fps <= _MAX_FPS and 0 <= max_side <= LARGEST_SIDE):
+        raise NotPossibleNow(
+            f"at most {_MAX_FPS:g} frames per second of at most {LARGEST_SIDE} pixels a side are possible"
+        )
     interval = 1 / (max_fps or _DEFAULT_FPS)
-    reader, effort, told_at = FrameReader(path, interval_s=interval), 0, -_TELL_S
+    reader, quality_index, sent_at = FrameReader(path, interval_s=interval), 0, -_KEEPALIVE_S
     try:
         while is_live():
             began = time.monotonic()
-            message = await asyncio.to_thread(_next, reader, max_side, encoding, effort)
-            if message.data or began - told_at >= _TELL_S:
-                told_at = time.monotonic()
+            message = await asyncio.to_thread(_next, reader, max_side, encoding, quality_index)
+            if message.data or began - sent_at >= _KEEPALIVE_S:
+                sent_at = time.monotonic()
                 yield message  # waits while the client does not read
-                effort = _adapted(effort, time.monotonic() - told_at, interval)
+                quality_index = _adapted(quality_index, time.monotonic() - sent_at, interval)
             await asyncio.sleep(max(0.005, interval - (time.monotonic() - began)))
     finally:
         reader.close()
 
 
-def _adapted(effort: int, sending_s: float, interval_s: float) -> int:
+def _adapted(quality_index: int, sending_s: float, interval_s: float) -> int:
     if sending_s > 2 * interval_s:
-        return min(effort + 1, len(_EFFORTS) - 1)
-    return max(0, effort - 1) if sending_s < interval_s / 4 else effort
+        return min(quality_index + 1, len(_QUALITIES) - 1)
+    return max(0, quality_index - 1) if sending_s < interval_s / 4 else quality_index
 
 
-def _next(reader: FrameReader, max_side: int, encoding: str, effort: int) -> pb.RunFrame:
+def _next(reader: FrameReader, max_side: int, encoding: str, quality_index: int) -> pb.RunFrame:
     try:
         frame = reader.read()
         notice = reader.notice() if reader.is_open else "this run draws no pictures yet"
@@ -63,7 +65,7 @@ def _next(reader: FrameReader, max_side: int, encoding: str, effort: int) -> pb.
         return pb.RunFrame(notice=str(error))
     if frame is None:
         return pb.RunFrame(notice=notice)
-    share, quality = _EFFORTS[effort]
+    share, quality = _QUALITIES[quality_index]
     width, height, data = encoded(frame, max_side, encoding, share=share, quality=quality)
     return pb.RunFrame(
         number=frame.number,
@@ -81,26 +83,26 @@ def _next(reader: FrameReader, max_side: int, encoding: str, effort: int) -> pb.
 def encoded(
     frame: Frame, max_side: int, encoding: str, *, share: float = 1.0, quality: int = 85
 ) -> tuple[int, int, bytes]:
-    """A picture as bytes, no side longer than `max_side` (0: as it is); returns its size, too."""
+    """Return an encoded frame and its size, no side longer than `max_side` (0: unscaled)."""
     longest = max(frame.width, frame.height)
     scale = share * min(1.0, max_side / longest if max_side else 1.0)
     if encoding == "rgb" and scale == 1.0:
         return frame.width, frame.height, frame.pixels
-    picture = _image(frame)
+    image = _image(frame)
     if scale < 1.0:
         size = max(1, round(frame.width * scale)), max(1, round(frame.height * scale))
-        picture = picture.resize(size, reducing_gap=2.0)
+        image = image.resize(size, reducing_gap=2.0)
     if encoding == "rgb":
-        return picture.width, picture.height, picture.tobytes()
+        return image.width, image.height, image.tobytes()
     stream = io.BytesIO()
     if encoding == "png":
-        picture.save(stream, "PNG", compress_level=1)
+        image.save(stream, "PNG", compress_level=1)
     else:
-        picture.save(stream, "JPEG", quality=quality)
-    return picture.width, picture.height, stream.getvalue()
+        image.save(stream, "JPEG", quality=quality)
+    return image.width, image.height, stream.getvalue()
 
 
 def _image(frame: Frame) -> Image:
-    from PIL import Image  # only where somebody watches from afar
+    from PIL import Image  # imported late: only remote viewers need it
 
     return Image.frombuffer("RGB", (frame.width, frame.height), frame.pixels, "raw", "RGB", 0, 1)

@@ -5,39 +5,11 @@ from __future__ import annotations
 from enum import StrEnum
 from types import MappingProxyType
 
+from mosaic_wire.run_status import RunOutcome, RunStatus
+
 from gym_gui.services.trainer.errors import InvalidTransition
 
-
-class RunStatus(StrEnum):
-    """Where a run is in its life."""
-
-    INIT = "INIT"
-    """queued: waits for resources, or for its retry"""
-    HSHK = "HSHK"
-    """its process runs and has not registered yet"""
-    RDY = "RDY"
-    """registered, not started yet"""
-    EXEC = "EXEC"
-    """training"""
-    PAUSE = "PAUSE"
-    """held at a safe point, stopped by signal, or released (without a process)"""
-    FAULT = "FAULT"
-    """went wrong; its processes are being cleaned up, then it is retried or given up"""
-    TERM = "TERM"
-    """over, with an outcome and a reason"""
-
-    # Names that older documents use.
-    EXECUTING = EXEC
-    TERMINATED = TERM
-
-    @property
-    def is_terminal(self) -> bool:
-        return self is RunStatus.TERM
-
-    @property
-    def is_active(self) -> bool:
-        """Has, or may have, a process and a reservation."""
-        return self in (RunStatus.HSHK, RunStatus.RDY, RunStatus.EXEC, RunStatus.PAUSE, RunStatus.FAULT)
+__all__ = ["OUTCOMES", "TRANSITIONS", "RunEvent", "RunOutcome", "RunStatus", "advance"]
 
 
 class RunEvent(StrEnum):
@@ -57,14 +29,6 @@ class RunEvent(StrEnum):
     COMPLETED = "completed"
 
 
-class RunOutcome(StrEnum):
-    """How a run ended; only TERM has one."""
-
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
 S, E = RunStatus, RunEvent
 
 TRANSITIONS: MappingProxyType[tuple[RunStatus, RunEvent], RunStatus] = MappingProxyType(
@@ -74,7 +38,7 @@ TRANSITIONS: MappingProxyType[tuple[RunStatus, RunEvent], RunStatus] = MappingPr
         (S.RDY, E.STARTED): S.EXEC,
         (S.EXEC, E.PAUSED): S.PAUSE,
         (S.PAUSE, E.RESUMED): S.EXEC,
-        (S.PAUSE, E.RELEASED): S.PAUSE,  # the process is gone, the reservation is free
+        (S.PAUSE, E.RELEASED): S.PAUSE,  # its process has exited, its resources are free
         (S.PAUSE, E.REQUEUED): S.INIT,  # a released run is resumed
         (S.EXEC, E.COMPLETED): S.TERM,
         # INIT faults when its process cannot be started or this machine can never meet the request.
@@ -88,7 +52,7 @@ TRANSITIONS: MappingProxyType[tuple[RunStatus, RunEvent], RunStatus] = MappingPr
 OUTCOMES: MappingProxyType[RunEvent, RunOutcome] = MappingProxyType(
     {E.COMPLETED: RunOutcome.COMPLETED, E.GIVEN_UP: RunOutcome.FAILED, E.CANCELLED: RunOutcome.CANCELLED}
 )
-"""The outcome that an event into TERM gives."""
+"""The outcome that an event into TERM sets"""
 
 
 def advance(run_id: str, status: RunStatus, event: RunEvent) -> RunStatus:

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU, or one slice of a partitioned one; its id can stand in CUDA_VISIBLE_DEVICES."""
+    """One GPU, or one slice of a partitioned one; its id is valid in CUDA_VISIBLE_DEVICES."""
 
     id: str
     name: str = ""
@@ -23,7 +23,7 @@ class Gpu:
 
 
 class GPUAllocator:
-    """Hands out whole GPUs to runs; a GPU has at most one holder, except after `restore`."""
+    """Allocates whole GPUs to runs; a GPU has at most one holder, except after `restore`."""
 
     def __init__(self, gpus: Sequence[Gpu]) -> None:
         self._gpus = tuple(gpus)
@@ -31,19 +31,21 @@ class GPUAllocator:
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
+        """Return the GPUs of the machine."""
         return self._gpus
 
     @property
     def free(self) -> tuple[Gpu, ...]:
-        taken = {gpu_id for ids in self._held.values() for gpu_id in ids}
-        return tuple(gpu for gpu in self._gpus if gpu.id not in taken)
+        """Return the GPUs that no run holds."""
+        held = {gpu_id for ids in self._held.values() for gpu_id in ids}
+        return tuple(gpu for gpu in self._gpus if gpu.id not in held)
 
     def holder_of(self, gpu_id: str) -> str | None:
         """Return the run that holds this GPU."""
         return next((run_id for run_id, ids in self._held.items() if gpu_id in ids), None)
 
     def allocate(self, run_id: str, count: int) -> tuple[str, ...] | None:
-        """Give this run `count` GPUs, or None when there are not enough free ones."""
+        """Allocate `count` GPUs to this run and return their ids, or None when too few are free."""
         if run_id in self._held:
             raise ValueError(f"run {run_id} already holds GPUs")
         free = self.free
@@ -55,19 +57,19 @@ class GPUAllocator:
         return ids
 
     def restore(self, run_id: str, gpu_ids: Sequence[str]) -> None:
-        """Note what a re-attached run holds, even if the machine or another run disagrees."""
+        """Record what a re-attached run holds, even if the machine has no such GPU or another run holds it."""
         if gpu_ids:
             self._held[run_id] = tuple(gpu_ids)
 
     def release(self, run_id: str) -> None:
-        """Take back what this run holds, if anything."""
+        """Release the GPUs of this run, if any."""
         self._held.pop(run_id, None)
 
 
 def detect_gpus(environment: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:
-    """Return the GPUs this machine has and we may use; none without an NVIDIA driver.
+    """Return the GPUs that runs may use; none without an NVIDIA driver.
 
-    A CUDA_VISIBLE_DEVICES of the daemon's own environment is obeyed: it may be one tenant of a shared machine.
+    CUDA_VISIBLE_DEVICES in the daemon's environment limits them, for machines that are shared.
     """
     environment = os.environ if environment is None else environment
     return choose_visible(_detect_all(), environment.get(env.CUDA_VISIBLE_DEVICES))
@@ -78,21 +80,20 @@ def choose_visible(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
     if visible is None:
         return tuple(gpus)
     chosen: list[Gpu] = []
-    for word in visible.split(","):
-        word = word.strip()
-        if word.isdecimal():
-            found = gpus[int(word)] if int(word) < len(gpus) else None
+    for name in map(str.strip, visible.split(",")):
+        if name.isdecimal():
+            found = gpus[int(name)] if int(name) < len(gpus) else None
         else:
-            found = next((gpu for gpu in gpus if word and gpu.id.startswith(word)), None)
+            found = next((gpu for gpu in gpus if name and gpu.id.startswith(name)), None)
         if found is None:
-            break  # as CUDA does: what follows an unknown device is invisible
+            break  # as in CUDA, devices after an unknown one are invisible
         if found not in chosen:
             chosen.append(found)
     return tuple(chosen)
 
 
 def _detect_all() -> tuple[Gpu, ...]:
-    # Imported here: most machines that run this have no GPU, and the ledger needs only the dataclass above.
+    # Imported late: only the detection needs it.
     import pynvml
 
     try:
@@ -105,7 +106,7 @@ def _detect_all() -> tuple[Gpu, ...]:
             try:
                 gpus.extend(_describe(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)))
             except pynvml.NVMLError as error:
-                # One broken card must not take the others away.
+                # One broken GPU must not hide the others.
                 logger.warning("GPU %d cannot be used: %s", index, error)
     finally:
         pynvml.nvmlShutdown()
@@ -113,7 +114,7 @@ def _detect_all() -> tuple[Gpu, ...]:
 
 
 def _describe(pynvml: Any, handle: Any) -> list[Gpu]:
-    """Return the GPU, or its slices when it is partitioned (MIG): CUDA then accepts only those."""
+    """Return the GPU, or its slices if it is partitioned (MIG), because CUDA then accepts only those."""
     slices = []
     try:
         partitioned = pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
@@ -126,7 +127,7 @@ def _describe(pynvml: Any, handle: Any) -> list[Gpu]:
             try:
                 slices.append(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
             except pynvml.NVMLError:
-                continue  # an empty place
+                continue  # no slice at this index
     return [
         Gpu(
             id=_text(pynvml.nvmlDeviceGetUUID(each)),

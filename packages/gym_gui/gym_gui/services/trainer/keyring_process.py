@@ -1,7 +1,7 @@
-"""The OS keyring, asked in a process of its own.
+"""Access to the OS keyring in separate processes.
 
-A locked keyring asks its user for a password and may never answer; the daemon must not wait for that,
-and the keyring's modules are slow to import. So each question is a short process with a time limit.
+A locked keyring prompts its user for a password and may never answer, for which the daemon must not wait, and the
+keyring's modules are slow to import. So each request is a short process with a time limit.
 """
 
 from __future__ import annotations
@@ -34,40 +34,43 @@ try:
             backend.delete_password(service, name)
     value = backend.get_password(service, name)
 except Exception as error:
-    told = str(error).replace(value, "…") if value else str(error)
-    print(json.dumps({"error": f"{type(error).__name__}: {told[:200]}"})); sys.exit()
+    message = str(error).replace(value, "…") if value else str(error)
+    print(json.dumps({"error": f"{type(error).__name__}: {message[:200]}"})); sys.exit()
 print(json.dumps({"value": value}))
 """
 
 
 class KeyringFailed(Exception):
-    """The keyring does not do what was asked; the message never holds a secret."""
+    """A request to the keyring failed; the message never contains a secret."""
 
 
 class Keyring:
-    """get, set and delete in the user's keyring, each bounded in time."""
+    """Gets, sets and deletes entries of the user's keyring, each with a time limit."""
 
     def __init__(self, *, timeout_s: float = _TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
         self._usable: bool | None = None
 
     def is_usable(self) -> bool:
-        """Tell whether there is a keyring that keeps what it is given; tried once, with a value of no worth."""
+        """Return whether there is a keyring that stores values; tested once with a dummy value."""
         if self._usable is None:
-            self._usable = _may_have_a_keyring() and self._keeps_a_value()
+            self._usable = _may_have_keyring() and self._stores_a_value()
         return self._usable
 
     def get(self, name: str) -> str | None:
-        return self._ask("get", name)
+        """Return a secret, or None."""
+        return self._request("get", name)
 
     def set(self, name: str, value: str) -> None:
-        if self._ask("set", name, value) != value:
-            raise KeyringFailed("it did not keep the value")
+        """Store a secret."""
+        if self._request("set", name, value) != value:
+            raise KeyringFailed("it did not store the value")
 
     def delete(self, name: str) -> None:
-        self._ask("delete", name)
+        """Remove a secret."""
+        self._request("delete", name)
 
-    def _keeps_a_value(self) -> bool:
+    def _stores_a_value(self) -> bool:
         name = f"probe-{os.getpid()}"
         try:
             self.set(name, "probe")
@@ -76,10 +79,10 @@ class Keyring:
             return False
         return True
 
-    def _ask(self, do: str, name: str, value: str | None = None) -> str | None:
+    def _request(self, do: str, name: str, value: str | None = None) -> str | None:
         request = {"do": do, "service": SERVICE, "name": name, "value": value}
         try:
-            # -c and stdin: a secret on the command line would be everybody's to read.
+            # The request goes through stdin, because all users can read command lines.
             answer = subprocess.run(
                 [sys.executable, "-c", _SCRIPT],
                 input=json.dumps(request),
@@ -87,22 +90,22 @@ class Keyring:
                 text=True,
                 timeout=self._timeout_s,
                 check=False,
-                start_new_session=True,  # without a terminal there is nothing it could prompt on
+                start_new_session=True,  # without a terminal it cannot prompt
             )
             document = json.loads(answer.stdout)
         except subprocess.TimeoutExpired:
             self._usable = False
             raise KeyringFailed(f"no answer within {self._timeout_s:g} s; is it locked?") from None
         except (OSError, ValueError):
-            raise KeyringFailed("it cannot be asked") from None
+            raise KeyringFailed("it cannot be used") from None
         if "error" in document:
             raise KeyringFailed(document["error"])
         kept: str | None = document["value"]
         return kept
 
 
-def _may_have_a_keyring() -> bool:
-    """Most servers have none: see that without starting a process."""
+def _may_have_keyring() -> bool:
+    """Return False without starting a process where no keyring can exist, as on most servers."""
     chosen = os.environ.get("PYTHON_KEYRING_BACKEND", "")
     if chosen.startswith(("keyring.backends.fail.", "keyring.backends.null.")):
         return False

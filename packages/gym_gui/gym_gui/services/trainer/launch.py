@@ -1,28 +1,29 @@
-"""From a worker's description and a run to argv and environment. Pure: the executor does the starting."""
+"""Build argv and environment of an attempt from its run and its worker's description (pure)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic_wire import env
 from mosaic_wire.paths import Home
 from mosaic_wire.redaction import is_secret_key
+from mosaic_wire.run_request import NOT_TRAINING
 from mosaic_wire.worker_spec import WorkerSpec
 
-from gym_gui.services.trainer.executors.base import Launch
-
 if TYPE_CHECKING:
+    from gym_gui.config.settings import Settings
     from gym_gui.services.trainer.records import RunRecord
 
-# The daemon's environment is the user's, so it is kept but for what would mislead a worker:
-_DROPPED_PREFIXES = ("MOSAIC_", "CLEANRL_")  # meant for the daemon, or for the run it was itself started from
+# The daemon's environment is the user's, so workers inherit it except for variables that would mislead them:
+_DROPPED_PREFIXES = ("MOSAIC_", "CLEANRL_")  # of the daemon, or of the run that started it
 _KEPT = frozenset({env.CLEANRL_FASTLANE_INTERVAL_MS, env.CLEANRL_FASTLANE_MAX_DIM})  # the user's, as GYM_GUI_FASTLANE_…
 _DROPPED = frozenset(
     {
-        # The daemon's interpreter settings; a worker may live in another environment, with another Python.
+        # Interpreter settings of the daemon; a worker may use another environment or Python.
         "PYTHONPATH",
         "PYTHONHOME",
         "PYTHONSTARTUP",
@@ -30,7 +31,7 @@ _DROPPED = frozenset(
         "PYTHONSAFEPATH",
         "PYTHONINSPECT",
         "__PYVENV_LAUNCHER__",
-        # systemd's talk with the daemon.
+        # systemd's variables for the daemon.
         "NOTIFY_SOCKET",
         "WATCHDOG_PID",
         "WATCHDOG_USEC",
@@ -43,8 +44,28 @@ _DROPPED = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class Launch:
+    """Everything needed to start one attempt of a run."""
+
+    run_id: str
+    attempt: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(repr=False)
+    """The whole environment; it contains secrets, so it is never printed"""
+    cwd: Path
+    stdout: Path
+    stderr: Path
+    mark: str
+    memory_mb: int | None = None
+    max_processes: int = 4096
+    """Processes and threads of the whole tree"""
+    cpus: float = 1.0
+    """The CPU weight of the group, not a limit"""
+
+
 def inherited_environment(base_env: Mapping[str, str]) -> dict[str, str]:
-    """Return what of the daemon's environment a worker may have: no secrets, nothing meant for the daemon."""
+    """Return the daemon's environment for a worker, without secrets and the daemon's own variables."""
     return {
         name: value
         for name, value in base_env.items()
@@ -57,22 +78,19 @@ def build_launch(
     spec: WorkerSpec,
     record: RunRecord,
     home: Home,
+    settings: Settings,
     *,
-    gpu_ids: Sequence[str],
-    run_token: str,
     mark: str,
-    attempt: int,
-    grpc_target: str,
-    grace_s: float,
-    secrets: Mapping[str, str],
     base_env: Mapping[str, str],
-    max_processes: int = 4096,
-    script_folders: Sequence[Path] = (),
+    gpu_ids: Sequence[str] = (),
+    run_token: str = "",
+    grpc_target: str = "",
+    secrets: Mapping[str, str] | None = None,
 ) -> Launch:
-    """Say how to start this attempt. `secrets` are environment variables; what we set ourselves always wins."""
+    """Return how to start this attempt; variables of MOSAIC override `secrets`, which are also variables."""
     run_id = record.run_id
     folder, logs, config = home.run_folder(run_id), home.run_logs(run_id), home.worker_config_file(run_id)
-    environment = inherited_environment(base_env) | dict(spec.env) | dict(secrets)
+    environment = inherited_environment(base_env) | dict(spec.env) | dict(secrets or {})
     threads = str(max(1, int(record.cpus)))
     for name in env.THREAD_COUNTS:
         environment.setdefault(name, threads)
@@ -80,22 +98,22 @@ def build_launch(
         env.MOSAIC_HOME: str(home.root),
         env.MOSAIC_RUN_ID: run_id,
         env.MOSAIC_RUN_DIR: str(folder.root),
-        env.MOSAIC_RUN_ATTEMPT: str(attempt),
+        env.MOSAIC_RUN_ATTEMPT: str(record.attempt),
         env.MOSAIC_RUN_TOKEN: run_token,
         env.MOSAIC_RUN_MARK: mark,
         env.MOSAIC_CONFIG_FILE: str(config),
         env.MOSAIC_CHECKPOINT_DIR: str(folder.checkpoints),
         env.MOSAIC_GRPC_TARGET: grpc_target,
-        env.MOSAIC_GRACE_S: f"{grace_s:g}",
+        env.MOSAIC_GRACE_S: f"{settings.grace_s:g}",
         # Empty, not absent: without a reservation a worker must see no GPU at all.
         env.CUDA_VISIBLE_DEVICES: ",".join(gpu_ids),
         env.MOSAIC_GPUS_MANDATORY: str(record.gpus_mandatory),
     }
-    if script_folders:
-        environment[env.MOSAIC_CUSTOM_SCRIPTS_DIR] = os.pathsep.join(map(str, script_folders))
+    if settings.custom_scripts:
+        environment[env.MOSAIC_CUSTOM_SCRIPTS_DIR] = os.pathsep.join(map(str, settings.custom_scripts))
     return Launch(
         run_id=run_id,
-        attempt=attempt,
+        attempt=record.attempt,
         argv=(*spec.argv, "--config", str(config), "--run-id", run_id, "--grpc", "--grpc-target", grpc_target),
         env=environment,
         cwd=folder.root,
@@ -103,25 +121,12 @@ def build_launch(
         stderr=logs / "stderr.log",
         mark=mark,
         memory_mb=record.memory_mb,
-        max_processes=max_processes,
+        max_processes=settings.max_processes,
         cpus=record.cpus,
     )
 
 
-NOT_TRAINING = ("policy_eval", "interactive", "custom_script")
-"""Modes that leave nothing to go on from; such a run is begun anew"""
-RESUME_TRAINING = "resume_training"
-
-
 def is_training(worker_config: Mapping[str, Any]) -> bool:
-    """Whether this config trains, so that a checkpoint in its folder is one to go on from."""
+    """Return whether this config trains, so that it can resume from a checkpoint in its folder."""
     extras = worker_config.get("extras")
     return not isinstance(extras, Mapping) or extras.get("mode") not in NOT_TRAINING
-
-
-def with_checkpoint(worker_config: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
-    """Copy a worker's config so that it goes on from this checkpoint."""
-    extras = worker_config.get("extras")
-    resumed = {"mode": RESUME_TRAINING, "checkpoint_path": str(checkpoint.absolute())}
-    kept = {name: value for name, value in extras.items() if name != "policy_path"} if extras else {}
-    return {**worker_config, "extras": {**kept, **resumed}}

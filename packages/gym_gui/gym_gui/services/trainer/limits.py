@@ -1,4 +1,4 @@
-"""What the kernel allows this process, and which errors are the daemon's own trouble and no run's fault."""
+"""Limits of the daemon's process, and errors that are shortages of the daemon instead of faults of a run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-_MOST_DESCRIPTORS = 1 << 17
-"""More than any home needs; some machines allow a billion, and tables are made for it"""
+_MAX_DESCRIPTORS = 1 << 17
+"""More than any home needs; some machines allow a billion, for which tables would be allocated"""
 _usual: tuple[int, int] | None = None
 
 _TOO_MANY_PROCESSES = "the limit on processes is reached; end some, or raise it (ulimit -u)"
@@ -26,24 +26,24 @@ _SHORTAGES = {
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit on descriptors to the hard one; return it. Children get the usual one: `usual_limits`."""
+    """Raise the soft limit on descriptors to the hard one and return it; `restore_limits` undoes this for children."""
     global _usual
     soft, hard = _usual = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted
+    limit = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return limit
 
 
-def usual_limits(pid: int) -> None:
-    """Give a child the limit on descriptors that the daemon was started with; programs with select() rely on it."""
+def restore_limits(pid: int) -> None:
+    """Set a child's limit on descriptors to the one the daemon was started with, which programs with select() need."""
     if _usual is not None:
         with suppress(OSError, ValueError):
             resource.prlimit(pid, resource.RLIMIT_NOFILE, _usual)
 
 
 class StartedThreads(ThreadPoolExecutor):
-    """Has all of its threads from the beginning: a limit on processes that is reached later takes none of them away."""
+    """An executor that starts all its threads at once, so that a process limit reached later does not matter."""
 
     def __init__(self, count: int, name: str) -> None:
         super().__init__(count, thread_name_prefix=name)
@@ -57,7 +57,7 @@ class StartedThreads(ThreadPoolExecutor):
 
 
 def shortage(error: BaseException | None) -> str:
-    """Say what the daemon itself lacks now (processes, memory, a sound disk): no fault of a run. Or nothing."""
+    """Return what the daemon itself lacks (processes, memory, a working disk) for this error, or an empty text."""
     if isinstance(error, OSError):
         return _SHORTAGES.get(error.errno or 0, "")
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):

@@ -1,7 +1,7 @@
-"""Processes as the kernel sees them: identities that survive pid reuse, and everything that belongs to a run.
+"""Processes of a run: identities that are safe against pid reuse, and the whole process tree.
 
-A run's tree is more than its children: whoever left the session, was adopted by init after a double fork, or carries
-the run's mark in its environment belongs to it as well.
+A run's tree is more than its children: processes that left the session, were adopted by init after a double fork, or
+carry the run's mark in their environment belong to it as well.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MARK_PREFIX = f"{env.MOSAIC_RUN_MARK}=".encode()
 _HOME_PREFIX = f"{env.MOSAIC_HOME}=".encode()
 _PIDFD_SIGNAL_PROCESS_GROUP = 4
-"""Flag of pidfd_send_signal since Linux 6.9: the whole process group, in one go."""
+"""Flag of pidfd_send_signal since Linux 6.9: signal the whole process group at once"""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """One line of /proc/<pid>/stat, the fields that matter here."""
+    """The fields of /proc/<pid>/stat that are used here."""
 
     pid: int
     state: str
@@ -40,23 +40,23 @@ class ProcessStat:
     resident_pages: int
 
     @property
-    def is_gone(self) -> bool:
-        """A zombie has nothing left to run. (A dead main thread with living siblings also shows Z, but counts them.)"""
+    def has_exited(self) -> bool:
+        """Return whether it is a zombie without threads (Z is also shown for a dead main thread with live siblings)."""
         return self.state in "ZX" and self.threads <= 1
 
 
 ProcessTable = Mapping[int, ProcessStat]
-"""Every process of this machine by pid, at one moment."""
+"""Every process of this machine by pid, at one moment"""
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """Read one process; None when there is none."""
+    """Return the stat of a process, or None when there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
             line = stream.read()
     except OSError as error:
         if shortage(error):
-            raise  # whoever cannot look must not say that nobody is there
+            raise  # an unreadable process must not count as missing
         return None
     # The command name is in parentheses and may itself hold spaces and parentheses.
     fields = line[line.rfind(b")") + 2 :].split()
@@ -75,7 +75,7 @@ def read_stat(pid: int) -> ProcessStat | None:
 
 
 def read_process_table() -> ProcessTable:
-    """Read every process once; what is born or dies meanwhile may be missing."""
+    """Return every process; those that start or exit meanwhile may be missing."""
     table: dict[int, ProcessStat] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal() and (stat := read_stat(int(name))) is not None:
@@ -85,20 +85,20 @@ def read_process_table() -> ProcessTable:
 
 @cache
 def boot_id() -> str:
-    """Return what tells this boot of the machine from every other."""
+    """Return the id of this boot of the machine."""
     with open("/proc/sys/kernel/random/boot_id") as stream:
         return stream.read().strip()
 
 
 @cache
 def pid_namespace() -> str:
-    """Return what tells the pids that this process sees from those of a container, or of the host around it."""
+    """Return the id of the PID namespace of this process."""
     return os.readlink("/proc/self/ns/pid")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process that cannot be mistaken for a later one with the same pid, nor for one of another container."""
+    """A process, distinct from later ones with the same pid and from those of other containers."""
 
     pid: int
     start_ticks: int
@@ -107,30 +107,31 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity | None:
-        """Return who has this pid now, zombies included."""
+        """Return the process that has this pid now, zombies included."""
         stat = read_stat(pid)
         return None if stat is None else cls.from_stat(stat)
 
     @classmethod
     def from_stat(cls, stat: ProcessStat) -> ProcessIdentity:
+        """Return the identity of the process with this stat."""
         return cls(stat.pid, stat.start_ticks, boot_id())
 
     @property
     def is_of_this_machine(self) -> bool:
-        """Whether its pid means something here: the same boot, the same container."""
+        """Return whether its pid is valid here: the same boot and the same PID namespace."""
         return self.boot_id == boot_id() and self.namespace == pid_namespace()
 
     def stat(self) -> ProcessStat | None:
-        """Return its state now, or None when the pid is free or somebody else's."""
+        """Return its stat now, or None when the pid is free or was reused."""
         if not self.is_of_this_machine:
             return None
         stat = read_stat(self.pid)
         return stat if stat is not None and stat.start_ticks == self.start_ticks else None
 
     def is_alive(self) -> bool:
-        """Tell whether it still runs or could; a zombie counts as gone."""
+        """Return whether the process exists; a zombie does not count."""
         stat = self.stat()
-        return stat is not None and not stat.is_gone
+        return stat is not None and not stat.has_exited
 
 
 def process_state(pid: int) -> str | None:
@@ -140,7 +141,7 @@ def process_state(pid: int) -> str | None:
 
 
 def elapsed_s(identity: ProcessIdentity) -> float:
-    """Return how long ago it started; time asleep counts, changes of the wall clock do not."""
+    """Return the seconds since it started, suspend included, unaffected by clock changes."""
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - identity.start_ticks / _TICKS_PER_SECOND)
 
 
@@ -172,10 +173,10 @@ def _read_variable(pid: int, prefix: bytes) -> str | None:
 def marked_processes(
     mark: str, *, table: ProcessTable | None = None, not_before: int = 0, known: Collection[int] = ()
 ) -> list[ProcessIdentity]:
-    """Return every living process with this mark in its environment, oldest first.
+    """Return every live process with this mark in its environment, oldest first.
 
-    Not looked at are `known` ones and those started earlier than `not_before` (in ticks), who cannot have it. Besides
-    time this saves waiting: the environment of a process that forks all the time is locked most of the time.
+    `known` processes and those started before `not_before` (in ticks) are skipped. This also avoids waiting: the
+    environment of a process that forks all the time is locked most of the time.
     """
     if not mark:
         return []
@@ -183,14 +184,17 @@ def marked_processes(
     found = [
         stat
         for stat in table.values()
-        if stat.start_ticks >= not_before and stat.pid not in known and not stat.is_gone and read_mark(stat.pid) == mark
+        if stat.start_ticks >= not_before
+        and stat.pid not in known
+        and not stat.has_exited
+        and read_mark(stat.pid) == mark
     ]
     found.sort(key=lambda stat: (stat.start_ticks, stat.pid))
     return [ProcessIdentity.from_stat(stat) for stat in found]
 
 
 def session_leader(mark: str, *, table: ProcessTable | None = None) -> ProcessIdentity | None:
-    """Return the oldest session leader with this mark; when it is gone, the oldest process that has the mark."""
+    """Return the oldest session leader with this mark, or else the oldest process with it."""
     table = read_process_table() if table is None else table
     marked = marked_processes(mark, table=table)
     leaders = (identity for identity in marked if table[identity.pid].session == identity.pid)
@@ -204,11 +208,11 @@ def tree_of(
     members: Iterable[int | ProcessIdentity] = (),
     table: ProcessTable | None = None,
 ) -> list[ProcessIdentity]:
-    """Return every living process of a run, its leader first, then by age.
+    """Return every live process of a run, its leader first, then by age.
 
-    These are the leader, its session, whoever has the mark, `members` (known from elsewhere: a control group, an
-    earlier look), and all their descendants. The session counts only while the leader's pid is still its own, be it
-    as a zombie: after that the number may have become a stranger's.
+    These are the leader, its session, all processes with the mark, `members` (from a control group or an earlier
+    scan), and all their descendants. The session counts only while the leader exists, if only as a zombie: after
+    that, its id may have been reused.
     """
     table = read_process_table() if table is None else table
     found: set[int] = set()
@@ -220,19 +224,19 @@ def tree_of(
             found.add(leader.pid)
             # Only a session leader's pid names a session; a plain child shares its parent's.
             found.update(stat.pid for stat in table.values() if stat.session == leader.pid)
-    found.update(_pids_still_theirs(members, table))
+    found.update(_pids_of_members(members, table))
     _add_descendants(found, table)
     if marked := marked_processes(mark, table=table, not_before=not_before, known=found):
         found.update(process.pid for process in marked)
         _add_descendants(found, table)
-    found -= {os.getpid(), 1}  # whatever an environment says, the daemon and init are nobody's workers
-    alive = [table[pid] for pid in found if pid in table and not table[pid].is_gone]
+    found -= {os.getpid(), 1}  # the daemon and init are never workers, whatever their environment contains
+    alive = [table[pid] for pid in found if pid in table and not table[pid].has_exited]
     first = -1 if identity is None else identity.pid
     alive.sort(key=lambda stat: (stat.pid != first, stat.start_ticks, stat.pid))
     return [ProcessIdentity.from_stat(stat) for stat in alive]
 
 
-def _pids_still_theirs(members: Iterable[int | ProcessIdentity], table: ProcessTable) -> Iterable[int]:
+def _pids_of_members(members: Iterable[int | ProcessIdentity], table: ProcessTable) -> Iterable[int]:
     for member in members:
         if isinstance(member, int):
             yield member
@@ -253,10 +257,10 @@ def _add_descendants(found: set[int], table: ProcessTable) -> None:
 
 
 def send_signal(identity: ProcessIdentity, signal_number: int, *, whole_group: bool = False) -> bool:
-    """Signal exactly this process, never a later owner of its pid; False when it is gone or not ours to signal.
+    """Signal this process, never a later owner of its pid; return False when it has exited or may not be signalled.
 
-    `whole_group`: if it leads a session, its process group in one go where the kernel can (a fork bomb is faster than
-    any list of pids); else just itself.
+    `whole_group`: if it leads a session, signal its process group at once where the kernel supports that (a fork bomb
+    is faster than any list of pids); otherwise only the process.
     """
     try:
         descriptor = os.pidfd_open(identity.pid)
@@ -265,7 +269,7 @@ def send_signal(identity: ProcessIdentity, signal_number: int, *, whole_group: b
             raise
         return False
     try:
-        # The descriptor is taken first: if the numbers match now, it is the right process for good.
+        # The descriptor is opened first: if the identity matches now, it refers to the right process from then on.
         stat = identity.stat()
         if stat is None:
             return False
@@ -284,16 +288,16 @@ def send_signal(identity: ProcessIdentity, signal_number: int, *, whole_group: b
     return True
 
 
-def signal_everyone(
-    look: Callable[[], Sequence[ProcessIdentity]], signal_number: int, *, max_rounds: int = 50
+def signal_all(
+    find: Callable[[], Sequence[ProcessIdentity]], signal_number: int, *, max_rounds: int = 50
 ) -> list[ProcessIdentity]:
-    """Signal all that `look` finds, and look again until nobody new turns up; return whom it found.
+    """Signal all processes that `find` returns, repeat until it returns no new ones, and return them all.
 
-    With SIGSTOP this pins down a tree that keeps forking: whoever stands still has no more children.
+    With SIGSTOP this catches a tree that keeps forking: a stopped process starts no more children.
     """
     signalled: dict[ProcessIdentity, None] = {}
     for _ in range(max_rounds):
-        new = [identity for identity in look() if identity not in signalled]
+        new = [identity for identity in find() if identity not in signalled]
         if not new:
             break
         for identity in new:
@@ -304,7 +308,7 @@ def signal_everyone(
 
 @dataclass(frozen=True, slots=True)
 class TreeUsage:
-    """What a run's processes use together."""
+    """The resource usage of a run's processes together."""
 
     memory_bytes: int
     processes: int
@@ -312,10 +316,10 @@ class TreeUsage:
 
 
 def measure(members: Iterable[ProcessIdentity], table: ProcessTable, *, shared_once: bool = False) -> TreeUsage:
-    """Add up what these processes use.
+    """Return the total usage of these processes.
 
-    Memory is the sum of resident sizes, which counts shared pages once per process; `shared_once` divides them
-    fairly, at the price of the kernel walking every page table.
+    Memory is the sum of resident sizes, which counts shared pages once per process; `shared_once` counts proportional
+    shares instead, for which the kernel has to walk every page table.
     """
     stats = [table[identity.pid] for identity in members if identity.pid in table]
     memory = sum((shared_once and _proportional_bytes(stat.pid)) or stat.resident_pages * PAGE_BYTES for stat in stats)
@@ -323,11 +327,10 @@ def measure(members: Iterable[ProcessIdentity], table: ProcessTable, *, shared_o
 
 
 def _proportional_bytes(pid: int) -> int:
+    import psutil  # imported late: clients that only compare identities start faster without it
+
     try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as stream:
-            for line in stream:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0
+        size: int = psutil.Process(pid).memory_full_info().pss
+    except (psutil.Error, OSError):
+        return 0
+    return size

@@ -1,4 +1,4 @@
-"""What the registry hands out and takes in: frozen records, no behaviour beyond reading them."""
+"""Frozen records that the registry stores and returns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mosaic_wire.limits import MAX_STEP
 from gym_gui.services.trainer.fsm import RunOutcome, RunStatus
 
 _BEYOND_TOTAL = 16
-"""A script's curves may count frames or agents' steps: so many to each step of its total"""
+"""A script's curves may count frames or agents' steps: up to this many per step of its total"""
 
 PauseRequest = Literal["", "pause", "release", "resume"]
 
@@ -26,22 +26,27 @@ class Parent:
 
 
 @dataclass(frozen=True, slots=True)
-class Headline:
-    """The few numbers a heartbeat carries."""
+class RunStatistics:
+    """The progress and performance of a run."""
 
     step: int = 0
     total: int = 0
-    """0: the worker does not know; the registry keeps what it had"""
+    """0 if the worker does not know it; then the stored value is kept"""
     episodic_return: float | None = None
     sps: float | None = None
     seconds_since_step: float | None = None
     metrics: Mapping[str, float] | None = None
-    """last values of important curves; None: nothing new, the registry keeps what it had"""
+    """Last values of important curves; None keeps the stored ones"""
+
+    @classmethod
+    def of(cls, record: RunRecord) -> RunStatistics:
+        """Return the statistics of a record."""
+        return cls(record.step, record.total, record.episodic_return, record.sps, record.seconds_since_step)
 
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """What `submit` needs to know about a run."""
+    """The fields of a run to submit."""
 
     run_id: str
     worker_type: str
@@ -64,12 +69,12 @@ class NewRun:
     silence_s: float | None = None
     retries: int = 0
     extras: Mapping[str, Any] = field(default_factory=dict)
-    """redacted by the caller; the registry stores what it is given"""
+    """Redacted by the caller"""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run as the registry knows it; one field is one column."""
+    """A stored run; each field is a column."""
 
     run_id: str
     number: int
@@ -99,7 +104,7 @@ class RunRecord:
     queue_reason: str
     parent: Parent | None
     submitted_by: str
-    """the run whose worker asked for this one; empty: a client did"""
+    """The run whose worker submitted this one; empty if a client did"""
     created_at: float
     """unix seconds, for display only; 0 means not yet (also below)"""
     started_at: float
@@ -119,9 +124,9 @@ class RunRecord:
     capabilities: dict[str, Any]
     extras: dict[str, Any]
     event_seq: int
-    """the newest story event of this run"""
+    """The number of the newest event of this run"""
 
-    # ---- for the daemon alone; never sent to a client
+    # ---- internal to the daemon, never sent to a client
     pid: int
     """0: no process"""
     start_ticks: int
@@ -143,11 +148,11 @@ class RunRecord:
     claimed: bool
     """the dispatcher reserved resources and may have started a process"""
     pid_namespace: str = ""
-    """of the daemon that started it; empty: an older one, taken for ours"""
+    """Of the daemon that started it; empty (an older MOSAIC) counts as the own one"""
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What a client shows beside the status; a finished run has none."""
+        """Return the flags that a client shows beside the status; a finished run has none."""
         if self.status.is_terminal:
             return ()
         shown = {
@@ -162,18 +167,18 @@ class RunRecord:
 
 
 def plausible_step(step: int, total: int) -> int:
-    """Return a step that a curve told if it can be the run's, else 0: any script may write a point at any step."""
+    """Return a curve's step if it is plausible for the run, else 0: a script may write points at any step."""
     most = min(MAX_STEP, _BEYOND_TOTAL * total) if total else MAX_STEP
     return step if step <= most else 0
 
 
 DELETED = "deleted"
-"""The kind of the one event that is told and not stored: the story of a deleted run goes with it"""
+"""The kind of the one event that is published but not stored, because a deleted run has no history"""
 
 
 @dataclass(frozen=True, slots=True)
 class StoryEvent:
-    """One thing that happened to a run; `seq` counts over all runs of the home."""
+    """An event in the history of a run; `seq` counts over all runs of the home."""
 
     seq: int
     run_id: str
@@ -191,7 +196,7 @@ class StoryEvent:
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """Which runs to list; the fields of ListRunsRequest."""
+    """A query for runs; the fields are those of ListRunsRequest."""
 
     statuses: tuple[str, ...] = ()
     """any of"""
@@ -206,14 +211,14 @@ class RunQuery:
     """0: all"""
     run_id_prefix: str = ""
     submitted_by: str = ""
-    """asked for by the worker of this run"""
+    """Submitted by the worker of this run"""
     before_number: int = 0
     """submitted before this one; 0: from the newest on"""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPage:
-    """Runs, newest first. `matching`, of a first page, counts before the limit; `last_seq`: watch on from there."""
+    """A page of runs, newest first. On the first page `matching` counts all; watch on from `last_seq`."""
 
     runs: tuple[RunRecord, ...]
     matching: int

@@ -1,6 +1,6 @@
-"""The registry of runs: what was submitted, where each run is in its life, and the story of how it came there.
+"""The registry of runs: what was submitted, the status of each run, and its history of events.
 
-Every call is synchronous, safe from several threads, and one transaction: what returned is on disk.
+Every call is synchronous, thread-safe and one transaction: once it returns, its changes are on disk.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from sqlite3 import Connection
-from types import TracebackType
 from typing import Any
 
 from gym_gui.services.trainer import registry_queries as sql
-from gym_gui.services.trainer import registry_schema
 from gym_gui.services.trainer.errors import (
     AmbiguousRunId,
     ArchiveRefused,
@@ -24,27 +22,27 @@ from gym_gui.services.trainer.errors import (
     StaleRun,
 )
 from gym_gui.services.trainer.fsm import OUTCOMES, RunEvent, RunStatus, advance
-from gym_gui.services.trainer.records import Headline, NewRun, RunPage, RunQuery, RunRecord, StoryEvent
+from gym_gui.services.trainer.records import NewRun, RunPage, RunQuery, RunRecord, RunStatistics, StoryEvent
 from gym_gui.services.trainer.registry_database import RegistryDatabase
-from gym_gui.services.trainer.registry_rows import RUN_COLUMNS, check_changes, encode, key_sha256, to_json
+from gym_gui.services.trainer.registry_queries import RUN_COLUMNS, check_changes, encode, key_sha256, to_json
 
 # `list` is a method of the registry, so its annotations cannot say list[…].
 Runs = list[RunRecord]
-Story = list[StoryEvent]
+Events = list[StoryEvent]
 
 SUBMITTED = "submitted"
-"""Kind of the first event of every story."""
+"""Kind of the first event of every run"""
 
 _OF_THIS_MACHINE = {
     *("number", "event_seq", "pid", "start_ticks", "boot_id", "pid_namespace", "mark", "worker_instance", "claimed"),
     *("run_token_sha256", "session_token_sha256", "cancel_requested", "cancel_reason", "pause_requested"),
     *("paused_by_signal", "released", "stalled", "no_progress"),
 }
-"""Columns that an archive does not bring along."""
+"""Columns that an archive does not carry"""
 
 
 class RunRegistry:
-    """The database of one home; opens and migrates it, or says why it cannot."""
+    """The run database of one home, opened and migrated."""
 
     def __init__(
         self,
@@ -54,14 +52,12 @@ class RunRegistry:
         fail_write: Callable[[], None] | None = None,
     ) -> None:
         self._clock = clock
-        self._database = RegistryDatabase(database, registry_schema.MIGRATIONS, fail_write=fail_write)
+        self._database = RegistryDatabase(database, fail_write=fail_write)
 
     def __enter__(self) -> RunRegistry:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -70,7 +66,7 @@ class RunRegistry:
 
     @property
     def fail_write(self) -> Callable[[], None] | None:
-        """Test seam: called before each COMMIT; what it raises is a crash at this point."""
+        """Test hook called before each COMMIT; raising in it simulates a crash at this point."""
         return self._database.fail_write
 
     @fail_write.setter
@@ -80,9 +76,9 @@ class RunRegistry:
     # ---------------------------------------------------------------- submitting
 
     def submit(self, new: NewRun, *, idempotency_key: str = "", fingerprint: str = "") -> tuple[RunRecord, bool]:
-        """Accept a run as INIT; True beside it when this key had already made one (which is returned instead).
+        """Store a run as INIT and return (record, False); return (known run, True) if this key was used before.
 
-        `fingerprint`: what was submitted; NotPossibleNow when this key had made a run of something else.
+        `fingerprint` identifies what was submitted; raise NotPossibleNow if the key was used with another one.
         """
         with self._database.write() as connection:
             if known := sql.run_of_key(connection, idempotency_key, fingerprint):
@@ -100,11 +96,11 @@ class RunRegistry:
             return sql.update_run(connection, new.run_id, {"event_seq": seq}), False
 
     def known_submission(self, idempotency_key: str, fingerprint: str = "") -> RunRecord | None:
-        """Return the run that this key made; NotPossibleNow when that was of something else."""
+        """Return the run submitted with this key; raise NotPossibleNow if its fingerprint was another one."""
         with self._database.read() as connection:
             return sql.run_of_key(connection, idempotency_key, fingerprint)
 
-    # ---------------------------------------------------------------- looking
+    # ---------------------------------------------------------------- queries
 
     def get(self, run_id: str) -> RunRecord:
         """Return the run with exactly this id."""
@@ -112,7 +108,7 @@ class RunRegistry:
             return sql.read_run(connection, run_id)
 
     def find(self, prefix: str) -> RunRecord:
-        """Return the one run whose id begins like this; small letters will do."""
+        """Return the one run whose id begins with this prefix, in upper or lower case."""
         if not prefix.strip():
             raise RunNotFound(prefix)
         with self._database.read() as connection:
@@ -140,21 +136,21 @@ class RunRegistry:
             return RunPage(tuple(runs), matching, sql.newest_seq(connection))
 
     def unfinished(self) -> Runs:
-        """Return every run that is not over, in order of submission."""
+        """Return every unfinished run in order of submission."""
         with self._database.read() as connection:
             return sql.select_runs(connection, "status <> 'TERM' ORDER BY number")
 
     def unfinished_of(self, submitter: str) -> Runs:
-        """Return the runs that the worker of this run asked for and that are not over."""
+        """Return the unfinished runs that the worker of this run submitted."""
         with self._database.read() as connection:
             return sql.select_runs(connection, "status <> 'TERM' AND submitted_by = ? ORDER BY number", (submitter,))
 
     def queue(self) -> Runs:
-        """Return the runs that wait, in the order in which they should start."""
+        """Return the queued runs in the order in which they should start."""
         with self._database.read() as connection:
             return sql.select_runs(connection, "status = 'INIT' ORDER BY priority DESC, number")
 
-    # ---------------------------------------------------------------- changing
+    # ---------------------------------------------------------------- changes
 
     def apply(
         self,
@@ -166,10 +162,10 @@ class RunRegistry:
         payload: Mapping[str, Any] | None = None,
         **changes: Any,
     ) -> RunRecord:
-        """Change the status as the event says and append it to the story: the only writer of a status.
+        """Append an event to the history and change the status accordingly; nothing else changes a status.
 
-        `expected` makes it a compare-and-swap on what the caller saw. `changes` are further columns of the
-        record; they win over what the event implies (see `_implied`).
+        `expected` makes it a compare-and-swap on the status the caller saw. `changes` are further columns of the
+        record; they override what the event implies (see `_implied`).
         """
         check_changes(changes)
         with self._database.write() as connection:
@@ -184,9 +180,15 @@ class RunRegistry:
             ]
 
     def _apply(
-        self, connection: Connection, run_id: str, event: RunEvent, expected: RunStatus | None, reason: str,
-        payload: Mapping[str, Any], changes: Mapping[str, Any],
-    ) -> RunRecord:  # fmt: skip
+        self,
+        connection: Connection,
+        run_id: str,
+        event: RunEvent,
+        expected: RunStatus | None,
+        reason: str,
+        payload: Mapping[str, Any],
+        changes: Mapping[str, Any],
+    ) -> RunRecord:
         before = sql.read_run(connection, run_id)
         if expected is not None and before.status is not expected:
             raise StaleRun(run_id, expected, before.status)
@@ -194,27 +196,27 @@ class RunRegistry:
         now = self._clock()
         columns = {**_implied(before, event, reason, now), **changes, "status": following}
         attempt = columns.get("attempt", before.attempt)
-        told = StoryEvent(0, run_id, now, event, before.status, following, reason, dict(payload), attempt)
-        columns["event_seq"] = sql.append_event(connection, told)
+        story_event = StoryEvent(0, run_id, now, event, before.status, following, reason, dict(payload), attempt)
+        columns["event_seq"] = sql.append_event(connection, story_event)
         return sql.update_run(connection, run_id, columns, expected=before.status)
 
     def record(
         self, run_id: str, kind: str, *, reason: str = "", payload: Mapping[str, Any] | None = None, **changes: Any
     ) -> RunRecord:
-        """Append a fact to the story (with kind "" none) and change columns, without a change of status."""
+        """Change columns, and append an event unless kind is empty, without changing the status."""
         check_changes(changes)
         with self._database.write() as connection:
             before = sql.read_run(connection, run_id)
             columns = dict(changes)
             if kind:
                 attempt = columns.get("attempt", before.attempt)
-                told = StoryEvent(0, run_id, self._clock(), kind, "", "", reason, dict(payload or {}), attempt)
-                columns["event_seq"] = sql.append_event(connection, told)
+                story_event = StoryEvent(0, run_id, self._clock(), kind, "", "", reason, dict(payload or {}), attempt)
+                columns["event_seq"] = sql.append_event(connection, story_event)
             return sql.update_run(connection, run_id, columns) if columns else before
 
-    def update_headlines(self, headlines: Mapping[str, Headline]) -> None:
-        """Store the newest numbers of many runs, without an fsync; unknown runs are passed over."""
-        if not headlines:
+    def update_statistics(self, statistics: Mapping[str, RunStatistics]) -> None:
+        """Store the newest statistics of many runs without an fsync; skip unknown runs."""
+        if not statistics:
             return
         rows = [
             (
@@ -226,7 +228,7 @@ class RunRegistry:
                 None if new.metrics is None else encode("metrics", new.metrics),
                 run_id,
             )
-            for run_id, new in headlines.items()
+            for run_id, new in statistics.items()
         ]
         with self._database.write(durable=False) as connection:
             connection.executemany(
@@ -235,38 +237,38 @@ class RunRegistry:
                 rows,
             )
 
-    # ---------------------------------------------------------------- stories
+    # ---------------------------------------------------------------- events
 
-    def story(self, run_id: str, since_seq: int = 0) -> Story:
-        """Return what happened to a run, in order."""
+    def history(self, run_id: str, since_seq: int = 0) -> Events:
+        """Return the events of a run in order."""
         with self._database.read() as connection:
             if not sql.run_exists(connection, run_id):
                 raise RunNotFound(run_id)
             return sql.select_events(connection, since_seq, run_id)
 
-    def events_since(self, seq: int, *, run_id: str = "", limit: int = 1000) -> Story:
-        """Return events after this one, in order; ask again from the last one while `limit` come back."""
+    def events_since(self, seq: int, *, run_id: str = "", limit: int = 1000) -> Events:
+        """Return at most `limit` events after this number, in order."""
         with self._database.read() as connection:
             return sql.select_events(connection, seq, run_id, limit)
 
     def last_seq(self) -> int:
-        """Return the newest number given to an event (which may have been removed since)."""
+        """Return the highest event number (the event may have been removed since)."""
         with self._database.read() as connection:
             return sql.newest_seq(connection)
 
-    # ---------------------------------------------------------------- removing and bringing back
+    # ---------------------------------------------------------------- deletion and import
 
     def remove(self, run_id: str) -> None:
-        """Forget a run, its story and its idempotency key; refused while it has, or may have, a process."""
+        """Delete a run, its events and its idempotency key; raise NotPossibleNow while it may have a process."""
         with self._database.write() as connection:
             run = sql.read_run(connection, run_id)
             if run.status.is_active:
                 raise NotPossibleNow(f"run {run_id} is {run.status}: cancel it first, then delete it")
-            # Story, tags and key follow by their foreign keys.
+            # Events, tags and key are deleted through their foreign keys.
             connection.execute("DELETE FROM runs WHERE run_id = ?", (run_id,))
 
-    def restore(self, record: RunRecord, story: Sequence[StoryEvent]) -> RunRecord:
-        """Take in a finished run from an archive under its own id, with new numbers for it and its story."""
+    def restore(self, record: RunRecord, history: Sequence[StoryEvent]) -> RunRecord:
+        """Insert a finished run from an archive under its own id, with new numbers for it and its events."""
         if not record.status.is_terminal or record.outcome is None:
             raise ArchiveRefused(f"run {record.run_id} was {record.status} when it was archived, not finished")
         columns = {name: getattr(record, name) for name in RUN_COLUMNS if name not in _OF_THIS_MACHINE}
@@ -275,14 +277,14 @@ class RunRegistry:
                 raise NotPossibleNow(f"run {record.run_id} is already here; delete it first to import it again")
             sql.insert_row(connection, "runs", columns)
             seq = 0
-            for told in story:
-                seq = sql.append_event(connection, replace(told, run_id=record.run_id))
+            for event in history:
+                seq = sql.append_event(connection, replace(event, run_id=record.run_id))
             return sql.update_run(connection, record.run_id, {"event_seq": seq})
 
     # ---------------------------------------------------------------- saved filters
 
     def save_filter(self, name: str, query: dict[str, Any]) -> None:
-        """Keep a query under a name; an older one of that name is replaced."""
+        """Save a query under a name, replacing an older one of that name."""
         with self._database.write() as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO filters (name, query) VALUES (?, ?)", (encode("name", name), to_json(query))
@@ -294,13 +296,13 @@ class RunRegistry:
             return sql.read_filters(connection)
 
     def remove_filter(self, name: str) -> None:
-        """Forget a saved filter; one that is not there is no error."""
+        """Delete a saved filter if it exists."""
         with self._database.write() as connection:
             connection.execute("DELETE FROM filters WHERE name = ?", (encode("name", name),))
 
 
 def _implied(before: RunRecord, event: RunEvent, reason: str, now: float) -> dict[str, Any]:
-    """Return what an event means for columns other than the status."""
+    """Return the changes of other columns that an event implies."""
     columns: dict[str, Any] = {}
     if event is RunEvent.DISPATCHED:
         columns = {"queue_reason": ""}
@@ -311,7 +313,7 @@ def _implied(before: RunRecord, event: RunEvent, reason: str, now: float) -> dic
     elif event is RunEvent.RETRIED:
         columns = {"attempt": before.attempt + 1, "reason": "", "fault_reason": ""}
     if (outcome := OUTCOMES.get(event)) is not None:
-        # A run that is given up ends for the reason it faulted for, unless a better one is known.
-        last_words = reason or (before.fault_reason if event is RunEvent.GIVEN_UP else "")
-        columns = {"outcome": outcome, "reason": last_words, "finished_at": now, "queue_reason": ""}
+        # A run that is given up ends with the reason of its fault, unless a better one is known.
+        final_reason = reason or (before.fault_reason if event is RunEvent.GIVEN_UP else "")
+        columns = {"outcome": outcome, "reason": final_reason, "finished_at": now, "queue_reason": ""}
     return columns

@@ -1,7 +1,7 @@
-"""One live attempt of a run: from its started process to its honest end.
+"""Supervise one live attempt of a run, from its started process to the end of its process tree.
 
-The supervisor owns the run's process handle. Everything that happens to the run while it has a process goes
-through here: lifecycle events, heartbeats, limits, pause, release, cancel, and what its end means.
+The supervisor owns the run's process handle. It handles everything that happens while the run has a process:
+lifecycle events, heartbeats, limits, pause, release, cancel, and how the attempt ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 from mosaic_wire.exit_record import ExitRecord
 from mosaic_wire.files import walk
-from mosaic_wire.lifecycle import LAST_FIGURES, LifecycleKind, LifecycleReader, RunLifecycleEvent, bounded_payload
+from mosaic_wire.lifecycle import LAST_STATISTICS, LifecycleKind, LifecycleReader, RunLifecycleEvent, bounded_payload
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 
@@ -34,19 +34,18 @@ from gym_gui.services.trainer.errors import (
     NotPossibleNow,
     RegistryUnwritable,
 )
-from gym_gui.services.trainer.executors.base import WorkerHandle
-from gym_gui.services.trainer.file_threads import look_at, work_on
+from gym_gui.services.trainer.executors import WorkerHandle
+from gym_gui.services.trainer.file_threads import run_long_io, run_quick_io
 from gym_gui.services.trainer.finalise import finalise
-from gym_gui.services.trainer.fsm import RunEvent, RunStatus
-from gym_gui.services.trainer.journal import RETRY_S, Journal, with_headline
+from gym_gui.services.trainer.fsm import OUTCOMES, RunEvent, RunStatus
+from gym_gui.services.trainer.journal import RETRY_S, Journal, with_statistics
 from gym_gui.services.trainer.limits import shortage
-from gym_gui.services.trainer.masking import SecretMask
-from gym_gui.services.trainer.metrics.store import MEAN_RETURN, SPS_TAG
-from gym_gui.services.trainer.records import Headline, RunRecord, StoryEvent, plausible_step
-from gym_gui.services.trainer.supervision import BAD_INPUT, Ending, EndingFacts, conclude, paused_before, when_it_ended
+from gym_gui.services.trainer.metrics.store import CurveValues, run_statistics
+from gym_gui.services.trainer.records import RunRecord, RunStatistics, StoryEvent
+from gym_gui.services.trainer.supervision import BAD_INPUT, Ending, EndingFacts, conclude, ended_at, paused_seconds
 from gym_gui.services.trainer.tokens import digest
-from gym_gui.services.trainer.worker_logs import LogFollower, cap_logs, tail_text
-from gym_gui.wording.run_view import STATE_WORDS
+from gym_gui.services.trainer.worker_logs import LogFollower, SecretMask, cap_logs, tail_text
+from gym_gui.wording.run_view import STATE_LABELS
 
 logger = logging.getLogger(__name__)
 
@@ -60,28 +59,28 @@ _LEFTOVER_GRACE_S = 2.0
 _LIMIT_POLL_S = 2.0
 """How often memory and process counts are measured where the kernel does not enforce them"""
 _NO_PROGRESS_S = 300.0
-_MOST_TRIES = 60
-"""How often the last words of a worker are tried to be read while the daemon itself is in trouble"""
-_EVENTS_A_LOOK, _EVENTS_WAITING = 100, 10_000
-_MOST_EVENTS = 100_000
-"""Of one attempt that are stored; a worker that has more to tell floods the registry"""
-_COMPLAINT_CHARACTERS = 1500
+_MAX_READ_TRIES = 60
+"""How often reading a worker's last events is retried while the daemon itself lacks resources"""
+_EVENTS_PER_POLL, _MAX_PENDING_EVENTS = 100, 10_000
+_MAX_EVENTS = 100_000
+"""Lifecycle events stored per attempt, so that no worker floods the registry"""
+_STDERR_CHARACTERS = 1500
 _FULL_BYTES = 1 << 20
-"""With less room than this a disk is full"""
-_QUIET_BEATS = 3
-"""After so many missed heartbeats it is worth looking whether the worker is stopped"""
+"""A disk with less free space than this is full"""
+_MISSED_BEATS = 3
+"""After this many missed heartbeats the supervisor checks whether the worker is stopped"""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How a supervised attempt ended: the record after the ending was stored."""
+    """A supervised attempt that has ended: the stored record and the ending."""
 
     record: RunRecord
     ending: Ending
 
 
 class RunSupervisor:
-    """Watches one process tree; `task` ends when the tree is gone and the ending is stored."""
+    """Watches one process tree; `run` returns when no process is left and the ending is stored."""
 
     def __init__(
         self,
@@ -92,99 +91,102 @@ class RunSupervisor:
         journal: Journal,
         settings: Settings,
         secrets: Mapping[str, str],
-        on_gone: Callable[[], None] = lambda: None,
+        on_exit: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.record = record
         self._handle = handle
-        self._on_gone = on_gone
+        self._on_gone = on_exit
         self._home, self._journal, self._settings = home, journal, settings
         self._mask = SecretMask(secrets.values())
         self._monotonic = monotonic
         self._folder = home.run_folder(record.run_id)
         self._reader = LifecycleReader(self._folder.lifecycle, after_seq=record.lifecycle_seq)
         self._unapplied: deque[RunLifecycleEvent] = deque()
-        self._events_taken = 0
+        self._events_stored = 0
         self._logs = home.run_logs(record.run_id)
         self._followers = [
             LogFollower(self._logs / f"{name}.log", record.run_id, clean=self._mask.text)
             for name in ("stdout", "stderr")
         ]
+        self._reported = RunStatistics.of(record)
+        """The statistics the worker reported last, by heartbeat or ending event"""
+        self._curves: CurveValues | None = None
         self._last_beat = monotonic()
         self._paused_since: float | None = monotonic() if record.status is RunStatus.PAUSE else None
         self._paused_s = 0.0
         self._resumed_at = float("-inf")
-        self._stood_still = False
-        # A daemon that died while it cleaned up a faulted run goes on cleaning.
+        self._was_stopped = False
+        # An earlier daemon may have died while it cleaned up a faulted run; continue the cleanup.
         self._fault = record.reason if record.status is RunStatus.FAULT else ""
         self._failure, self._failed_for_good = "", False
         self._unrecorded_cancel: str | None = None
-        """The reason of a cancel that the registry could not take; it is recorded with the end"""
+        """The reason of a cancel that the registry could not store; it is recorded with the ending"""
         self._is_concluded = False
-        self._last_words: LifecycleKind | None = None
+        self._ending_event: LifecycleKind | None = None
         self._disk_was_full = False
         self._gave_up = False
         self.is_ending = False
-        """Its tree has ended, or is to end"""
+        """Whether the process tree has ended or is being ended"""
         self._reading, self._capping = threading.Lock(), threading.Lock()
-        self._poked = asyncio.Event()
+        self._wake = asyncio.Event()
         self._controls: asyncio.Queue[pb.ControlCommand] | None = None
         self._lock = asyncio.Lock()
 
-    async def recall(self, story: Iterable[StoryEvent]) -> None:
-        """Remember what an earlier daemon knew: how long the run was paused, the last words it did not act on."""
-        self._paused_s = paused_before(story, self.record.attempt, time.time())
-        for event in await look_at(_known_endings, self._folder.lifecycle, self.record):
-            self._hear_last_words(event)
-            self._note_last_figures(event.payload)
+    async def restore_history(self, events: Iterable[StoryEvent]) -> None:
+        """Restore what an earlier daemon knew: how long the run was paused, and ending events it did not act on."""
+        self._paused_s = paused_seconds(events, self.record.attempt, time.time())
+        for event in await run_quick_io(_earlier_endings, self._folder.lifecycle, self.record):
+            self._note_ending_event(event)
+            self._apply_last_statistics(event.payload)
 
     def give_up(self, error: BaseException) -> bool:
-        """End the run with this reason, its files unread: to look at them has failed again and again; True once."""
+        """End the run for this error without reading its files again; return True the first time."""
         if self._gave_up:
             return False
         self._gave_up = True
         self._fault = self._fault or f"the daemon could not follow it: {type(error).__name__}: {error}"[:500]
         return True
 
-    # ------------------------------------------------------------------ what others ask
+    # ------------------------------------------------------------------ public
 
     def has_token(self, token_sha256: str) -> bool:
+        """Return whether this is the digest of one of the run's tokens."""
         return token_sha256 in (self.record.run_token_sha256, self.record.session_token_sha256)
 
     def check_session(self, token: str) -> None:
-        """Refuse a worker call that does not carry this run's session token."""
+        """Raise NotAllowed for a worker call without this run's session token."""
         known = self.record.session_token_sha256
         if not known or not hmac.compare_digest(known, digest(token)):
             raise NotAllowed(f"run {self.record.run_id}: the session token is missing, wrong, or another run's")
 
-    def heartbeat(self, headline: Headline, lifecycle_seq: int) -> None:
-        """Take the figures of a heartbeat and look after the run."""
+    def heartbeat(self, statistics: RunStatistics, lifecycle_seq: int) -> None:
+        """Apply the statistics of a heartbeat and wake the supervisor."""
         self._last_beat = self._monotonic()
-        self._journal.keep_headline(self.record.run_id, headline)
-        self.record = with_headline(self.record, headline)
-        self._poked.set()
+        self._reported = replace(statistics, total=statistics.total or self.record.total)
+        self._update_statistics()
+        self._wake.set()
         if lifecycle_seq <= self._reader.last_seq:
             self._journal.publish(self.record, [])
 
-    def heard_metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Curves have news: watchers need not wait for the next heartbeat."""
-        record = self.record
-        self.record = replace(
-            record,
-            metrics=dict(values),
-            step=max(record.step, plausible_step(step, record.total)),
-            episodic_return=values.get(MEAN_RETURN, record.episodic_return),
-            sps=values.get(SPS_TAG, record.sps),
-        )
-        self._journal.tell_figures(self.record)
+    def apply_curves(self, curves: CurveValues) -> None:
+        """Apply new points of the run's curves and publish them before the next heartbeat."""
+        self._curves = curves
+        self._update_statistics()
+        self._journal.publish(self.record, [])
+
+    def _update_statistics(self) -> None:
+        statistics = run_statistics(self._reported, self._curves)
+        self._journal.queue_statistics(self.record.run_id, statistics)
+        self.record = with_statistics(self.record, statistics)
 
     def controls(self) -> asyncio.Queue[pb.ControlCommand]:
-        """A fresh queue for the worker's control stream, holding what it has not obeyed yet."""
+        """Return a new queue for the worker's control stream, with the command it has not obeyed yet."""
         self._controls = asyncio.Queue()
-        self._send_wanted()
+        self._send_requested()
         return self._controls
 
-    def _send_wanted(self) -> None:
+    def _send_requested(self) -> None:
         kinds = {
             "pause": pb.ControlCommand.PAUSE,
             "release": pb.ControlCommand.RELEASE,
@@ -194,12 +196,12 @@ class RunSupervisor:
             self._controls.put_nowait(pb.ControlCommand(kind=kind))
 
     def grant(self, credits: int) -> None:
-        """Let the worker send so much telemetry again."""
+        """Grant the worker this many telemetry credits."""
         if self._controls is not None:
             self._controls.put_nowait(pb.ControlCommand(kind=pb.ControlCommand.CREDITS, credits=credits))
 
     async def registered(self, **changes: Any) -> RunRecord:
-        """Store a registration that was found valid."""
+        """Store a valid registration and return the record."""
         async with self._lock:
             self._last_beat = self._monotonic()
             if self.record.status is RunStatus.HSHK:
@@ -208,22 +210,22 @@ class RunSupervisor:
                 )
             else:  # the reply to an earlier, accepted call was lost
                 self.record = await self._journal.record(self.record.run_id, "", insist=False, **changes)
-        self._poked.set()
+        self._wake.set()
         return self.record
 
     async def cancel(self, reason: str = "") -> RunRecord:
-        """Ask for the end; the supervisor's task brings it about, also while the registry cannot be written."""
-        # Without the lock: who holds it may wait for the disk.
+        """Request the end of the run; it is carried out even while the registry cannot be written."""
+        # Not under the lock: its holder may be waiting for the disk.
         if not (self.record.cancel_requested or self.record.status is RunStatus.TERM):
             try:
                 await self._record_cancel(reason, insist=False)
             except RegistryUnwritable as error:
                 if self._is_concluded:
                     raise
-                logger.warning("run %s is ended; its cancel is recorded later: %s", self.record.run_id, error)
+                logger.warning("run %s is being ended; its cancel is recorded later: %s", self.record.run_id, error)
                 self._unrecorded_cancel = reason
                 self.record = replace(self.record, cancel_requested=True, cancel_reason=reason)
-        self._poked.set()
+        self._wake.set()
         return self.record
 
     async def _record_cancel(self, reason: str, *, insist: bool) -> None:
@@ -237,39 +239,42 @@ class RunSupervisor:
         return self.record.cancel_requested or self._unrecorded_cancel is not None
 
     async def pause(self, *, release: bool) -> RunRecord:
-        """Hold the run at its next safe point, or stop it by signal where the worker cannot hold itself."""
+        """Pause the run at its next safe point, or stop it by signal if the worker cannot pause itself."""
         async with self._lock:
             record = self.record
-            held = record.status is RunStatus.PAUSE and release and not record.paused_by_signal
-            if record.status is not RunStatus.EXEC and not held:
-                raise NotPossibleNow(_why_not_paused(record))
-            able = record.capabilities.get("supports_pause", False)
-            if release and not (able and record.capabilities.get("supports_checkpointing", False)):
+            is_releasable = record.status is RunStatus.PAUSE and release and not record.paused_by_signal
+            if record.status is not RunStatus.EXEC and not is_releasable:
+                raise NotPossibleNow(_pause_refusal(record))
+            can_pause = record.capabilities.get("supports_pause", False)
+            if release and not (can_pause and record.capabilities.get("supports_checkpointing", False)):
                 raise NotPossibleNow(
                     f"run {record.run_id}: worker {record.worker_type!r} cannot write a checkpoint, so its resources "
                     "cannot be released; pause without --release keeps the process, cancel ends it"
                 )
-            if able:
-                wanted = "release" if release else "pause"
+            if can_pause:
+                command = "release" if release else "pause"
                 self.record = await self._journal.record(
-                    record.run_id, f"{wanted}_requested", pause_requested=wanted, insist=False
+                    record.run_id, f"{command}_requested", pause_requested=command, insist=False
                 )
-                self._send_wanted()
+                self._send_requested()
             else:
                 self.record = await self._journal.apply(
-                    record.run_id, RunEvent.PAUSED, reason="stopped by signal: this worker cannot pause itself",
-                    paused_by_signal=True, insist=False,
-                )  # fmt: skip
+                    record.run_id,
+                    RunEvent.PAUSED,
+                    reason="stopped by signal: this worker cannot pause itself",
+                    paused_by_signal=True,
+                    insist=False,
+                )
                 self._handle.signal_tree(signal.SIGSTOP)
                 self._paused_since = self._monotonic()
             return self.record
 
     async def resume(self) -> RunRecord:
-        """Let a paused run go on."""
+        """Continue a paused run."""
         async with self._lock:
             record = self.record
             if record.status is not RunStatus.PAUSE:
-                state = "running already" if record.status is RunStatus.EXEC else STATE_WORDS[record.status]
+                state = "already running" if record.status is RunStatus.EXEC else STATE_LABELS[record.status]
                 raise NotPossibleNow(f"run {record.run_id} is {state}; only a paused run can be resumed")
             if record.paused_by_signal:
                 self.record = await self._journal.apply(
@@ -281,7 +286,7 @@ class RunSupervisor:
                 self.record = await self._journal.record(
                     record.run_id, "resume_requested", pause_requested="resume", insist=False
                 )
-                self._send_wanted()
+                self._send_requested()
             return self.record
 
     def _note_resumed(self) -> None:
@@ -293,45 +298,45 @@ class RunSupervisor:
     # ------------------------------------------------------------------ watching
 
     async def run(self) -> Finished:
-        """Watch until the tree is gone and the ending is stored."""
+        """Watch until no process is left, store the ending and return it."""
         exited = asyncio.create_task(self._handle.wait())
-        self._last_beat = self._monotonic()  # nobody listened before
+        self._last_beat = self._monotonic()  # no heartbeat could be received before
         try:
             while not (exited.done() or self._fault or self._is_cancelled):
-                poke, look_s = asyncio.create_task(self._poked.wait()), self._next_look_s()
-                due = self._monotonic() + look_s
-                await asyncio.wait({exited, poke}, timeout=look_s, return_when=asyncio.FIRST_COMPLETED)
-                poke.cancel()
-                self._poked.clear()
-                limit = "" if exited.done() else await self._look()
-                self._forgive(self._monotonic() - due)
-                if not exited.done():  # otherwise its exit code and its last words tell how it ended
-                    self._fault = self._fault or self._broken_limit(limit)
+                wake, poll_s = asyncio.create_task(self._wake.wait()), self._next_poll_s()
+                due = self._monotonic() + poll_s
+                await asyncio.wait({exited, wake}, timeout=poll_s, return_when=asyncio.FIRST_COMPLETED)
+                wake.cancel()
+                self._wake.clear()
+                limit = "" if exited.done() else await self._poll()
+                self._discount_stall(self._monotonic() - due)
+                if not exited.done():  # otherwise its exit code and last events decide how it ended
+                    self._fault = self._fault or self._exceeded_limit(limit)
             return await self._end(exited)
         finally:
             exited.cancel()
 
-    def _forgive(self, late_s: float) -> None:
-        """A daemon that itself stood still (SIGSTOP, a starved machine, a locked registry) could hear nobody."""
+    def _discount_stall(self, late_s: float) -> None:
+        """Do not count time in which the daemon itself stalled (SIGSTOP, a busy machine, a locked registry)."""
         if late_s > self._settings.heartbeat_s:
             self._last_beat = min(self._monotonic(), self._last_beat + late_s)
 
-    def _next_look_s(self) -> float:
-        """Seconds until something could be wrong; a heartbeat wakes us before that."""
+    def _next_poll_s(self) -> float:
+        """Return the seconds until a limit could be exceeded; a heartbeat wakes the supervisor earlier."""
         quiet = self._monotonic() - self._last_beat
         if self.record.paused_by_signal:
             return 3600.0
         limit = self._silence_limit_s()
-        looks = [limit - quiet if quiet < limit else self._settings.heartbeat_s]
-        if quiet < (looking := _QUIET_BEATS * self._settings.heartbeat_s):
-            looks.append(looking - quiet)
+        polls = [limit - quiet if quiet < limit else self._settings.heartbeat_s]
+        if quiet < (suspicious := _MISSED_BEATS * self._settings.heartbeat_s):
+            polls.append(suspicious - quiet)
         if (left := self._wallclock_left_s()) is not None:
-            looks.append(left)
+            polls.append(left)
         if not self._handle.is_limited:
-            looks.append(_LIMIT_POLL_S)
+            polls.append(_LIMIT_POLL_S)
         if self._unapplied:
-            looks.append(RETRY_S)
-        return max(0.05, min(looks))
+            polls.append(RETRY_S)
+        return max(0.05, min(polls))
 
     def _silence_limit_s(self) -> float:
         if self.record.status is RunStatus.HSHK:
@@ -343,53 +348,53 @@ class RunSupervisor:
             return None
         return self.record.max_wallclock_minutes * 60 + self._paused_s - self._handle.elapsed_s()
 
-    async def _look(self) -> str:
-        """Read what the worker wrote; return which limit of the kernel its processes broke."""
-        limit = await look_at(self._look_at_files)
-        # What cannot be stored now is stored by a later look: a cancel and the worker's end do not wait for the disk.
+    async def _poll(self) -> str:
+        """Read what the worker wrote; return which kernel limit its processes exceeded, or an empty text."""
+        limit = await run_quick_io(self._poll_files)
+        # What cannot be stored now is stored by a later poll: a cancel or the worker's end must not wait for the disk.
         with suppress(RegistryUnwritable):
             async with self._lock:
-                # Nor for all of a flood.
-                await self._apply_lifecycle(at_most=_EVENTS_A_LOOK, insist=False)
+                # Bounded, so that a flood of events delays neither of them.
+                await self._apply_lifecycle(at_most=_EVENTS_PER_POLL, insist=False)
             await self._update_flags()
         return limit
 
-    def _look_at_files(self) -> str:
-        """In a thread, all at once: with many runs the way there and back costs more than the look."""
-        if self._reading.acquire(blocking=False):  # else the look before this one still waits for the disk
+    def _poll_files(self) -> str:
+        """Read all files in one call to a thread; with many runs the switch costs more than the reading."""
+        if self._reading.acquire(blocking=False):  # otherwise an earlier poll still waits for the disk
             try:
                 self._read_lifecycle_file()
-                self._tend_logs()
+                self._process_logs()
             finally:
                 self._reading.release()
         return self._handle.limit_hit() or ""
 
     async def _update_flags(self) -> None:
         quiet = self._monotonic() - self._last_beat
-        is_worth_a_look = quiet >= min(_QUIET_BEATS * self._settings.heartbeat_s, self._silence_limit_s())
-        stopped = is_worth_a_look and self._handle.is_stopped()
-        if self._stood_still and not stopped:
-            self._last_beat = self._resumed_at = self._monotonic()  # let go on, it gets its time to say so
-        self._stood_still = stopped
+        is_suspicious = quiet >= min(_MISSED_BEATS * self._settings.heartbeat_s, self._silence_limit_s())
+        stopped = is_suspicious and self._handle.is_stopped()
+        if self._was_stopped and not stopped:
+            self._last_beat = self._resumed_at = self._monotonic()  # continued: it gets the full time to report
+        self._was_stopped = stopped
         stalled = stopped and not self.record.paused_by_signal
-        # The clock of a worker that was stopped went on; what it stood still then is not its fault.
+        # A stopped worker's clock keeps running; time it was stopped does not count as missing progress.
         since_step = min(self.record.seconds_since_step or 0.0, self._monotonic() - self._resumed_at)
         no_progress = self.record.status is RunStatus.EXEC and since_step > _NO_PROGRESS_S
-        for flag, now, told in (
-            ("stalled", stalled, "its processes are stopped (SIGSTOP); SIGCONT lets it go on"),
+        for flag, now, reason in (
+            ("stalled", stalled, "its processes are stopped (SIGSTOP); SIGCONT continues them"),
             ("no_progress", no_progress, f"no step for more than {_NO_PROGRESS_S:.0f} s"),
         ):
             if now != getattr(self.record, flag):
                 kind = flag if now else f"{flag}_over"
                 changes: dict[str, Any] = {flag: now}
                 self.record = await self._journal.record(
-                    self.record.run_id, kind, reason=told if now else "", insist=False, **changes
+                    self.record.run_id, kind, reason=reason if now else "", insist=False, **changes
                 )
 
-    def _broken_limit(self, kernels: str) -> str:
-        """Which limit was broken; `kernels`: one that the process tree ran into."""
+    def _exceeded_limit(self, kernel_limit: str) -> str:
+        """Return which limit was exceeded; `kernel_limit`: one that the process tree ran into."""
         quiet, limit = self._monotonic() - self._last_beat, self._silence_limit_s()
-        if quiet >= limit and not (self.record.paused_by_signal or self._stood_still):
+        if quiet >= limit and not (self.record.paused_by_signal or self._was_stopped):
             if self.record.status is RunStatus.HSHK:
                 return f"the worker did not register within {limit:g} s"
             return f"the worker was silent for more than {limit:g} s"
@@ -397,13 +402,13 @@ class RunSupervisor:
         if left is not None and left <= 0:
             unit = "minute" if self.record.max_wallclock_minutes == 1 else "minutes"
             return f"out of wall-clock time: more than {self.record.max_wallclock_minutes:g} {unit}"
-        return kernels
+        return kernel_limit
 
     def clean(self, path: Path) -> None:
-        """Blot the run's secrets out of a log before somebody reads it."""
+        """Redact the run's secrets in a log before it is read."""
         self._mask.follow(path)
 
-    def _tend_logs(self) -> None:
+    def _process_logs(self) -> None:
         for follower in self._followers:
             follower.follow()
         for folder in (self._logs, self._folder.logs):
@@ -412,17 +417,17 @@ class RunSupervisor:
         self.cap_logs()
 
     def cap_logs(self) -> None:
-        """In a thread. Workers write to files, so only a look at their size holds a flood back."""
+        """Truncate logs that outgrew their cap (runs in a thread)."""
         cap_mb = self._settings.log_cap_mb
         with self._capping:
             for older in cap_logs((self._logs, self._folder.logs), cap_mb << 20):
                 self._mask.follow(older, anew=True)
-                logger.warning("run %s: its logs outgrew %d MB, %s was cut", self.record.run_id, cap_mb, older.stem)
+                logger.warning("run %s: logs outgrew %d MB; %s was truncated", self.record.run_id, cap_mb, older.stem)
 
     def _read_lifecycle_file(self, *, is_last_try: bool = False) -> bool:
-        """In a thread. Only the task that watches calls it. False: the daemon itself is in trouble, try again."""
+        """Read new lifecycle events (in a thread); return False when the daemon lacks resources and has to retry."""
         try:
-            if len(self._unapplied) < _EVENTS_WAITING:
+            if len(self._unapplied) < _MAX_PENDING_EVENTS:
                 self._unapplied.extend(self._reader.read())
         except OSError as error:
             if shortage(error) and not is_last_try:
@@ -431,44 +436,44 @@ class RunSupervisor:
         return True
 
     async def _apply_lifecycle(self, *, at_most: int = sys.maxsize, insist: bool = True) -> None:
-        """Apply new lifecycle events; each is stored together with its number, so none counts twice."""
+        """Apply new lifecycle events; each is stored with its number, so that none is applied twice."""
         for _ in range(min(at_most, len(self._unapplied))):
             event = self._unapplied[0]
             is_ours = event.run_id == self.record.run_id and event.attempt == self.record.attempt
-            if is_ours and (self._events_taken < _MOST_EVENTS or event.event.ends_the_run):
-                await self._take(event, insist)
-            elif is_ours and self._events_taken == _MOST_EVENTS:
-                logger.warning("run %s: only %d of its lifecycle events are stored", event.run_id, _MOST_EVENTS)
-            self._events_taken += is_ours
+            if is_ours and (self._events_stored < _MAX_EVENTS or event.event.ends_the_run):
+                await self._apply_event(event, insist)
+            elif is_ours and self._events_stored == _MAX_EVENTS:
+                logger.warning("run %s: only %d of its lifecycle events are stored", event.run_id, _MAX_EVENTS)
+            self._events_stored += is_ours
             self._unapplied.popleft()
         if self._unapplied or self._reader.has_more:
-            self._poked.set()
+            self._wake.set()
 
-    def _hear_last_words(self, event: RunLifecycleEvent) -> None:
-        self._last_words = event.event
-        self._disk_was_full = self._is_the_disk_full()
+    def _note_ending_event(self, event: RunLifecycleEvent) -> None:
+        self._ending_event = event.event
+        self._disk_was_full = self._is_disk_full()
         if event.event is LifecycleKind.RUN_FAILED:
             self._failure = _failure_text(self._mask.document(event.payload))
             self._failed_for_good = event.payload.get("final") is True
 
-    def _note_last_figures(self, payload: Mapping[str, Any]) -> None:
-        """An ending tells how far the run came; while no daemon listened, no heartbeat did."""
-        record, figures = self.record, payload.get(LAST_FIGURES)
-        figures = figures if isinstance(figures, Mapping) else {}
-        step, told = payload.get("step", figures.get("step")), figures.get("episodic_return")
-        if type(step) is int and record.step < step < 1 << 63:
-            last_return = told if isinstance(told, float) else record.episodic_return
-            headline = Headline(step, record.total, last_return, record.sps, record.seconds_since_step)
-            self._journal.keep_headline(record.run_id, headline)
+    def _apply_last_statistics(self, payload: Mapping[str, Any]) -> None:
+        """Apply the statistics of an ending event; heartbeats were lost while no daemon was running."""
+        last = payload.get(LAST_STATISTICS)
+        last = last if isinstance(last, Mapping) else {}
+        step, last_return = payload.get("step", last.get("step")), last.get("episodic_return")
+        if type(step) is int and self.record.step < step < 1 << 63:
+            known = last_return if isinstance(last_return, float) else self.record.episodic_return
+            self._reported = replace(self._reported, step=step, episodic_return=known)
+            self._update_statistics()
 
-    async def _take(self, event: RunLifecycleEvent, insist: bool) -> None:
+    async def _apply_event(self, event: RunLifecycleEvent, insist: bool) -> None:
         run_id, payload = self.record.run_id, bounded_payload(self._mask.document(event.payload))
         if event.event is LifecycleKind.HEARTBEAT:
             return
         if event.event.ends_the_run:
-            self._hear_last_words(event)
-            self._note_last_figures(payload)
-            result = {key: value for key, value in payload.items() if key != LAST_FIGURES}
+            self._note_ending_event(event)
+            self._apply_last_statistics(payload)
+            result = {key: value for key, value in payload.items() if key != LAST_STATISTICS}
             changes: dict[str, Any] = {"result": result} if event.event is LifecycleKind.RUN_COMPLETED else {}
             self.record = await self._journal.record(
                 run_id, f"worker_{event.event}", payload=payload, lifecycle_seq=event.seq, insist=insist, **changes
@@ -482,7 +487,7 @@ class RunSupervisor:
             return
         changes = {"lifecycle_seq": event.seq}
         if status_event is RunEvent.PAUSED and self.record.status is RunStatus.PAUSE and payload.get("release"):
-            # It was held already; now it lets go of its process. What that means shows when it has exited.
+            # It was paused already and is now ending its process; the outcome follows when it has exited.
             self.record = await self._journal.record(
                 run_id, "releasing", payload=payload, lifecycle_seq=event.seq, insist=insist
             )
@@ -497,7 +502,7 @@ class RunSupervisor:
         try:
             self.record = await self._journal.apply(run_id, status_event, payload=payload, insist=insist, **changes)
         except InvalidTransition as error:
-            # A worker that says things out of order harms only itself.
+            # Events out of order harm only the worker's own run.
             logger.warning("%s; the worker's %s is ignored", error, event.event)
             self.record = await self._journal.record(
                 run_id, "out_of_order", reason=str(error), payload=payload, lifecycle_seq=event.seq, insist=insist
@@ -506,11 +511,11 @@ class RunSupervisor:
     # ------------------------------------------------------------------ ending
 
     async def _end(self, exited: asyncio.Task[int | None]) -> Finished:
-        """Make sure the tree is gone, read its last words, store what they mean."""
+        """End the process tree, read its last events and store the ending."""
         self.is_ending = True
-        self._disk_was_full = self._disk_was_full or self._is_the_disk_full()
+        self._disk_was_full = self._disk_was_full or self._is_disk_full()
         if self._fault and not (self._is_cancelled or self._has_completed or self.record.status is RunStatus.FAULT):
-            with suppress(RegistryUnwritable):  # `_store` does it then
+            with suppress(RegistryUnwritable):  # `_store` writes it later
                 self.record = await self._journal.apply(
                     self.record.run_id, RunEvent.FAULTED, reason=self._fault, insist=False
                 )
@@ -521,54 +526,54 @@ class RunSupervisor:
         code = await exited
         limit = self._handle.limit_hit()
         self._handle.close()
-        self._on_gone()  # its slots are free for the next run while this one's ending is written down
+        self._on_gone()  # frees the slots for the next run before this run's ending is written
         async with self._lock:
             await self._read_lifecycle_after_fault()
             if self._unrecorded_cancel is not None:
                 await self._record_cancel(self._unrecorded_cancel, insist=True)
             self._is_concluded = True
-            exit_record = None if self._gave_up else await look_at(ExitRecord.read, self._folder.exit_record)
+            exit_record = None if self._gave_up else await run_quick_io(ExitRecord.read, self._folder.exit_record)
             if exit_record is not None and exit_record.attempt != self.record.attempt:
                 exit_record = None
             ending = conclude(
                 EndingFacts(
                     status=self.record.status,
                     exit_code=code,
-                    last_words=self._last_words,
+                    ending_event=self._ending_event,
                     failure=self._failure,
                     exit_record=exit_record,
                     cancel_requested=self.record.cancel_requested,
                     release_requested=self.record.pause_requested == "release",
                     fault=self._fault or (limit or ""),
-                    complaint=await look_at(self._complaint) if code == BAD_INPUT else "",
+                    stderr=await run_quick_io(self._stderr_excerpt) if code == BAD_INPUT else "",
                     failed_for_good=self._failed_for_good,
                     cancel_reason=self.record.cancel_reason,
                 )
             )
             if ending.event is RunEvent.FAULTED and self._disk_was_full and "No space left" not in ending.reason:
-                # A worker that found no room could not write why it failed either.
-                ending = replace(ending, reason=f"{ending.reason}; the disk is full ({self._home.root})")
-            return await self._store(ending, when_it_ended(self.record, exit_record, time.time()))
+                # On a full disk the worker could not write why it failed either.
+                ending = replace(ending, reason=f"{ending.reason}; the disk is full ({self._home.runs})")
+            return await self._store(ending, ended_at(self.record, exit_record, time.time()))
 
     @property
     def _has_completed(self) -> bool:
-        return self._last_words is LifecycleKind.RUN_COMPLETED
+        return self._ending_event is LifecycleKind.RUN_COMPLETED
 
-    def _complaint(self) -> str:
-        """What a worker that refused its config said about it."""
+    def _stderr_excerpt(self) -> str:
+        """Return the end of stderr of a worker that refused its config."""
         text = self._mask.text(tail_text(self._logs / "stderr.log", lines=20)).strip()
-        return text if len(text) <= _COMPLAINT_CHARACTERS else f"… {text[-_COMPLAINT_CHARACTERS:]}"
+        return text if len(text) <= _STDERR_CHARACTERS else f"… {text[-_STDERR_CHARACTERS:]}"
 
-    def _is_the_disk_full(self) -> bool:
+    def _is_disk_full(self) -> bool:
         try:
-            return shutil.disk_usage(self._home.root).free < _FULL_BYTES
+            return shutil.disk_usage(self._home.runs).free < _FULL_BYTES
         except OSError:
             return False
 
     async def _read_lifecycle_after_fault(self) -> None:
         tries = 0
         while self.record.status is not RunStatus.FAULT and not self._gave_up:
-            if not await look_at(self._read_last_words, is_last_try=tries >= _MOST_TRIES):
+            if not await run_quick_io(self._read_last_events, is_last_try=tries >= _MAX_READ_TRIES):
                 tries += 1
                 await asyncio.sleep(RETRY_S)
                 continue
@@ -576,8 +581,8 @@ class RunSupervisor:
             if not self._reader.has_more:
                 return
 
-    def _read_last_words(self, *, is_last_try: bool) -> bool:
-        if not self._reading.acquire(timeout=RETRY_S):  # a look that nobody waits for any more is still at it
+    def _read_last_events(self, *, is_last_try: bool) -> bool:
+        if not self._reading.acquire(timeout=RETRY_S):  # an earlier read that timed out still runs
             return is_last_try and self.give_up(TimeoutError(f"{self._folder.lifecycle} cannot be read"))
         try:
             return self._read_lifecycle_file(is_last_try=is_last_try)
@@ -586,11 +591,11 @@ class RunSupervisor:
 
     async def _store(self, ending: Ending, finished_at: float) -> Finished:
         run_id = self.record.run_id
-        process_gone: dict[str, Any] = {"pid": 0, "stalled": False, "no_progress": False, "paused_by_signal": False}
+        no_process: dict[str, Any] = {"pid": 0, "stalled": False, "no_progress": False, "paused_by_signal": False}
         if not self._gave_up:
-            await look_at(self._tend_logs)
-            await work_on(self._mask.clean_run, self._home, run_id)
-        await self._journal.flush_headlines()
+            await run_quick_io(self._process_logs)
+            await run_long_io(self._mask.clean_run, self._home, run_id)
+        await self._journal.flush_statistics()
         if ending.event is RunEvent.RELEASED:
             self.record = await self._journal.apply(
                 run_id,
@@ -599,38 +604,36 @@ class RunSupervisor:
                 released=True,
                 pause_requested="",
                 gpu_ids=(),
-                **process_gone,
+                **no_process,
             )
             return Finished(self.record, ending)
         if ending.event is RunEvent.FAULTED:
             if self.record.status is not RunStatus.FAULT:
                 self.record = await self._journal.apply(run_id, RunEvent.FAULTED, reason=ending.reason)
-            self.record = await self._journal.record(run_id, "", fault_reason=ending.reason, **process_gone)
+            self.record = await self._journal.record(run_id, "", fault_reason=ending.reason, **no_process)
             return Finished(self.record, ending)
-        await finalise(self._folder, self.record, _OUTCOME_WORDS[ending.event], ending.reason)
+        outcome = str(OUTCOMES[ending.event])
+        await finalise(self._folder, self.record, outcome, ending.reason, self._journal.report_trouble)
         self.record = await self._journal.apply(
             run_id,
             ending.event,
             reason=ending.reason,
-            payload={} if self._gave_up else await look_at(output_tails, self._home, run_id, self._mask),
+            payload={} if self._gave_up else await run_quick_io(output_tails, self._home, run_id, self._mask),
             pause_requested="",
             finished_at=finished_at,
-            **process_gone,
+            **no_process,
         )
         return Finished(self.record, ending)
 
 
-def _why_not_paused(record: RunRecord) -> str:
+def _pause_refusal(record: RunRecord) -> str:
     if record.status is RunStatus.PAUSE:
-        return f"run {record.run_id} is paused already; `mosaic resume {record.run_id}` continues it"
-    return f"run {record.run_id} is {STATE_WORDS[record.status]}; only a running run can be paused"
-
-
-_OUTCOME_WORDS = {RunEvent.COMPLETED: "completed", RunEvent.CANCELLED: "cancelled"}
+        return f"run {record.run_id} is already paused; `mosaic resume {record.run_id}` continues it"
+    return f"run {record.run_id} is {STATE_LABELS[record.status]}; only a running run can be paused"
 
 
 def output_tails(home: Home, run_id: str, mask: SecretMask) -> dict[str, str]:
-    """The last lines a run printed, redacted and bounded. The training process's own output tells more."""
+    """Return the last lines of a run's output, redacted and bounded; those of the training process if it wrote any."""
     worker, training = home.run_logs(run_id), home.run_folder(run_id).logs
     return {
         f"{stream}_tail": mask.text(tail_text(training / f"{stream}.log") or tail_text(worker / f"{stream}.log"))
@@ -644,14 +647,14 @@ def _log_files(folder: Path) -> list[Path]:
     return [Path(entry.path) for entry in walk(folder, depth=1) if entry.name.endswith(".log")]
 
 
-def _known_endings(lifecycle: Path, record: RunRecord) -> list[RunLifecycleEvent]:
-    """Endings of this attempt that an earlier daemon has read already."""
+def _earlier_endings(lifecycle: Path, record: RunRecord) -> list[RunLifecycleEvent]:
+    """Return ending events of this attempt that an earlier daemon has already read."""
     try:
         endings = [event for event in LifecycleReader(lifecycle).read_to_the_end() if event.event.ends_the_run]
     except OSError as error:
         if shortage(error):
             raise
-        return []  # the first look faults the run for it
+        return []  # the first poll faults the run for it
     return [event for event in endings if event.attempt == record.attempt and event.seq <= record.lifecycle_seq]
 
 

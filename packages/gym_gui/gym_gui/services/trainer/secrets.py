@@ -1,4 +1,4 @@
-"""Secrets of a run: taken out of its config, kept outside `var/`, handed to the worker in its environment.
+"""Secrets of a run: removed from its config, stored outside the home, passed to the worker in its environment.
 
 `split_secrets` cleans a config; `SecretStore` keeps the values in the OS keyring or, where there is none,
 in a 0600 file of the user's config folder; `to_environment` names the variables the worker finds them in.
@@ -16,13 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mosaic_wire import env
+from mosaic_wire import env, redaction
 from mosaic_wire.errors import Problem, WireError
 from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.ids import check_run_id
 from mosaic_wire.paths import Home, make_private_folder
-from mosaic_wire.redaction import is_secret_key, redact_text, spellings_of
-from mosaic_wire.secret_refs import SECRET_REF, is_secret_ref, secret_variable
+from mosaic_wire.redaction import SECRET_REF, is_secret_key, is_secret_ref, redact_text, secret_variable, spellings_of
 
 from gym_gui.services.trainer.errors import InvalidConfig, SecretStoreError
 from gym_gui.services.trainer.keyring_process import Keyring, KeyringFailed
@@ -34,11 +33,15 @@ _WORKER_CONFIG = ("metadata", "worker", "config")
 
 # user:password@ or a long token as the user; `git@host` is an address, not a credential
 _URL_WITH_CREDENTIALS = re.compile(r"[a-z][a-z0-9+.-]*://([^/\s:@]*:[^/\s@]+|[^/\s:@]{16,})@\S*", re.IGNORECASE)
+_TOO_ORDINARY = (
+    "too ordinary for a secret: redacting it would damage the run's files. Use at least 8 characters (16 where all are "
+    "letters or all digits) that are no part of a key, algorithm or environment of this config"
+)
 _COUNTED = re.compile(r"token|auth", re.IGNORECASE)
 
 
 def referred_secrets(value: Any) -> set[str]:
-    """The names of the secrets that a config refers to."""
+    """Return the names of the secrets that a config refers to."""
     if is_secret_ref(value):
         return {value[SECRET_REF]}
     items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
@@ -48,11 +51,11 @@ def referred_secrets(value: Any) -> set[str]:
 def split_secrets(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the config with a reference in place of each secret, and the secrets by name.
 
-    Secret are: every text under a key that names one, anywhere in the worker's part, and addresses with a password.
+    Secrets are all texts under a key that names one, anywhere in the worker's part, and URLs with a password.
     The same text elsewhere (a key pasted into the notes) is blotted out. The document itself is not changed.
     """
-    found = _Found()
-    # A flat worker config is accepted too: then everything is the worker's part.
+    found = _Found(_names_in(document))
+    # In a flat worker config everything is the worker's part.
     nested = all(isinstance(part, Mapping) for part in _along(document))
     clean = _replace_at(document, _WORKER_CONFIG, found) if nested else found.clean(document, ())
     if found.problems:
@@ -63,14 +66,15 @@ def split_secrets(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
 
 
 def to_environment(secrets: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables that carry these secrets: `wandb_api_key` becomes `WANDB_API_KEY`."""
+    """Return the environment variables for these secrets: `wandb_api_key` becomes `WANDB_API_KEY`."""
     return {secret_variable(name): value for name, value in secrets.items()}
 
 
 class _Found:
-    """Collects secrets while a document is copied without them."""
+    """Copies a document without its secrets and collects them."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
         self.secrets: dict[str, str] = {}
         self.problems: list[Problem] = []
 
@@ -88,30 +92,32 @@ class _Found:
             ]
         if isinstance(value, str) and value:
             if inside_secret or _URL_WITH_CREDENTIALS.fullmatch(value):
-                return self._take(value, path)
+                return self._extract(value, path)
         elif inside_secret and type(value) in (int, float) and not _COUNTED.search(path[-1]):
-            return self._take(str(value), path)  # a password of digits; `token_limit: 5` stays a number
+            return self._extract(str(value), path)  # a password of digits; `token_limit: 5` stays a number
         return value
 
-    def _take(self, value: str, path: tuple[str, ...]) -> dict[str, str]:
+    def _extract(self, value: str, path: tuple[str, ...]) -> dict[str, str]:
         where = ".".join(path)
         if "\0" in value or len(value) > _MAX_SECRET_CHARACTERS:
             self.problems.append(
                 Problem(where, f"a secret must be text of at most {_MAX_SECRET_CHARACTERS} characters without NUL")
             )
             return {SECRET_REF: ""}
+        if redaction.is_ordinary(value) or any(value in name for name in self._names):
+            self.problems.append(Problem(where, _TOO_ORDINARY))
         name = self._name(value, path)
         self.secrets[name] = value
         return {SECRET_REF: name}
 
     def _name(self, value: str, path: tuple[str, ...]) -> str:
-        """The key; with as much of the path before it as makes it unique."""
+        """Return the key, prefixed with as much of its path as makes it unique."""
         variables = {variable: text for name in self.secrets for variable, text in self._variable(name).items()}
         parts = [re.sub(r"[^A-Za-z0-9_]", "_", part)[:100] for part in path]
         for length in range(1, len(parts) + 1):
             name = "_".join(parts[-length:])
             if not name.strip("_0123456789"):
-                continue  # an index alone says nothing
+                continue  # a mere index
             taken = variables.get(next(iter(to_environment({name: ""}))))
             if taken is None or taken == value:
                 return name
@@ -126,6 +132,15 @@ def _along(document: Mapping[str, Any]) -> Iterator[Any]:
     for key in _WORKER_CONFIG:
         node = node.get(key) if isinstance(node, Mapping) else None
         yield node
+
+
+def _names_in(value: Any, key: str = "") -> set[str]:
+    """Return every key of a document, and the algorithm, environment and worker that it names."""
+    if isinstance(value, Mapping):
+        return {*map(str, value)}.union(*(_names_in(item, str(key)) for key, item in value.items()))
+    if isinstance(value, list | tuple):
+        return set[str]().union(*map(_names_in, value))
+    return {value} if key in ("algo", "env_id", "type") and isinstance(value, str) else set()
 
 
 def _replace_at(document: Mapping[str, Any], keys: tuple[str, ...], found: _Found) -> dict[str, Any]:
@@ -148,12 +163,12 @@ def _blot(value: Any, secrets: list[str]) -> Any:
 
 
 class SecretStore:
-    """Keeps the secrets of runs, for this user alone, until they are deleted."""
+    """Stores the secrets of runs, readable by this user only, until they are deleted."""
 
     def __init__(self, config_home: Path, *, home: Home | None = None, keyring: Keyring | None = None) -> None:
         if home is not None and config_home.absolute().is_relative_to(home.root.absolute()):
             raise SecretStoreError(
-                f"the config folder {config_home} lies inside {home.root}: archives and backups of runs would hold"
+                f"the config folder {config_home} is inside {home.root}: archives and backups of runs would contain"
                 f" secrets; set {env.MOSAIC_CONFIG_HOME} to another place"
             )
         self._folder = config_home
@@ -161,7 +176,7 @@ class SecretStore:
         self._keyring = Keyring() if keyring is None else keyring
 
     def put(self, run_id: str, secrets: Mapping[str, str]) -> None:
-        """Keep a run's secrets; what was kept for it before is replaced."""
+        """Store a run's secrets, replacing earlier ones."""
         check_run_id(run_id)
         if not secrets:
             self.delete(run_id)
@@ -171,7 +186,7 @@ class SecretStore:
             self._write(runs)
 
     def get(self, run_id: str) -> dict[str, str]:
-        """A run's secrets; empty when it has none."""
+        """Return a run's secrets; empty when it has none."""
         check_run_id(run_id)
         if not self._file.exists():
             return {}
@@ -183,13 +198,13 @@ class SecretStore:
             try:
                 values = json.loads(self._keyring.get(run_id) or "null")
             except (KeyringFailed, ValueError, RecursionError) as error:
-                raise SecretStoreError(f"the keyring does not give out the secrets of run {run_id}: {error}") from error
+                raise SecretStoreError(f"the keyring does not return the secrets of run {run_id}: {error}") from error
         if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
-            raise SecretStoreError(f"the secrets of run {run_id} are gone or damaged; submit the run again")
+            raise SecretStoreError(f"the secrets of run {run_id} are missing or damaged; submit the run again")
         return values
 
     def known(self, run_id: str) -> dict[str, str]:
-        """A run's secrets as far as they can be read, to clean texts of them: a live run needs no store any more."""
+        """Return a run's secrets as far as they can be read, to redact texts."""
         try:
             return self.get(run_id)
         except SecretStoreError as error:
@@ -197,7 +212,7 @@ class SecretStore:
             return {}
 
     def delete(self, run_id: str) -> None:
-        """Forget a run's secrets; nothing happens when there are none."""
+        """Delete a run's secrets, if any."""
         check_run_id(run_id)
         if not self._file.exists():
             return
@@ -209,11 +224,13 @@ class SecretStore:
                 try:
                     self._keyring.delete(run_id)
                 except KeyringFailed as error:
-                    raise SecretStoreError(f"the keyring does not forget run {run_id}: {error}") from error
+                    raise SecretStoreError(
+                        f"the keyring does not delete the secrets of run {run_id}: {error}"
+                    ) from error
             self._write(runs)
 
     def runs(self) -> list[str]:
-        """Runs that have secrets here, so that a daemon can forget those it no longer knows."""
+        """Return the runs that have secrets here."""
         return sorted(self._read()) if self._file.exists() else []
 
     def _keep(self, run_id: str, secrets: dict[str, str]) -> dict[str, Any]:
@@ -221,19 +238,19 @@ class SecretStore:
             try:
                 self._keyring.set(run_id, json.dumps(secrets))
             except KeyringFailed:
-                pass  # locked or gone meanwhile: the file takes it
+                pass  # locked or removed meanwhile: use the file instead
             else:
                 return {"store": "keyring"}
         return {"store": "file", "values": secrets}
 
     @contextmanager
     def _locked(self) -> Iterator[dict[str, Any]]:
-        """Hold the lock over reading and writing: two processes must not lose each other's entries."""
+        """Hold a file lock, so that concurrent processes do not lose each other's entries."""
         try:
             make_private_folder(self._folder)
             descriptor = os.open(self._folder / "secrets.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except (OSError, WireError) as error:
-            raise SecretStoreError(f"secrets cannot be kept in {self._folder}: {error}") from error
+            raise SecretStoreError(f"secrets cannot be stored in {self._folder}: {error}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield self._read() if self._file.exists() else {}
@@ -254,4 +271,4 @@ class SecretStore:
         try:
             write_json_atomically(self._file, {"version": 1, "runs": dict(runs)}, mode=0o600, sealed=True)
         except OSError as error:
-            raise SecretStoreError(f"secrets cannot be kept in {self._file}: {error.strerror}") from error
+            raise SecretStoreError(f"secrets cannot be stored in {self._file}: {error.strerror}") from error

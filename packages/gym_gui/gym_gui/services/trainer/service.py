@@ -1,4 +1,4 @@
-"""TrainerService: translate protobuf to Python and back, nothing else."""
+"""The gRPC service: translates protobuf to Python and back."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import tempfile
 import time
 from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import psutil
@@ -29,11 +30,9 @@ from mosaic_wire.proto import trainer_pb2_grpc
 
 from gym_gui import __version__
 from gym_gui.logging_config.log_constants import LOG_TRAINER_ARCHIVE_REFUSED, log_code
-from gym_gui.services.telemetry.hub import Parcel
-from gym_gui.services.telemetry.store import Kind, TelemetryError
 from gym_gui.services.trainer import archives
 from gym_gui.services.trainer.auth import RUN_ID_KEY, RUN_TOKEN_KEY, SESSION_TOKEN_KEY, metadata_value
-from gym_gui.services.trainer.catalog import ask_workers
+from gym_gui.services.trainer.catalog import default_seed, learning_parameters, run_in_catalog
 from gym_gui.services.trainer.errors import (
     ArchiveRefused,
     InvalidConfig,
@@ -45,20 +44,22 @@ from gym_gui.services.trainer.errors import (
     StaleRun,
     TrainerError,
 )
-from gym_gui.services.trainer.file_threads import look_at
+from gym_gui.services.trainer.file_threads import run_quick_io
 from gym_gui.services.trainer.frame_relay import stream_frames
 from gym_gui.services.trainer.fsm import RunStatus
-from gym_gui.services.trainer.learning_parameters import default_seed, learning_parameters
 from gym_gui.services.trainer.limits import shortage
 from gym_gui.services.trainer.metrics.series import Points
 from gym_gui.services.trainer.metrics.store import Folder
-from gym_gui.services.trainer.records import DELETED, Headline, RunQuery, RunRecord, StoryEvent
+from gym_gui.services.trainer.records import DELETED, RunQuery, RunRecord, RunStatistics, StoryEvent
 from gym_gui.services.trainer.resources import ResourceLedger
+from gym_gui.services.trainer.streams import Kind, TelemetryError
 from gym_gui.services.trainer.trainer import Trainer, check_is_own
 from gym_gui.services.trainer.validation.json_document import read_config_text
-from gym_gui.wording.plain_text import printable
+from gym_gui.wording.formats import printable
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _CHUNK_BYTES = 256 * 1024
 _MAX_ARCHIVE_BYTES = 64 * 2**30
@@ -66,8 +67,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _MAX_FILTER_NAME = 100
 _CURVE_POINTS = 2_000
 _PAGE_RUNS, _PAGE_BYTES = 250, 4 << 20
-"""What one answer of ListRuns holds at most: other calls are served between two pages"""
-_BATCH, _MOST_SENT = 250, 16
+"""Limits of one ListRuns answer, so that other calls are served between two pages"""
+_BATCH, _MAX_SENT = 250, 16
 _LAST_STEP = 2**62
 
 STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
@@ -81,10 +82,10 @@ STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (NotAllowed, grpc.StatusCode.UNAUTHENTICATED),
     (RegistryError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (WireError, grpc.StatusCode.INVALID_ARGUMENT),
-    (TelemetryError, grpc.StatusCode.RESOURCE_EXHAUSTED),  # the worker keeps it and tries again
+    (TelemetryError, grpc.StatusCode.RESOURCE_EXHAUSTED),  # the worker keeps the messages and retries
     (TrainerError, grpc.StatusCode.FAILED_PRECONDITION),
 )
-"""First match wins."""
+"""The first match counts"""
 
 
 async def _abort(context: Any, error: Exception) -> None:
@@ -97,7 +98,7 @@ async def _abort(context: Any, error: Exception) -> None:
 
 
 def _translated(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Errors meant for people become a gRPC status; anything else is a bug, logged with its traceback."""
+    """Wrap an RPC: expected errors become a gRPC status, others are logged with their traceback."""
 
     def unexpected(error: Exception) -> Exception:
         if lacking := shortage(error):
@@ -132,8 +133,22 @@ def _translated(method: Callable[..., Any]) -> Callable[..., Any]:
     return unary
 
 
+def _translate_errors(service: type[T]) -> type[T]:
+    """Wrap every RPC of the service with `_translated`."""
+    for name, method in [*vars(service).items()]:
+        if name[0].isupper():
+            setattr(service, name, _translated(method))
+    return service
+
+
+def _given(request: Any, *names: str) -> dict[str, Any]:
+    """Return optional fields of a message; None for those that were not given."""
+    return {name: getattr(request, name) if request.HasField(name) else None for name in names}
+
+
+@_translate_errors
 class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
-    """The gRPC face of the Trainer."""
+    """The gRPC interface of the Trainer."""
 
     def __init__(self, trainer: Trainer, ledger: ResourceLedger, request_shutdown: Callable[[], None]) -> None:
         self._trainer, self._ledger, self._request_shutdown = trainer, ledger, request_shutdown
@@ -143,29 +158,29 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
 
     # ------------------------------------------------------------------ runs
 
-    @_translated
     async def SubmitRun(self, request: pb.SubmitRunRequest, context: Any) -> pb.SubmitRunResponse:
+        """Queue a run."""
         record, known, notes = await self._trainer.submit(
             request.config_json, request.idempotency_key, submitter=await self._submitter(context)
         )
         return pb.SubmitRunResponse(run=self._run(record), already_known=known, notes=notes)
 
-    @_translated
     async def CancelRun(self, request: pb.CancelRunRequest, context: Any) -> pb.Run:
+        """Cancel a run."""
         run_id, _ = await self._permitted(request.run_id, context)
         return self._run(await self._trainer.cancel(run_id, request.reason))
 
-    @_translated
     async def CancelRuns(self, request: pb.CancelRunsRequest, _context: Any) -> pb.CancelRunsResponse:
+        """Cancel several runs."""
         run_ids = [check_run_id(run_id) for run_id in request.run_ids]
         return pb.CancelRunsResponse(refused=await self._trainer.cancel_many(run_ids, request.reason))
 
-    @_translated
     async def PauseRun(self, request: pb.PauseRunRequest, _context: Any) -> pb.Run:
+        """Pause a run, or release its resources."""
         return self._run(await self._trainer.pause(check_run_id(request.run_id), release=request.release))
 
-    @_translated
     async def ResumeRun(self, request: pb.ResumeRunRequest, _context: Any) -> pb.Run:
+        """Resume a paused or finished run."""
         record = await self._trainer.resume(
             check_run_id(request.run_id),
             additional_timesteps=request.additional_timesteps,
@@ -174,41 +189,38 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         )
         return self._run(record)
 
-    @_translated
     async def UpdateRun(self, request: pb.UpdateRunRequest, _context: Any) -> pb.Run:
+        """Change name, notes, tags or priority."""
         record = await self._trainer.update(
             check_run_id(request.run_id),
-            name=request.name if request.HasField("name") else None,
-            notes=request.notes if request.HasField("notes") else None,
-            priority=request.priority if request.HasField("priority") else None,
+            **_given(request, "name", "notes", "priority"),
             add_tags=tuple(request.add_tags),
             remove_tags=tuple(request.remove_tags),
         )
         return self._run(record)
 
-    @_translated
     async def GetRun(self, request: pb.RunRequest, context: Any) -> pb.Run:
+        """Return a run."""
         record = await self._trainer.get((await self._permitted(request.run_id, context))[0])
-        await self._trainer.learn_of_workers([record.worker_type])
+        await self._trainer.load_workers([record.worker_type])
         return self._run(record)
 
-    @_translated
     async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
+        """Return the runs that match, newest first."""
         submitter = await self._submitter(context)
         limit = min(request.limit if request.limit > 0 else _PAGE_RUNS, _PAGE_RUNS)
+        several: dict[str, Any] = {name: tuple(getattr(request, name)) for name in ("statuses", "outcomes", "tags")}
         query = RunQuery(
-            statuses=tuple(request.statuses),
-            outcomes=tuple(request.outcomes),
-            tags=tuple(request.tags),
+            **several,
             text=request.text,
             include_archived=request.include_archived,
-            limit=limit,
             run_id_prefix=request.run_id_prefix,
-            submitted_by=submitter.run_id if submitter is not None else request.submitted_by,
             before_number=request.before_number,
+            limit=limit,
+            submitted_by=submitter.run_id if submitter is not None else request.submitted_by,
         )
         page = await self._trainer.journal.read(self._trainer.journal.registry.list, query)
-        await self._trainer.learn_of_workers({record.worker_type for record in page.runs})
+        await self._trainer.load_workers({record.worker_type for record in page.runs})
         answer = pb.ListRunsResponse(matching=page.matching, last_seq=page.last_seq)
         left = _PAGE_BYTES
         for record in page.runs:
@@ -221,20 +233,20 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             answer.next_before = answer.runs[-1].number
         return answer
 
-    @_translated
     async def WatchRuns(self, request: pb.WatchRunsRequest, context: Any) -> AsyncIterator[pb.RunUpdate]:
+        """Stream events and newer statistics of runs."""
         journal, run_id = self._trainer.journal, ""
         if request.run_id:
             run_id, submitted_by = await self._permitted(request.run_id, context)
-            await self._trainer.get(run_id)  # nothing would ever be told of a run that is not there
+            await self._trainer.get(run_id)  # an unknown run would never produce an update
         else:
             submitter = await self._submitter(context)
             submitted_by = submitter.run_id if submitter is not None else ""
         if request.since_seq > (last := await journal.read(journal.registry.last_seq)):
             raise NotPossibleNow(
-                f"event {request.since_seq} has not happened, the last event here is {last}; list the runs again"
+                f"event {request.since_seq} does not exist; the last event is {last}. List the runs again"
             )
-        # Before the replay, so that nothing falls between the two.
+        # Subscribe before the replay, so that no event is missed.
         watcher = journal.watch(run_id, submitted_by=submitted_by)
         seen = request.since_seq
         try:
@@ -248,22 +260,22 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
                 if live is None:
                     yield pb.RunUpdate(run=self._run(current))
                     continue
-                news = [(current, live), *(watcher.waiting(_BATCH - 1) if request.batches else ())]
-                news = [(record, event) for record, event in news if event.seq > seen or event.kind == DELETED]
-                if news:
-                    yield self._updates(news)
+                updates = [(current, live), *(watcher.waiting(_BATCH - 1) if request.batches else ())]
+                updates = [(record, event) for record, event in updates if event.seq > seen or event.kind == DELETED]
+                if updates:
+                    yield self._batch(updates)
             raise NotPossibleNow("this client fell too far behind; list the runs again and watch from there")
         finally:
             journal.unwatch(watcher)
 
-    def _updates(self, news: Sequence[tuple[RunRecord, StoryEvent]]) -> pb.RunUpdate:
-        """One message for news that wait together; many watchers get the same ones, so it is made once."""
-        key = tuple((event.seq, event.run_id) for _, event in news)
+    def _batch(self, updates: Sequence[tuple[RunRecord, StoryEvent]]) -> pb.RunUpdate:
+        """Return one message for several updates, built once for all watchers."""
+        key = tuple((event.seq, event.run_id) for _, event in updates)
         if (known := self._sent.get(key)) is None:
-            first, *more = (pb.RunUpdate(run=self._run(record), event=_story_event(event)) for record, event in news)
+            first, *more = (pb.RunUpdate(run=self._run(record), event=_story_event(event)) for record, event in updates)
             first.more.extend(more)
             known = self._sent[key] = first
-            while len(self._sent) > _MOST_SENT:
+            while len(self._sent) > _MAX_SENT:
                 del self._sent[next(iter(self._sent))]
         return known
 
@@ -277,44 +289,44 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
                 except RunNotFound:  # deleted since
                     continue
 
-    @_translated
     async def GetStory(self, request: pb.GetStoryRequest, _context: Any) -> pb.GetStoryResponse:
+        """Return the history of a run."""
         await self._trainer.get(check_run_id(request.run_id))
         registry = self._trainer.journal.registry
-        events = await self._trainer.journal.read(registry.story, request.run_id, request.since_seq)
+        events = await self._trainer.journal.read(registry.history, request.run_id, request.since_seq)
         return pb.GetStoryResponse(events=[_story_event(event) for event in events])
 
-    @_translated
     async def StreamRunLogs(self, request: pb.StreamRunLogsRequest, _context: Any) -> AsyncIterator[pb.LogChunk]:
+        """Stream a log of a run."""
         path = self._log_path(check_run_id(request.run_id), request.stream or "stdout")
         offset = 0
         if request.tail_bytes < 0:
             raise NotPossibleNow(f"cannot show the last {request.tail_bytes} bytes; give a number from 0")
         if request.tail_bytes:
-            offset = max(0, await look_at(_size_of, path) - request.tail_bytes)
+            offset = max(0, await run_quick_io(_size_of, path) - request.tail_bytes)
         watcher = self._trainer.journal.watch(request.run_id)
         try:
-            # Looked at when its changes are watched already: the end must not fall between the two.
+            # Read after subscribing, so that the end of the run is not missed.
             record = await self._trainer.get(request.run_id)
             while True:
                 over = record.status is RunStatus.TERM
-                while data := await look_at(self._read_log, request.run_id, path, offset):
+                while data := await run_quick_io(self._read_log, request.run_id, path, offset):
                     yield pb.LogChunk(data=data, offset=offset)
                     offset += len(data)
                 if not request.follow or over:
                     return
-                # The worker's next sign of life, or half a second: output comes between heartbeats too.
+                # Wait for the next update, but at most half a second: output also arrives between heartbeats.
                 try:
                     async with asyncio.timeout(0.5):
                         record, _ = await watcher.get()
                 except TimeoutError:
-                    if await look_at(_size_of, path) < offset:
-                        offset = 0  # it outgrew its cap and was cut
+                    if await run_quick_io(_size_of, path) < offset:
+                        offset = 0  # it outgrew its cap and was truncated
         finally:
             self._trainer.journal.unwatch(watcher)
 
     def _read_log(self, run_id: str, path: Path, offset: int) -> bytes:
-        """Read on in a log; of a live run only what was written before its secrets were blotted out."""
+        """Return a log from an offset on; of a live run only what was written before its secrets were redacted."""
         supervisor = self._trainer.dispatcher.supervisors.get(run_id)
         if supervisor is None:
             return _read_at(path, offset)
@@ -334,8 +346,8 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             raise NotPossibleNow(f"there is no log {stream!r}; a run has {', '.join(places)}")
         return places[stream]
 
-    @_translated
     async def ListRunMetrics(self, request: pb.RunRequest, context: Any) -> pb.ListRunMetricsResponse:
+        """Return the tags of a run's curves."""
         await self._trainer.get((await self._permitted(request.run_id, context))[0])
         tags = await self._trainer.metrics.tags(request.run_id)
         return pb.ListRunMetricsResponse(
@@ -345,8 +357,8 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             ]
         )
 
-    @_translated
     async def StreamRunMetrics(self, request: pb.StreamRunMetricsRequest, context: Any) -> AsyncIterator[pb.RunMetrics]:
+        """Stream curves of a run."""
         run_id, _ = await self._permitted(request.run_id, context)
         await self._trainer.get(run_id)
         supervisors = self._trainer.dispatcher.supervisors
@@ -359,7 +371,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             means=request.means,
             follow=lambda: request.follow and run_id in supervisors,
         )
-        async for news in curves:
+        async for updates in curves:
             yield pb.RunMetrics(
                 curves=[
                     pb.MetricCurve(
@@ -370,12 +382,12 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
                         total=curve.total,
                         is_reset=curve.is_reset,
                     )
-                    for curve in news
+                    for curve in updates
                 ]
             )
 
-    @_translated
     async def StreamFrames(self, request: pb.StreamFramesRequest, _context: Any) -> AsyncIterator[pb.RunFrame]:
+        """Stream the frames that a run renders."""
         run_id = check_run_id(request.run_id)
         await self._trainer.get(run_id)
         supervisors = self._trainer.dispatcher.supervisors
@@ -389,47 +401,46 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         async for frame in frames:
             yield frame
 
-    @_translated
     async def StreamRunSteps(self, request: pb.StreamTelemetryRequest, _context: Any) -> AsyncIterator[pb.RunSteps]:
-        async for parcel in self._telemetry(request, "steps"):
-            yield pb.RunSteps(
-                steps=parcel.messages, skipped=parcel.skipped, control=parcel.control or "", total=parcel.total
-            )
+        """Stream the steps of a run."""
+        async for messages, about in self._telemetry(request, "steps"):
+            yield pb.RunSteps(steps=messages, **about)
 
-    @_translated
     async def StreamRunEpisodes(
         self, request: pb.StreamTelemetryRequest, _context: Any
     ) -> AsyncIterator[pb.RunEpisodes]:
-        async for parcel in self._telemetry(request, "episodes"):
-            yield pb.RunEpisodes(
-                episodes=parcel.messages, skipped=parcel.skipped, control=parcel.control or "", total=parcel.total
-            )
+        """Stream the episodes of a run."""
+        async for messages, about in self._telemetry(request, "episodes"):
+            yield pb.RunEpisodes(episodes=messages, **about)
 
-    async def _telemetry(self, request: pb.StreamTelemetryRequest, kind: Kind) -> AsyncIterator[Parcel]:
+    async def _telemetry(
+        self, request: pb.StreamTelemetryRequest, kind: Kind
+    ) -> AsyncIterator[tuple[list[Any], dict[str, Any]]]:
         run_id = check_run_id(request.run_id)
         await self._trainer.get(run_id)
         stream = self._trainer.telemetry.stream(
             run_id,
             kind,
             request.since_seq,
-            episode=request.episode if request.HasField("episode") else None,
+            **_given(request, "episode"),
             follow=request.follow and run_id in self._trainer.dispatcher.supervisors,
         )
-        async for parcel in stream:
-            yield parcel
+        async for batch in stream:
+            about = {"skipped": batch.skipped, "control": batch.control or "", "total": batch.total}
+            yield batch.messages, about
 
-    # ------------------------------------------------------------------ keeping and removing
+    # ------------------------------------------------------------------ archiving and deleting
 
-    @_translated
     async def ArchiveRun(self, request: pb.ArchiveRunRequest, _context: Any) -> pb.Run:
+        """Hide a run from listings, or show it again."""
         return self._run(await self._trainer.archive(check_run_id(request.run_id), archived=request.archived))
 
-    @_translated
     async def DeleteRun(self, request: pb.RunRequest, _context: Any) -> pb.DeleteRunResponse:
+        """Delete a run and its files."""
         return pb.DeleteRunResponse(freed_bytes=await self._trainer.delete(check_run_id(request.run_id)))
 
-    @_translated
     async def ExportRun(self, request: pb.RunRequest, _context: Any) -> AsyncIterator[pb.ArchiveChunk]:
+        """Stream a run as an archive."""
         path = await self._trainer.export(check_run_id(request.run_id))
         try:
             offset = 0
@@ -439,8 +450,8 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         finally:
             path.unlink(missing_ok=True)
 
-    @_translated
     async def ImportRun(self, chunks: AsyncIterator[pb.ArchiveChunk], _context: Any) -> pb.Run:
+        """Store a run from an archive."""
         folder = self._trainer.home.trainer
         descriptor, name = tempfile.mkstemp(prefix=archives.UPLOAD_PREFIX, suffix=".tar.gz", dir=folder)
         path, received = Path(name), 0
@@ -448,7 +459,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             with os.fdopen(descriptor, "wb") as stream:
                 async for chunk in chunks:
                     if not received and not _GZIP_MAGIC.startswith(chunk.data[:2]):
-                        raise ArchiveRefused("the archive is not a sound .tar.gz: it does not begin like one")
+                        raise ArchiveRefused("the archive is not a valid .tar.gz: it has no gzip header")
                     received += len(chunk.data)
                     if received > _MAX_ARCHIVE_BYTES:
                         raise ArchiveRefused(f"the archive is larger than {_MAX_ARCHIVE_BYTES >> 30} GiB")
@@ -462,22 +473,22 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             await asyncio.to_thread(path.unlink, missing_ok=True)
 
     def _expect_room_for(self, size: int) -> None:
-        """Raise ArchiveRefused when so many bytes of an upload would take from what the runs' disk is to keep free."""
+        """Raise ArchiveRefused when an upload of this size would leave less than the reserve of the runs' disk free."""
         home, reserve_mb = self._trainer.home.root, self._trainer.settings.min_free_disk_mb
         if shutil.disk_usage(home).free - size < reserve_mb << 20:
             raise ArchiveRefused(
-                f"there is no room for the archive: {reserve_mb} MB are to stay free under {home}; "
+                f"the disk has no space for the archive: {reserve_mb} MB must stay free under {home}; "
                 "make some and import again"
             )
 
     # ------------------------------------------------------------------ the daemon
 
-    @_translated
     async def ListWorkers(self, request: pb.ListWorkersRequest, _context: Any) -> pb.ListWorkersResponse:
+        """Return the installed workers."""
         catalog = self._trainer.catalog
         if request.refresh:
-            await ask_workers(catalog.refresh)
-        entries = await ask_workers(catalog.entries)
+            await run_in_catalog(catalog.refresh)
+        entries = await run_in_catalog(catalog.entries)
         return pb.ListWorkersResponse(
             workers=[
                 pb.Worker(
@@ -493,31 +504,31 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             ]
         )
 
-    @_translated
     async def SaveFilter(self, request: pb.SavedFilter, _context: Any) -> pb.SavedFilter:
+        """Store a named filter."""
         if not 0 < len(request.name) <= _MAX_FILTER_NAME or not request.name.isprintable():
             raise NotPossibleNow(f"a filter needs a name of 1 to {_MAX_FILTER_NAME} printable characters")
         try:
             query = read_config_text(request.query_json or "{}")
         except InvalidConfig as error:
-            raise NotPossibleNow(f"the filter {request.name!r} cannot be kept: {error.problems[0]}") from error
+            raise NotPossibleNow(f"the filter {request.name!r} cannot be saved: {error.problems[0]}") from error
         registry = self._trainer.journal.registry
         await self._trainer.journal.read(registry.save_filter, request.name, query)
         return request
 
-    @_translated
     async def ListFilters(self, _request: pb.ListFiltersRequest, _context: Any) -> pb.ListFiltersResponse:
+        """Return the stored filters."""
         filters = await self._trainer.journal.read(self._trainer.journal.registry.filters)
         saved = [pb.SavedFilter(name=name, query_json=json.dumps(query)) for name, query in filters.items()]
         return pb.ListFiltersResponse(filters=saved)
 
-    @_translated
     async def DeleteFilter(self, request: pb.DeleteFilterRequest, _context: Any) -> pb.DeleteFilterResponse:
+        """Remove a stored filter."""
         await self._trainer.journal.read(self._trainer.journal.registry.remove_filter, request.name)
         return pb.DeleteFilterResponse()
 
-    @_translated
     async def GetHealth(self, _request: pb.GetHealthRequest, _context: Any) -> pb.Health:
+        """Report the daemon's state and the machine's resources."""
         trainer, free, inventory = self._trainer, self._ledger.free(), self._ledger.inventory
         return pb.Health(
             version=__version__,
@@ -532,7 +543,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             cpus_free=free.cpus,
             memory_mb_total=inventory.memory_mb,
             memory_mb_available=psutil.virtual_memory().available >> 20,
-            disk_mb_free=psutil.disk_usage(str(trainer.home.root)).free >> 20,
+            disk_mb_free=psutil.disk_usage(str(trainer.home.runs)).free >> 20,
             gpus=[
                 pb.Gpu(
                     id=gpu.id, name=gpu.name, memory_mb=gpu.memory_mb, reserved_by=self._ledger.holder_of(gpu.id) or ""
@@ -543,15 +554,15 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             last_seq=await trainer.journal.read(trainer.journal.registry.last_seq),
         )
 
-    @_translated
     async def Shutdown(self, _request: pb.ShutdownRequest, _context: Any) -> pb.ShutdownResponse:
+        """Stop the daemon; workers keep running."""
         self._request_shutdown()
         return pb.ShutdownResponse(running=len(self._trainer.dispatcher.supervisors))
 
     # ------------------------------------------------------------------ workers
 
-    @_translated
     async def RegisterWorker(self, request: pb.RegisterWorkerRequest, context: Any) -> pb.RegisterWorkerResponse:
+        """Accept a worker and give it a session token."""
         token = await self._trainer.register(
             check_run_id(request.run_id),
             metadata_value(context.invocation_metadata(), RUN_TOKEN_KEY),
@@ -565,29 +576,27 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         )
         return pb.RegisterWorkerResponse(session_token=token, heartbeat_s=self._trainer.settings.heartbeat_s)
 
-    @_translated
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
-        optional = {
-            name: getattr(request, name) if request.HasField(name) else None
-            for name in ("episodic_return", "sps", "seconds_since_step")
-        }
+        """Apply a worker's heartbeat."""
         token = metadata_value(context.invocation_metadata(), SESSION_TOKEN_KEY)
-        headline = Headline(step=request.step, total=request.total, **optional)
-        await self._trainer.heartbeat(check_run_id(request.run_id), token, headline, request.lifecycle_seq)
+        statistics = RunStatistics(
+            request.step, request.total, **_given(request, "episodic_return", "sps", "seconds_since_step")
+        )
+        await self._trainer.heartbeat(check_run_id(request.run_id), token, statistics, request.lifecycle_seq)
         return pb.HeartbeatResponse()
 
-    @_translated
     async def ControlStream(self, request: pb.ControlStreamRequest, context: Any) -> AsyncIterator[pb.ControlCommand]:
+        """Stream commands to a worker."""
         token = metadata_value(context.invocation_metadata(), SESSION_TOKEN_KEY)
         supervisor = await self._trainer.worker_session(check_run_id(request.run_id), token)
         commands = supervisor.controls()
         while True:
             yield await commands.get()
 
-    @_translated
     async def PublishRunMetrics(
         self, request: pb.PublishRunMetricsRequest, context: Any
     ) -> pb.PublishRunMetricsResponse:
+        """Store new points of a run's curves."""
         token = metadata_value(context.invocation_metadata(), SESSION_TOKEN_KEY)
         supervisor = await self._trainer.worker_session(check_run_id(request.run_id), token)
         answer = await self._trainer.metrics.publish(
@@ -596,25 +605,25 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             _position(request.before_json),
             _position(request.after_json),
         )
-        if answer.accepted:
-            supervisor.heard_metrics(answer.headline, answer.last_step)
+        if answer.curves is not None:
+            supervisor.apply_curves(answer.curves)
         is_watched = self._trainer.journal.is_watched(request.run_id, supervisor.record.submitted_by)
         return pb.PublishRunMetricsResponse(
             accepted=answer.accepted,
             position_json="" if answer.position is None else json.dumps(answer.position),
             credits=answer.credits,
             retry_after_s=answer.retry_after_s,
-            interval_s=self._trainer.metrics.wanted_interval_s(request.run_id, watched=is_watched),
+            interval_s=self._trainer.metrics.requested_interval_s(request.run_id, watched=is_watched),
         )
 
-    @_translated
     async def PublishRunSteps(self, request: pb.PublishRunStepsRequest, context: Any) -> pb.PublishTelemetryResponse:
+        """Store steps of a run."""
         return await self._publish_telemetry(request.run_id, "steps", request.steps, context)
 
-    @_translated
     async def PublishRunEpisodes(
         self, request: pb.PublishRunEpisodesRequest, context: Any
     ) -> pb.PublishTelemetryResponse:
+        """Store episodes of a run."""
         return await self._publish_telemetry(request.run_id, "episodes", request.episodes, context)
 
     async def _publish_telemetry(
@@ -627,14 +636,14 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         )
 
     async def _submitter(self, context: Any) -> RunRecord | None:
-        """The run whose worker calls; None: it is a client, whose token was checked at the door."""
+        """Return the run whose worker calls, or None for a client, whose token the interceptor has checked."""
         metadata = context.invocation_metadata()
         if not (token := metadata_value(metadata, SESSION_TOKEN_KEY)):
             return None
         return await self._trainer.submitter(metadata_value(metadata, RUN_ID_KEY), token)
 
     async def _permitted(self, run_id: str, context: Any) -> tuple[str, str]:
-        """A run that the caller may look at and steer, and the run whose worker the caller is, if it is one."""
+        """Check that the caller may access a run; return its id and the caller's own run, if it is a worker."""
         check_run_id(run_id)
         if (submitter := await self._submitter(context)) is None:
             return run_id, ""
@@ -647,7 +656,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         home = self._trainer.home
         live = self._trainer.dispatcher.supervisors.get(record.run_id)
         if live is not None and live.record.event_seq == record.event_seq:
-            record = live.record  # its headline is newer than the stored one
+            record = live.record  # its statistics are newer than the stored ones
         queue_reason = self._trainer.dispatcher.waiting_reason(record.run_id) if record.status is RunStatus.INIT else ""
         flow = {
             "throttled": self._trainer.metrics.is_throttled(record.run_id),
@@ -659,27 +668,37 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             learning = json.dumps(learning_parameters(spec, record.algo, record.extras))
             seed = default_seed(spec, record.algo, record.extras) if seed is None else seed
         run = pb.Run(
-            run_id=record.run_id, number=record.number, status=record.status, outcome=record.outcome or "",
-            reason=record.reason, name=record.name, worker_type=record.worker_type, worker_id=record.worker_id,
-            algo=record.algo, env_id=record.env_id, seed=seed, step=record.step, total=record.total,
-            episodic_return=record.episodic_return, sps=record.sps, seconds_since_step=record.seconds_since_step,
-            result_json=json.dumps(record.result) if record.result is not None else "", priority=record.priority,
-            tags=record.tags, notes=record.notes, archived=record.archived, flags=flags,
-            queue_reason=queue_reason, created_at=record.created_at, started_at=record.started_at or 0.0,
-            finished_at=record.finished_at or 0.0, cpus=record.cpus, gpus=record.gpus, gpu_ids=record.gpu_ids,
-            memory_mb=record.memory_mb or 0, max_wallclock_minutes=record.max_wallclock_minutes or 0.0,
-            attempt=record.attempt, retries=record.retries, pid=record.pid,
-            run_dir=str(home.run_folder(record.run_id).root), logs_dir=str(home.run_logs(record.run_id)),
-            size_bytes=record.size_bytes, protocol_version=record.protocol_version,
+            **dict(zip(_SAME_FIELDS, _same_values(record), strict=True)),
+            outcome=record.outcome or "",
+            seed=seed,
+            flags=flags,
+            queue_reason=queue_reason,
+            result_json=json.dumps(record.result) if record.result is not None else "",
+            started_at=record.started_at or 0.0,
+            finished_at=record.finished_at or 0.0,
+            memory_mb=record.memory_mb or 0,
+            max_wallclock_minutes=record.max_wallclock_minutes or 0.0,
+            run_dir=str(home.run_folder(record.run_id).root),
+            logs_dir=str(home.run_logs(record.run_id)),
             capabilities_json=json.dumps(record.capabilities) if record.capabilities else "",
-            extras_json=json.dumps(record.extras) if record.extras else "", event_seq=record.event_seq,
-            learning_json=learning, metrics=record.metrics, eta_s=_eta_s(record), submitted_by=record.submitted_by,
-        )  # fmt: skip
+            extras_json=json.dumps(record.extras) if record.extras else "",
+            learning_json=learning,
+            eta_s=_eta_s(record),
+        )
         if record.parent is not None:
             parent = record.parent
-            run.step = max(run.step, parent.step)  # what it begins with, until its worker reports
+            run.step = max(run.step, parent.step)  # its first step, until its worker reports
             run.parent.CopyFrom(pb.ParentRun(run_id=parent.run_id, step=parent.step, sha256=parent.sha256))
         return run
+
+
+_SAME_FIELDS = (
+    *("run_id", "number", "status", "reason", "name", "worker_type", "worker_id", "algo", "env_id", "step", "total"),
+    *("episodic_return", "sps", "seconds_since_step", "priority", "tags", "notes", "archived", "created_at", "cpus"),
+    *("gpus", "gpu_ids", "attempt", "retries", "pid", "size_bytes", "protocol_version", "event_seq", "metrics"),
+    "submitted_by",
+)
+_same_values = attrgetter(*_SAME_FIELDS)
 
 
 def _eta_s(record: RunRecord) -> float | None:
@@ -694,7 +713,7 @@ def _position(text: str) -> Any:
     try:
         return parse_json(text) if text else None
     except ValueError as error:
-        raise NotPossibleNow(f"this is no position in event files: {text[:80]!r}") from error
+        raise NotPossibleNow(f"not a position in event files: {text[:80]!r}") from error
 
 
 def _metric_folder(folder: pb.MetricFolder) -> Folder:
@@ -707,17 +726,16 @@ def _metric_folder(folder: pb.MetricFolder) -> Folder:
     return Folder(folder.folder, folder.is_reset, drop_from, columns)
 
 
+_EVENT_FIELDS = ("seq", "run_id", "timestamp", "kind", "reason", "attempt")
+_event_values = attrgetter(*_EVENT_FIELDS)
+
+
 def _story_event(event: StoryEvent) -> pb.StoryEvent:
     return pb.StoryEvent(
-        seq=event.seq,
-        run_id=event.run_id,
-        timestamp=event.timestamp,
-        kind=event.kind,
+        **dict(zip(_EVENT_FIELDS, _event_values(event), strict=True)),
         from_status=event.from_status or "",
         to_status=event.to_status or "",
-        reason=event.reason,
         payload_json=json.dumps(event.payload) if event.payload else "",
-        attempt=event.attempt,
     )
 
 

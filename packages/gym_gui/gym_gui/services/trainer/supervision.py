@@ -1,4 +1,4 @@
-"""What the end of a worker means. Pure: facts in, one event and one sentence out."""
+"""Decide what the end of a worker means: a pure function from facts to one event and one reason."""
 
 from __future__ import annotations
 
@@ -19,50 +19,49 @@ CANCELLED_ON_REQUEST = "cancelled on request"
 
 @dataclass(frozen=True)
 class Ending:
-    """The event an ended worker causes, and why."""
+    """The event that the end of a worker causes, and why."""
 
     event: RunEvent
     reason: str
     is_final: bool = False
-    """A fault that a retry cannot cure"""
+    """Whether a retry cannot help"""
 
 
 @dataclass(frozen=True)
 class EndingFacts:
-    """Everything known once the worker's process is gone and its files have been read to the end."""
+    """Everything known once the worker's process has exited and its files have been read."""
 
     status: RunStatus
     exit_code: int | None
-    """None: it was not our child, so nobody told"""
-    last_words: LifecycleKind | None = None
-    """The ending event in this attempt's lifecycle, if any"""
+    """None when the worker was not a child of this daemon"""
+    ending_event: LifecycleKind | None = None
+    """The ending event in this attempt's lifecycle file, if any"""
     failure: str = ""
-    """The worker's own account of its failure"""
+    """The failure as the worker reported it"""
     exit_record: ExitRecord | None = None
-    """Of this attempt"""
+    """The exit.json of this attempt, if any"""
     cancel_requested: bool = False
     release_requested: bool = False
     fault: str = ""
-    """Why the daemon itself ended it (silence, wall-clock, memory); empty: it did not"""
-    complaint: str = ""
-    """What it wrote to stderr, if it refused its config"""
+    """Why the daemon ended the worker (silence, wall-clock, memory); empty if it did not"""
+    stderr: str = ""
+    """The end of its stderr, if it refused its config"""
     failed_for_good: bool = False
-    """The worker said that its failure would only repeat itself"""
+    """Whether the worker reported that a retry would fail the same way"""
     cancel_reason: str = ""
 
 
 def conclude(facts: EndingFacts) -> Ending:
     """Decide how an attempt ended.
 
-    What the worker finished wins over what was asked of it: a run that completed before the cancel reached
-    it has completed.
+    Completion has precedence over requests: a run that completed before the cancel reached it is completed.
     """
     code, record = facts.exit_code, facts.exit_record
     if code is None and record is not None:
         code = record.exit_code
-    # The daemon may have ended a worker that had finished and then hung: its exit.json counts, not our signal.
+    # The daemon may have killed a worker that hung after it had finished: its exit.json counts, not the signal.
     hung = facts.fault and record is not None and record.outcome is ExitOutcome.COMPLETED
-    is_done = facts.last_words is LifecycleKind.RUN_COMPLETED and (code == 0 or hung)
+    is_done = facts.ending_event is LifecycleKind.RUN_COMPLETED and (code == 0 or hung)
     if is_done and facts.status is RunStatus.EXEC:
         return Ending(RunEvent.COMPLETED, "completed")
     if facts.cancel_requested:
@@ -74,22 +73,22 @@ def conclude(facts: EndingFacts) -> Ending:
     if facts.release_requested and facts.status is RunStatus.PAUSE:
         if record is not None and record.outcome is ExitOutcome.RELEASED:
             return Ending(RunEvent.RELEASED, "checkpointed; CPUs and GPUs are free again")
-        return Ending(RunEvent.FAULTED, f"it was to be released but {describe_exit(code)}")
+        return Ending(RunEvent.FAULTED, f"it was to be released, but {describe_exit(code)}")
     if facts.failure:
         return Ending(RunEvent.FAULTED, facts.failure, is_final=facts.failed_for_good)
-    if code == 0 and facts.last_words is None:
+    if code == 0 and facts.ending_event is None:
         return Ending(RunEvent.FAULTED, "it exited with code 0 without reporting run_completed")
-    if facts.last_words is LifecycleKind.RUN_CANCELLED:
+    if facts.ending_event is LifecycleKind.RUN_CANCELLED:
         return Ending(RunEvent.FAULTED, "it was ended by a signal that did not come from MOSAIC (SIGTERM)")
-    if code == BAD_INPUT and facts.complaint:
-        return Ending(RunEvent.FAULTED, f"it refused its config: {facts.complaint}", is_final=True)
+    if code == BAD_INPUT and facts.stderr:
+        return Ending(RunEvent.FAULTED, f"it refused its config: {facts.stderr}", is_final=True)
     return Ending(RunEvent.FAULTED, f"its process {describe_exit(code)}")
 
 
-def paused_before(story: Iterable[StoryEvent], attempt: int, now: float) -> float:
-    """How long this attempt was paused under earlier daemons; their clocks are gone, the story's is all there is."""
+def paused_seconds(events: Iterable[StoryEvent], attempt: int, now: float) -> float:
+    """Return how long this attempt was paused under earlier daemons, by the timestamps of its events."""
     total, since = 0.0, None
-    for event in story:
+    for event in events:
         if event.attempt != attempt:
             continue
         if event.kind == RunEvent.PAUSED:
@@ -99,17 +98,17 @@ def paused_before(story: Iterable[StoryEvent], attempt: int, now: float) -> floa
     return total if since is None else total + max(0.0, now - since)
 
 
-def when_it_ended(record: RunRecord, told: ExitRecord | None, now: float) -> float:
-    """What its exit.json says: while no daemon looked, only the worker knows; otherwise now."""
-    if told is None or told.attempt != record.attempt or not record.started_at <= told.finished_at <= now:
+def ended_at(record: RunRecord, exit_record: ExitRecord | None, now: float) -> float:
+    """Return the end time that exit.json states (the worker may have ended while no daemon was running), or now."""
+    if exit_record is None or exit_record.attempt != record.attempt:
         return now
-    return told.finished_at
+    return exit_record.finished_at if record.started_at <= exit_record.finished_at <= now else now
 
 
 def describe_exit(code: int | None) -> str:
-    """`-9` becomes «was killed by SIGKILL»."""
+    """Return an exit code as a phrase: `-9` becomes "was killed by SIGKILL"."""
     if code is None:
-        return "is gone and left no exit.json"
+        return "exited and left no exit.json"
     if code < 0:
         try:
             name = signal.Signals(-code).name

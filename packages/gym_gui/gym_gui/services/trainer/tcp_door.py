@@ -1,4 +1,4 @@
-"""TCP, for clients that were asked in: connections are counted by peer and relayed to the daemon's unix socket."""
+"""TCP for clients: connections are limited per peer and relayed to the daemon's unix socket."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ DEFAULT_PORT = 50055
 LOOPBACK = "127.0.0.1"
 
 _GREETING_S = 10.0
-"""A connection that has sent nothing after this long is closed"""
+"""A connection that sends nothing for this long after its start is closed"""
 _LOG_EVERY_S = 60.0
 _CHUNK_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Listening:
-    """Where the daemon is to listen beside its unix socket."""
+    """Where the daemon listens in addition to its unix socket."""
 
     host: str = LOOPBACK
     port: int | None = None
@@ -38,6 +38,7 @@ class Listening:
 
     @property
     def is_loopback(self) -> bool:
+        """Return whether only this machine can connect."""
         if self.host == "localhost":
             return True
         try:
@@ -46,17 +47,17 @@ class Listening:
             return False
 
     def check(self) -> None:
-        """Raise ListenFailed for what would be unsafe."""
+        """Raise ListenFailed for unsafe options."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ListenFailed("TLS needs both a certificate and a key: --tls-cert FILE --tls-key FILE")
         if not self.is_loopback and self.tls_cert is None:
             raise ListenFailed(
-                f"listening on {self.host!r} would offer this machine to the network in clear; give --tls-cert and "
+                f"listening on {self.host!r} without TLS would expose this machine to the network; give --tls-cert and "
                 "--tls-key, or listen on 127.0.0.1 and use an SSH tunnel"
             )
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return what TLS needs, or None without a certificate."""
+        """Return the TLS context, or None without a certificate."""
         if self.tls_cert is None or self.tls_key is None:
             return None
         try:
@@ -72,27 +73,32 @@ class Listening:
         return context
 
 
-class TcpDoor:
-    """Relays TCP connections to a unix socket; at most `most` in all and `most_of_a_peer` from one address."""
+class TcpRelay:
+    """Relays TCP connections to a unix socket; at most `limit` in all and `limit_per_peer` from one address."""
 
-    def __init__(self, inside: Path, *, most: int, most_of_a_peer: int) -> None:
-        self._inside, self._most, self._most_of_a_peer = inside, most, most_of_a_peer
+    def __init__(self, inside: Path, *, limit: int, limit_per_peer: int) -> None:
+        self._inside, self._limit, self._limit_per_peer = inside, limit, limit_per_peer
         self._peers: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
         self._relays: set[asyncio.Task[None]] = set()
         self._logged_at = float("-inf")
 
     async def bind(self, listening: Listening) -> str:
-        """Take the port, but let nobody in yet; return the address."""
+        """Bind the port without accepting connections yet; return the address."""
         host = LOOPBACK if listening.host == "localhost" else listening.host.strip("[]")
         tls = listening.tls()
         ports = [listening.port] if listening.port is not None else [DEFAULT_PORT, 0]
         for port in ports:
             try:
                 self._server = await asyncio.start_server(
-                    self._accept, host, port, ssl=tls, ssl_handshake_timeout=_GREETING_S if tls else None,
-                    limit=_CHUNK_BYTES, start_serving=False,
-                )  # fmt: skip
+                    self._accept,
+                    host,
+                    port,
+                    ssl=tls,
+                    ssl_handshake_timeout=_GREETING_S if tls else None,
+                    limit=_CHUNK_BYTES,
+                    start_serving=False,
+                )
             except OSError as error:
                 if error.errno not in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL):
                     raise ListenFailed(f"cannot listen on {listening.host!r}: {error.strerror or error}") from error
@@ -105,10 +111,12 @@ class TcpDoor:
         )
 
     async def open(self) -> None:
+        """Start to accept connections."""
         if self._server is not None:
             await self._server.start_serving()
 
     def close(self) -> None:
+        """Accept no more connections and end those that are open."""
         if self._server is not None:
             self._server.close()
         for relay in self._relays:
@@ -118,14 +126,14 @@ class TcpDoor:
         relay = asyncio.current_task()
         assert relay is not None
         peer = str(writer.get_extra_info("peername", ("?",))[0])
-        if self._peers.total() >= self._most or self._peers[peer] >= self._most_of_a_peer:
+        if self._peers.total() >= self._limit or self._peers[peer] >= self._limit_per_peer:
             self._log_refusal(peer)
             writer.transport.abort()
             return
         self._peers[peer] += 1
         self._relays.add(relay)
         try:
-            # What a peer or a stranger's bytes do to a connection is its own matter.
+            # Errors of a connection must not affect others.
             with contextlib.suppress(OSError, TimeoutError, asyncio.CancelledError):
                 await self._relay(reader, writer)
         finally:
@@ -143,7 +151,7 @@ class TcpDoor:
         inward = asyncio.create_task(_pump(reader, inner_writer))
         try:
             inner_writer.write(greeting)
-            await _pump(inner_reader, writer)  # ends when the daemon hangs up, which it does when the peer has
+            await _pump(inner_reader, writer)  # ends when the daemon closes the connection, as it does after the peer
             with contextlib.suppress(OSError):
                 writer.close()
                 await writer.wait_closed()
@@ -154,8 +162,8 @@ class TcpDoor:
     def _log_refusal(self, peer: str) -> None:
         if time.monotonic() - self._logged_at > _LOG_EVERY_S:
             self._logged_at = time.monotonic()
-            logger.warning("refused a TCP connection from %s: %d are open, %d of them from there; at most %d and %d",
-                           peer, self._peers.total(), self._peers[peer], self._most, self._most_of_a_peer)  # fmt: skip
+            text = "refused a TCP connection from %s: %d are open, %d of them from there; at most %d and %d"
+            logger.warning(text, peer, self._peers.total(), self._peers[peer], self._limit, self._limit_per_peer)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Tokens: 256 random bits; only their digests are ever stored, except the daemon's own 0600 file."""
+"""Tokens of 256 random bits; only their digests are stored, except in the daemon's own file (mode 0600)."""
 
 from __future__ import annotations
 
@@ -14,32 +14,34 @@ from gym_gui.services.trainer.errors import NotAllowed
 
 
 def new_token() -> str:
+    """Return a fresh random token."""
     return secrets.token_hex(32)
 
 
 def digest(token: str) -> str:
+    """Return the SHA-256 of a token, which is all that is stored."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def load_or_create_token(path: Path) -> str:
-    """The daemon's token; made on first use, refused when others could read it."""
+    """Return the daemon's token, creating it on first use; raise NotAllowed when other users could read it."""
     if path.exists():
         return read_token(path)
     token = new_token()
-    # Whole or not at all: the daemon holds the home's lock, but the disk may be full, or the power fail.
+    # Atomically, because the disk may be full or the power may fail.
     write_bytes_atomically(path, f"{token}\n".encode(), mode=0o600)
     return token
 
 
 def read_token(path: Path) -> str:
-    """Read the token file, insisting that only this user can."""
+    """Return the token of a file that only this user can read."""
     status = path.stat()
-    if stat.S_IMODE(status.st_mode) & 0o077:
-        raise NotAllowed(f"{path} can be read by others; run `chmod 600 {path}`, or delete it for a new token")
+    if stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) & 0o077:
+        raise NotAllowed(f"{path} can be read by other users; run `chmod 600 {path}`, or delete it for a new token")
     try:
         token = read_plain_file(path, opener=chosen_file).strip().decode("ascii", "replace")
-    except NotAPlainFile as error:
-        raise NotAllowed(f"{path} holds no token: {error.strerror}; delete it for a new one") from None
+    except (NotAPlainFile, ValueError) as error:
+        raise NotAllowed(f"{path} holds no token: {error}; delete it for a new one") from None
     if re.fullmatch("[0-9a-f]{64}", token) is None:
         raise NotAllowed(f"{path} does not hold a token; delete it, and the daemon makes a new one")
     return token

@@ -1,4 +1,4 @@
-"""What the daemon does for its clients and its workers, in Python types; `service.py` only translates."""
+"""The requests of clients and workers in Python types; `service.py` translates them from and to protobuf."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
 from mosaic_wire.paths import Home
 from mosaic_wire.redaction import redact_document, redact_text, spellings_of
 from mosaic_wire.run_config import MAX_TAGS, TrainRunConfig
+from mosaic_wire.run_request import NOT_TRAINING, Mode, with_checkpoint, with_worker_part, worker_part
 
 from gym_gui.config.settings import Settings
-from gym_gui.services.telemetry.hub import Receipt, TelemetryAsyncHub
-from gym_gui.services.telemetry.store import Kind
 from gym_gui.services.trainer import archives
 from gym_gui.services.trainer.catalog import WorkerCatalog
 from gym_gui.services.trainer.checking import ConfigChecks
@@ -41,17 +40,16 @@ from gym_gui.services.trainer.errors import (
     SecretStoreError,
     UnknownWorker,
 )
-from gym_gui.services.trainer.file_threads import work_on
+from gym_gui.services.trainer.file_threads import run_long_io
 from gym_gui.services.trainer.fsm import RunOutcome, RunStatus
 from gym_gui.services.trainer.journal import Journal
-from gym_gui.services.trainer.launch import NOT_TRAINING, RESUME_TRAINING, with_checkpoint
+from gym_gui.services.trainer.launching import INSTALL_MISSING
 from gym_gui.services.trainer.metrics.hub import MetricHub
-from gym_gui.services.trainer.metrics.store import MEAN_RETURN, SPS_TAG
-from gym_gui.services.trainer.preparing import INSTALL_MISSING
-from gym_gui.services.trainer.records import Headline, NewRun, Parent, RunRecord, plausible_step
+from gym_gui.services.trainer.records import NewRun, Parent, RunRecord, RunStatistics
 from gym_gui.services.trainer.run_files import delete_run_files, size_of_run
 from gym_gui.services.trainer.run_supervisor import RunSupervisor
 from gym_gui.services.trainer.secrets import SecretStore, split_secrets
+from gym_gui.services.trainer.streams import Kind, Receipt, TelemetryAsyncHub
 from gym_gui.services.trainer.tokens import digest, new_token
 from gym_gui.services.trainer.validation.json_document import read_config_text
 from gym_gui.services.trainer.validation.train_config import (
@@ -61,22 +59,21 @@ from gym_gui.services.trainer.validation.train_config import (
     validate_train_run_config,
 )
 from gym_gui.services.user_secrets import WANDB_API_KEY, UserSecrets
-from gym_gui.wording.run_view import STATE_WORDS
+from gym_gui.wording.run_view import STATE_LABELS
 
 logger = logging.getLogger(__name__)
 
 _PART_OF_ID = re.compile("[0-9A-HJKMNP-TV-Z]{4,26}")
 _MAX_KEY_CHARACTERS = 256
 _MAX_REASON_CHARACTERS = 500
-_FIGURES = (MEAN_RETURN, SPS_TAG)
 
 
 _Key = tuple[str, str]
-"""A client's idempotency key, and what it was submitted with"""
+"""A client's idempotency key, and the fingerprint of what it was used with"""
 
 
 class Trainer:
-    """Every request, checked and carried out."""
+    """Checks and carries out every request."""
 
     def __init__(
         self,
@@ -102,10 +99,10 @@ class Trainer:
     async def submit(
         self, config_json: str, idempotency_key: str = "", *, submitter: RunRecord | None = None
     ) -> tuple[RunRecord, bool, Sequence[str]]:
-        """Accept a run: once this returns it is never lost. The same key again gives the same run.
+        """Accept a run; once this returns, it is never lost. The same key again returns the same run.
 
-        Return its record, whether it was known, and notes on its values.
-        `submitter`: the run whose worker asks for it. Its tag says so, and so does a column that nobody can change.
+        Return its record, whether the key was known, and notes on its values.
+        `submitter`: the run whose worker submits it, stored as a tag and in a read-only column.
         """
         _checked_text("idempotency_key", idempotency_key, _MAX_KEY_CHARACTERS)
         key = (idempotency_key, _fingerprint(read_config_text(config_json)) if idempotency_key else "")
@@ -123,46 +120,46 @@ class Trainer:
 
     async def _accept_child(self, config: TrainRunConfig, key: _Key, submitter: RunRecord) -> tuple[RunRecord, bool]:
         if await asyncio.to_thread(self._submits_runs, config.metadata.worker.type):
-            raise NotPossibleNow("a run that a worker asked for cannot ask for runs itself")
+            raise NotPossibleNow("a run that a worker submitted cannot submit runs itself")
         kind = f"{submitter.worker_type[:32]}:"
         others = [tag for tag in config.tags if not tag.startswith(kind)]
         marked = config.model_copy(update={"tags": tuple([f"{kind}{submitter.run_id}", *others][:MAX_TAGS])})
         record, known = await self._accept(marked, key, await self._parent_of(config), submitted_by=submitter.run_id)
         if (await self.get(submitter.run_id)).status is RunStatus.TERM and record.status is not RunStatus.TERM:
-            record = await self.dispatcher.cancel(record.run_id, f"run {submitter.run_id}, which asked for it, is over")
+            record = await self.dispatcher.cancel(record.run_id, f"run {submitter.run_id}, which submitted it, is over")
         return record, known
 
     def _submits_runs(self, worker_type: str) -> bool:
-        """As the worker's own description says: what it claims when it registers is no proof."""
+        """Return whether the worker's description (not its registration) allows it to submit runs."""
         try:
             return self.catalog.get(worker_type).capabilities.submits_runs
         except (UnknownWorker, WireError):
             return False
 
     async def submitter(self, run_id: str, session_token: str) -> RunRecord:
-        """The run whose worker calls to submit or look after runs of its own; refused to all other workers."""
+        """Return the run whose worker submits or watches runs of its own; raise NotAllowed for all other workers."""
         if not is_run_id(run_id):
-            raise NotAllowed("a worker that asks for runs has to say which run it belongs to")
+            raise NotAllowed("a worker that submits runs has to name the run it belongs to")
         record = (await self.worker_session(run_id, session_token)).record
         if not await asyncio.to_thread(self._submits_runs, record.worker_type):
-            raise NotAllowed(f"worker {record.worker_type!r} may not submit runs or look after them")
+            raise NotAllowed(f"worker {record.worker_type!r} may not submit or watch runs")
         return record
 
     async def _parent_of(self, config: TrainRunConfig) -> Parent | None:
-        """The run of this home whose checkpoint a submitted config goes on from, so that clients show one curve."""
+        """Return the run of this home whose checkpoint a config resumes from, so that clients show one curve."""
         extras = identity_of(config).extras
         chosen = Path(str(extras.get("checkpoint_path") or ""))
         run_id = chosen.parent.parent.name
-        if extras.get("mode") != RESUME_TRAINING or not is_run_id(run_id):
+        if extras.get("mode") != Mode.RESUME or not is_run_id(run_id):
             return None
         if chosen.parent != self.home.run_folder(run_id).checkpoints:
             return None
         try:
             record = await self.get(run_id)
-            entry = await work_on(self._checkpoint_of, record, f"checkpoints/{chosen.name}")
+            entry = await run_long_io(self._checkpoint_of, record, f"checkpoints/{chosen.name}")
         except (RunNotFound, NotPossibleNow):
-            return None  # whether it can be used at all, the worker tells
-        await asyncio.to_thread(self._require_more_to_train, record, entry, identity_of(config).total_timesteps)
+            return None  # the worker reports whether it can be used at all
+        await asyncio.to_thread(self._require_remaining_steps, record, entry, identity_of(config).total_timesteps)
         return Parent(run_id, entry.step, entry.sha256)
 
     async def _accept(
@@ -176,20 +173,20 @@ class Trainer:
         except (RegistryUnwritable, NotPossibleNow):
             await asyncio.to_thread(self._forget_config, run_id)
             raise
-        if known:  # two clients with the same key at the same time: the other one was first
+        if known:  # another client submitted the same key at the same time
             await asyncio.to_thread(self._forget_config, run_id)
             return record, True
         self.dispatcher.enqueue(record)
         return record, False
 
     def _store_config(self, config: TrainRunConfig, run_id: str, parent: Parent | None) -> NewRun:
-        """Write the canonical config; secrets go to the secret store before anything touches `var/`."""
-        document, secrets = split_secrets(self._with_the_users_key(expand(config, run_id, self.home).to_json()))
-        # A key pasted into the name, a tag or the notes is blotted out there too, so only the clean one counts now.
-        clean = TrainRunConfig.model_validate_json(json.dumps(document))
-        if parent is not None:  # a continued run has references to its parent's secrets
+        """Write the canonical config, after its secrets went to the secret store."""
+        document, secrets = split_secrets(self._with_user_key(expand(config, run_id, self.home).to_json()))
+        # A key pasted into the name, a tag or the notes is redacted there too; use the redacted document from here on.
+        redacted = TrainRunConfig.from_json(document)
+        if parent is not None:  # a resumed run refers to its parent's secrets
             secrets = {**self._secret_store.get(parent.run_id), **secrets}
-        identity = identity_of(clean)
+        identity = identity_of(redacted)
         if secrets:
             self._secret_store.put(run_id, secrets)
         try:
@@ -201,42 +198,44 @@ class Trainer:
                 "make room or make the folder writable, then submit again"
             ) from error
         return _new_run(
-            run_id, clean, identity, parent, redact_document(identity.extras, spellings_of(secrets.values()))
+            run_id, redacted, identity, parent, redact_document(identity.extras, spellings_of(secrets.values()))
         )
 
-    def _with_the_users_key(self, document: dict[str, Any]) -> dict[str, Any]:
-        """A run that logs to W&B and brings no key has the one that the person entered in the window."""
-        extras = document["metadata"]["worker"]["config"].get("extras", {})
+    def _with_user_key(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Return the config with the W&B key entered in the window, if the run logs to W&B and has no key."""
+        extras = worker_part(document).get("extras", {})
         if extras.get("track_wandb") is True and not extras.get(WANDB_API_KEY):
             try:
                 key = self._user_secrets.get(WANDB_API_KEY)
             except SecretStoreError as error:
-                logger.warning("a run that logs to W&B goes without the key that was entered: %s", error)
+                logger.warning("a run that logs to W&B runs without the key that was entered: %s", error)
             else:
-                extras |= {WANDB_API_KEY: key} if key else {}
+                if key:
+                    extras["wandb_api_key"] = key
         return document
 
     def _forget_config(self, run_id: str) -> None:
         self.home.config_file(run_id).unlink(missing_ok=True)
         self._secret_store.delete(run_id)
 
-    # ------------------------------------------------------------------ steering
+    # ------------------------------------------------------------------ controlling
 
     async def get(self, run_id: str) -> RunRecord:
+        """Return a run with its newest statistics."""
         return await self.journal.read(self.journal.registry.get, run_id)
 
     async def cancel(self, run_id: str, reason: str = "") -> RunRecord:
-        """Bring a run to its end; asking twice is harmless."""
+        """Cancel a run and return its record; a second request has no effect."""
         _checked_text("reason", reason, _MAX_REASON_CHARACTERS)
         record = await self.get(run_id)
         if record.status is RunStatus.TERM:
             if record.outcome is RunOutcome.CANCELLED:
                 return record
-            raise NotPossibleNow(f"run {run_id} is over already: {record.outcome}")
+            raise NotPossibleNow(f"run {run_id} has already ended: {record.outcome}")
         return await self.dispatcher.cancel(run_id, reason)
 
     async def cancel_many(self, run_ids: Iterable[str], reason: str = "") -> dict[str, str]:
-        """Bring runs to their end; return by run why it cannot be."""
+        """Cancel runs; return why some cannot be cancelled, by run."""
         _checked_text("reason", reason, _MAX_REASON_CHARACTERS)
         refused: dict[str, str] = {}
         for run_id in await self.dispatcher.cancel_waiting(list(dict.fromkeys(run_ids)), reason):
@@ -247,39 +246,40 @@ class Trainer:
         return refused
 
     async def pause(self, run_id: str, *, release: bool) -> RunRecord:
+        """Pause a running run; with `release` free its resources."""
         supervisor = await self.dispatcher.supervisor_of(run_id)
         if supervisor is None:
             record = await self.get(run_id)
             if record.status is RunStatus.PAUSE and release and record.released:
                 return record
-            raise NotPossibleNow(f"run {run_id} is {_state_words(record)}; only a running run can be paused")
+            raise NotPossibleNow(f"run {run_id} is {_state_label(record)}; only a running run can be paused")
         return await supervisor.pause(release=release)
 
     async def resume(
         self, run_id: str, *, additional_timesteps: int = 0, checkpoint: str = "", idempotency_key: str = ""
     ) -> RunRecord:
-        """Go on: a paused run where it is, a released one through the queue, a finished one as a new run."""
+        """Resume a run: a paused one in place, a released one through the queue, a finished one as a new run."""
         record = await self.get(run_id)
         _checked_text("idempotency_key", idempotency_key, _MAX_KEY_CHARACTERS)
         if record.status is RunStatus.TERM:
             return await self._continue_finished(record, additional_timesteps, checkpoint, idempotency_key)
         if additional_timesteps or checkpoint:
-            raise NotPossibleNow(f"run {run_id} is {_state_words(record)}; only a finished run can be extended")
+            raise NotPossibleNow(f"run {run_id} is {_state_label(record)}; only a finished run can be extended")
         if record.status is RunStatus.PAUSE and record.released:
             return await self.dispatcher.requeue_released(record)
         if (supervisor := await self.dispatcher.supervisor_of(run_id)) is None:
-            raise NotPossibleNow(f"run {run_id} is {_state_words(record)}; there is nothing to resume")
+            raise NotPossibleNow(f"run {run_id} is {_state_label(record)}; there is nothing to resume")
         return await supervisor.resume()
 
     async def _continue_finished(
         self, record: RunRecord, additional_timesteps: int, checkpoint: str, idempotency_key: str
     ) -> RunRecord:
-        """A TERM run stays as it is; a new run with it as its parent starts from its checkpoint."""
+        """Start a new run from a checkpoint of a finished one, which becomes its parent and stays unchanged."""
         request = {"resume": record.run_id, "timesteps": additional_timesteps, "checkpoint": checkpoint}
         key = (idempotency_key, _fingerprint(request))
         if (known := await self.journal.read(self.journal.registry.known_submission, *key)) is not None:
             return known
-        config, parent = await work_on(self._child_config, record, additional_timesteps, checkpoint)
+        config, parent = await run_long_io(self._child_config, record, additional_timesteps, checkpoint)
         await self._checks.check(config)
         child, _ = await self._accept(config, key, parent)
         return child
@@ -290,50 +290,46 @@ class Trainer:
         entry = self._checkpoint_of(record, checkpoint)
         try:
             document = read_json_object(self.home.config_file(record.run_id))
-            worker = dict(document["metadata"]["worker"])
-            worker["config"] = dict(worker["config"])
+            part = worker_part(document)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise NotPossibleNow(
                 f"run {record.run_id} cannot be continued, its config is unreadable: {error}"
             ) from error
-        document["metadata"] = {"worker": worker}
-        worker["config"] = with_checkpoint(worker["config"], self.home.run_folder(record.run_id).root / entry.path)
-        worker["config"].pop("run_id", None)
-        total = worker["config"].get("total_timesteps") or record.total
+        part = with_checkpoint(part, self.home.run_folder(record.run_id).root / entry.path)
+        part.pop("run_id", None)
+        total = part.get("total_timesteps") or record.total
         if additional_timesteps < 0:
             raise NotPossibleNow(f"cannot extend by {additional_timesteps} timesteps; give a positive number")
-        wanted = max(total, entry.step) + additional_timesteps
-        self._require_more_to_train(record, entry, wanted)
-        worker["config"]["total_timesteps"] = wanted
+        part["total_timesteps"] = max(total, entry.step) + additional_timesteps
+        self._require_remaining_steps(record, entry, part["total_timesteps"])
+        document = with_worker_part(document, part)
         config = validate_train_run_config(document, workers=self.catalog.get, scripts=self.catalog.script)
         return config, Parent(record.run_id, entry.step, entry.sha256)
 
-    def _require_more_to_train(self, record: RunRecord, entry: CheckpointEntry, total: int) -> None:
-        try:  # as it was submitted: while it trains, its worker may tell of whole batches only
-            config = read_json_object(self.home.config_file(record.run_id))["metadata"]["worker"]["config"]
+    def _require_remaining_steps(self, record: RunRecord, entry: CheckpointEntry, total: int) -> None:
+        try:  # the submitted total: a worker may report a total rounded to whole batches
+            config = worker_part(read_json_object(self.home.config_file(record.run_id)))
             planned = int(config["total_timesteps"])
         except (OSError, ValueError, KeyError, TypeError):
             planned = record.total
-        # Whole batches may end short of the total; a sweep may have run out of time before its last trial.
+        # Training in whole batches may end below the total; a sweep may have run out of time before its last trial.
         is_done = record.outcome is RunOutcome.COMPLETED and entry.step >= record.step and total <= planned
         if entry.step >= total or (is_done and not self._submits_runs(record.worker_type)):
             raise NotPossibleNow(
                 f"run {record.run_id} has trained all of its {total} timesteps (it ended at {record.step}); "
-                f"say how many more: `mosaic extend {record.run_id} --timesteps N`"
+                f"add more with `mosaic extend {record.run_id} --timesteps N`"
             )
 
-    def _checkpoint_of(self, record: RunRecord, wanted: str) -> CheckpointEntry:
+    def _checkpoint_of(self, record: RunRecord, checkpoint: str) -> CheckpointEntry:
         folder = self.home.run_folder(record.run_id)
         if (mode := record.extras.get("mode")) in NOT_TRAINING:
-            raise NotPossibleNow(
-                f"run {record.run_id} cannot be continued: its mode was {mode}, which trains nothing to go on from"
-            )
+            raise NotPossibleNow(f"run {record.run_id} cannot be continued: its mode was {mode}, which trains nothing")
         if record.extras.get("script_path") and not record.capabilities.get("supports_checkpointing", False):
             raise NotPossibleNow(
                 f"run {record.run_id} cannot be resumed: it trained with the script {record.extras['script_path']}, "
-                "which writes no checkpoint that MOSAIC could go on from. Train it again from the start"
+                "which writes no checkpoint that MOSAIC could resume from. Train it again from the start"
             )
-        if not wanted:
+        if not checkpoint:
             if (entry := last_good_checkpoint(folder)) is None:
                 raise NotPossibleNow(f"run {record.run_id} left no usable checkpoint, so it cannot be continued")
             return entry
@@ -341,16 +337,16 @@ class Trainer:
             entries = AnalyticsManifest.read(folder.manifest).checkpoints
         except (OSError, ValueError) as error:
             raise NotPossibleNow(f"run {record.run_id} has no readable manifest: {error}") from error
-        entry = next((known for known in entries if wanted in (known.path, str(known.step))), None)
+        entry = next((known for known in entries if checkpoint in (known.path, str(known.step))), None)
         if entry is None:
             names = ", ".join(known.path for known in entries) or "none"
-            raise NotPossibleNow(f"run {record.run_id} has no checkpoint {wanted!r}; it has: {names}")
+            raise NotPossibleNow(f"run {record.run_id} has no checkpoint {checkpoint!r}; it has: {names}")
         if (problem := verify_checkpoint(folder.root / entry.path, entry.sha256)) is not None:
-            raise NotPossibleNow(f"checkpoint {wanted!r} of run {record.run_id} is damaged: {problem}")
+            raise NotPossibleNow(f"checkpoint {checkpoint!r} of run {record.run_id} is damaged: {problem}")
         return entry
 
     async def _check_handles(self, texts: Iterable[tuple[str, str | None]]) -> None:
-        """Refuse names and tags that mean something else where a run is named."""
+        """Raise InvalidConfig for names and tags that commands would read as something else."""
         problems = [
             Problem(path, problem)
             for path, text in texts
@@ -360,13 +356,13 @@ class Trainer:
             raise InvalidConfig(problems)
 
     async def _handle_problem(self, text: str) -> str:
-        word = text.strip().upper()
-        if not word:
+        handle = text.strip().upper()
+        if not handle:
             return f"needs at least one visible character, got {text!r}"
-        if word in ("LAST", "@"):
+        if handle in ("LAST", "@"):
             return f"cannot be {text!r}: that means the last run you started"
-        if _PART_OF_ID.fullmatch(word):
-            run_id = await self.journal.read(self.journal.registry.id_with, word)
+        if _PART_OF_ID.fullmatch(handle):
+            run_id = await self.journal.read(self.journal.registry.id_with, handle)
             if run_id is not None:
                 return f"cannot be {text!r}: that means run {run_id}, by the beginning or the end of its id"
         return ""
@@ -381,7 +377,7 @@ class Trainer:
         add_tags: tuple[str, ...] = (),
         remove_tags: tuple[str, ...] = (),
     ) -> RunRecord:
-        """Change what people say about a run, and its place in the queue; measure a finished one's files again."""
+        """Change a run's name, notes, tags or priority; also refresh the stored size of a finished run's files."""
         record = await self.get(run_id)
         await self._check_handles([("name", name), *(("tag", tag) for tag in add_tags)])
         changes: dict[str, Any] = {}
@@ -392,7 +388,7 @@ class Trainer:
         if priority is not None:
             if record.status is not RunStatus.INIT:
                 raise NotPossibleNow(
-                    f"run {run_id} is {_state_words(record)}; the priority counts only while it is queued"
+                    f"run {run_id} is {_state_label(record)}; the priority counts only while it is queued"
                 )
             if not -1000 <= priority <= 1000:
                 raise InvalidConfig([Problem("priority", f"expected -1000 to 1000, got {priority}")])
@@ -402,24 +398,24 @@ class Trainer:
         if len(changes["tags"]) > max(MAX_TAGS, len(record.tags)):
             raise InvalidConfig([Problem("tag", f"a run has at most {MAX_TAGS} tags, this would make {len(tags)}")])
         secrets = await asyncio.to_thread(self._secret_store.known, run_id)
-        changes = {key: _cleaned(value, spellings_of(secrets.values())) for key, value in changes.items()}
+        changes = {key: _redacted(value, spellings_of(secrets.values())) for key, value in changes.items()}
         changes = {key: value for key, value in changes.items() if value != getattr(record, key)}
-        # Whoever removed files of it (the window's clean-up does) asks for an update without changes.
+        # A client that removed some of its files (the window's cleanup) sends an update without changes.
         sizes: dict[str, Any] = {}
         if record.status is RunStatus.TERM:
-            size = await work_on(size_of_run, self.home, run_id)
+            size = await run_long_io(size_of_run, self.home, run_id)
             sizes = {"size_bytes": size} if size != record.size_bytes else {}
         if not changes:
             return await self.journal.record(run_id, "", insist=False, **sizes) if sizes else record
         record = await self.journal.record(run_id, "edited", payload=changes, insist=False, **changes, **sizes)
         if "priority" in changes and run_id in self.dispatcher.queue:
-            self.dispatcher.reprioritise(record)
+            self.dispatcher.reprioritize(record)
         return record
 
-    # ------------------------------------------------------------------ keeping and removing
+    # ------------------------------------------------------------------ archiving and deleting
 
     async def archive(self, run_id: str, *, archived: bool) -> RunRecord:
-        """Hide a finished run from listings, or bring it back. Nothing is removed."""
+        """Hide a finished run from listings or show it again; nothing is removed."""
         record = await self.get(run_id)
         if archived:
             _require_finished(record, "archived")
@@ -429,37 +425,37 @@ class Trainer:
         return await self.journal.record(run_id, kind, archived=archived, insist=False)
 
     async def delete(self, run_id: str) -> int:
-        """Remove every trace of a finished run; return the bytes that became free."""
+        """Delete a finished run with all its files; return the bytes freed."""
         record = await self.get(run_id)
         _require_finished(record, "deleted")
         await self.metrics.forget(run_id)
+        # Files first: after a crash in between or a refusal, the run can be deleted again.
+        freed = await run_long_io(delete_run_files, self.home, run_id)
         await self.telemetry.forget(run_id)
-        # Files first: a crash in between leaves a record whose deletion can be asked for again.
-        freed = await work_on(delete_run_files, self.home, run_id)
         await asyncio.to_thread(self._secret_store.delete, run_id)
         await self.journal.read(self.journal.registry.remove, run_id)
-        self.journal.tell_deleted(record)
+        self.journal.publish_deleted(record)
         return freed
 
     async def export(self, run_id: str) -> Path:
-        """Pack a finished run; the caller removes the file."""
+        """Return an archive of a finished run; the caller removes the file."""
         record = await self.get(run_id)
         _require_finished(record, "exported")
-        story = await self.journal.read(self.journal.registry.story, run_id)
+        events = await self.journal.read(self.journal.registry.history, run_id)
         secrets = await asyncio.to_thread(self._secret_store.get, run_id)
-        return await work_on(archives.export_archive, self.home, record, story, secrets=tuple(secrets.values()))
+        return await run_long_io(archives.export_archive, self.home, record, events, secrets=tuple(secrets.values()))
 
     async def import_archive(self, archive: Path) -> RunRecord:
-        """Take a run in from an archive: all of it or nothing."""
+        """Import a run from an archive, completely or not at all."""
         imported = await asyncio.to_thread(archives.import_archive, archive, self.home)
         with contextlib.suppress(RunNotFound):
             await self.get(imported.record.run_id)
             await asyncio.to_thread(imported.abandon)
-            raise NotPossibleNow(f"run {imported.record.run_id} is here already; delete it first to import it anew")
+            raise NotPossibleNow(f"run {imported.record.run_id} already exists; delete it first to import it again")
         try:
-            # Nobody here knows this id: files of that name are what an interrupted import left.
+            # The id is unknown here: files of that name were left by an interrupted import.
             await asyncio.to_thread(imported.commit, replace=True)
-            record = await self.journal.restore(imported.record, imported.story)
+            record = await self.journal.restore(imported.record, imported.history)
         except BaseException:
             await asyncio.to_thread(imported.abandon)
             raise
@@ -468,13 +464,22 @@ class Trainer:
     # ------------------------------------------------------------------ workers
 
     async def register(
-        self, run_id: str, run_token: str, *, attempt: int, protocol_version: int, instance: str,
-        capabilities_json: str, algo: str, env_id: str, extras_json: str,
-    ) -> str:  # fmt: skip
-        """Check a worker's claim to a run and give it its session token."""
+        self,
+        run_id: str,
+        run_token: str,
+        *,
+        attempt: int,
+        protocol_version: int,
+        instance: str,
+        capabilities_json: str,
+        algo: str,
+        env_id: str,
+        extras_json: str,
+    ) -> str:
+        """Register a worker for its run and return its session token."""
         supervisor = await self.dispatcher.supervisor_of(run_id)
         if supervisor is None:
-            raise NotAllowed(f"run {run_id} waits for no worker")
+            raise NotAllowed(f"run {run_id} expects no worker")
         record = supervisor.record
         known = record.run_token_sha256
         if not run_token or not known or not hmac.compare_digest(known, digest(run_token)):
@@ -487,7 +492,7 @@ class Trainer:
                 "install versions of mosaic-wire that match"
             )
         if record.worker_instance and record.worker_instance != instance:
-            raise NotPossibleNow(f"run {run_id} has a registered worker already; a second one is refused")
+            raise NotPossibleNow(f"run {run_id} already has a registered worker; a second one is refused")
         capabilities, extras = _registration_documents(capabilities_json, extras_json, algo, env_id, instance)
         secrets = await asyncio.to_thread(self._secret_store.known, run_id)
         token = new_token()
@@ -502,43 +507,33 @@ class Trainer:
         )
         return token
 
-    async def heartbeat(self, run_id: str, session_token: str, headline: Headline, lifecycle_seq: int) -> None:
+    async def heartbeat(self, run_id: str, session_token: str, statistics: RunStatistics, lifecycle_seq: int) -> None:
+        """Apply a worker's heartbeat."""
         supervisor = await self.worker_session(run_id, session_token)
-        supervisor.heartbeat(self._with_curves(run_id, headline), lifecycle_seq)
-        self.dispatcher.plan_headline_flush()
-
-    def _with_curves(self, run_id: str, headline: Headline) -> Headline:
-        """What a heartbeat leaves open the run's curves may tell."""
-        values = self.metrics.headline(run_id)
-        if values is None:
-            return headline
-        told = headline.episodic_return, headline.sps
-        known = [values.get(tag) if figure is None else figure for figure, tag in zip(told, _FIGURES, strict=True)]
-        # News of a curve may overtake a heartbeat.
-        step = max(headline.step, plausible_step(self.metrics.last_step(run_id), headline.total))
-        return replace(headline, step=step, metrics=values, episodic_return=known[0], sps=known[1])
+        supervisor.heartbeat(statistics, lifecycle_seq)
+        self.dispatcher.plan_statistics_flush()
 
     async def publish_telemetry(self, run_id: str, session_token: str, kind: Kind, messages: Sequence[Any]) -> Receipt:
-        """Take steps or episodes of a live worker; those of an analytics run only where it asked for it."""
+        """Publish steps or episodes of a live worker; an analytics run may send episodes if its config allows it."""
         supervisor = await self.worker_session(run_id, session_token)
         record = supervisor.record
         is_live = record.capabilities.get("lane", Lane.ANALYTICS) != Lane.ANALYTICS
         if not is_live and not (kind == "episodes" and record.extras.get("minimal_telemetry") is True):
-            cure = "" if kind == "steps" else "; extras.minimal_telemetry lets it send episodes"
+            remedy = "" if kind == "steps" else "; extras.minimal_telemetry lets it send episodes"
             raise NotPossibleNow(
-                f"worker {record.worker_type!r} is in the {Lane.ANALYTICS} lane: its {kind} are not taken{cure}"
+                f"worker {record.worker_type!r} is in the {Lane.ANALYTICS} lane: its {kind} are not accepted{remedy}"
             )
         return await self.telemetry.publish(run_id, kind, messages)
 
-    async def learn_of_workers(self, names: Iterable[str]) -> None:
-        """Ask these workers for their descriptions, once; one that cannot be used stays unknown."""
+    async def load_workers(self, names: Iterable[str]) -> None:
+        """Load the descriptions of these workers into the catalog; one that cannot be used stays unknown."""
         for name in names:
             if self.catalog.known(name) is None:
                 with contextlib.suppress(UnknownWorker, SpecError):
                     await self.catalog.find(name)
 
     async def worker_session(self, run_id: str, session_token: str) -> RunSupervisor:
-        """The live run this token belongs to."""
+        """Return the supervisor of the live run that this session token belongs to."""
         supervisor = await self.dispatcher.supervisor_of(run_id)
         if supervisor is None:
             raise NotAllowed(f"run {run_id} has no live worker")
@@ -547,17 +542,17 @@ class Trainer:
 
 
 def _fingerprint(document: Mapping[str, Any]) -> str:
-    """Return what tells the trainings of two submissions apart; their name, tags and resources do not."""
+    """Return a digest of what defines the training: not its name, tags or resources."""
     text = json.dumps(redact_document(document.get("metadata", document)))
-    # Nor does whether missing packages may be installed.
+    # Nor whether missing packages may be installed.
     shown = json.loads(text, object_hook=lambda part: {key: part[key] for key in part if key != INSTALL_MISSING})
     return digest(json.dumps(shown, sort_keys=True))
 
 
 def check_is_own(submitter: str, record: RunRecord) -> None:
-    """Refuse a worker that reaches for a run which it did not ask for."""
+    """Raise NotAllowed when a worker requests a run that its own run did not submit."""
     if record.submitted_by != submitter:
-        raise NotAllowed(f"run {record.run_id} is none that run {submitter} asked for")
+        raise NotAllowed(f"run {record.run_id} was not submitted by run {submitter}")
 
 
 def _new_run(
@@ -619,22 +614,22 @@ def _checked_text(what: str, text: str, limit: int, *, empty: bool = True) -> st
     if len(text) > limit or (not empty and not text.strip()):
         raise InvalidConfig([Problem(what, f"expected {'0' if empty else '1'} to {limit} characters, got {len(text)}")])
     if not (text.replace("\n", "").replace("\t", "") if empty else text).isprintable():
-        # Shown in terminals: no escape sequences.
+        # These texts are shown in terminals, so escape sequences are refused.
         raise InvalidConfig([Problem(what, "must not contain control characters")])
     return text
 
 
-def _cleaned(value: Any, secrets: list[str]) -> Any:
-    """A name, note or tags without the run's secrets, which somebody may have pasted."""
+def _redacted(value: Any, secrets: list[str]) -> Any:
+    """Return a name, notes or tags with the run's secrets redacted; a user may have pasted one."""
     if isinstance(value, tuple):
-        return tuple(dict.fromkeys(_cleaned(item, secrets) for item in value))
+        return tuple(dict.fromkeys(_redacted(item, secrets) for item in value))
     return redact_text(value, secrets) if isinstance(value, str) else value
 
 
 def _require_finished(record: RunRecord, verb: str) -> None:
     if record.status is not RunStatus.TERM:
-        raise NotPossibleNow(f"run {record.run_id} is {_state_words(record)}; cancel it first, then it can be {verb}")
+        raise NotPossibleNow(f"run {record.run_id} is {_state_label(record)}; cancel it first, then it can be {verb}")
 
 
-def _state_words(record: RunRecord) -> str:
-    return f"over ({record.outcome})" if record.status is RunStatus.TERM else STATE_WORDS[record.status]
+def _state_label(record: RunRecord) -> str:
+    return f"over ({record.outcome})" if record.status is RunStatus.TERM else STATE_LABELS[record.status]

@@ -1,1 +1,1 @@
-"""Forms made from what a worker says of its fields."""
+"""Forms that submit runs, built from the fields a worker describes."""

@@ -1,4 +1,4 @@
-"""A table of checkpoints to choose one from; sorted and filtered inside the model."""
+"""A table of checkpoints to choose from, with a filter."""
 
 from __future__ import annotations
 
@@ -7,21 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import QAbstractTableModel, QCoreApplication, QModelIndex, QPersistentModelIndex, Qt, Signal
-from PySide6.QtWidgets import (
-    QAbstractItemView,
-    QFileDialog,
-    QHBoxLayout,
-    QHeaderView,
-    QLabel,
-    QLineEdit,
-    QPushButton,
-    QTableView,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QHBoxLayout, QHeaderView, QLabel, QLineEdit, QPushButton, QTableView, QVBoxLayout, QWidget
 
 from gym_gui.services.policy_files import MODEL_SUFFIX
 from gym_gui.ui.background import Background
+from gym_gui.ui.widgets.parts import ask_for_file, fill, named
+from gym_gui.ui.widgets.tables import show_as_rows
 from gym_gui.ui.workers.checkpoints import FoundCheckpoint, checkpoint_at
 from gym_gui.wording.formats import count, moment, quantity
 from gym_gui.wording.run_view import short_id
@@ -40,9 +31,14 @@ class CheckpointModel(QAbstractTableModel):
         self._filter = ""
         self._order: tuple[int, bool] = (4, True)
         self._titles = (
-            self.tr("Run"), self.tr("Algorithm"), self.tr("Environment"), self.tr("Step"), self.tr("Date"),
-            self.tr("Return"), self.tr("Kind"),
-        )  # fmt: skip
+            self.tr("Run"),
+            self.tr("Algorithm"),
+            self.tr("Environment"),
+            self.tr("Step"),
+            self.tr("Date"),
+            self.tr("Return"),
+            self.tr("Kind"),
+        )
 
     def set_checkpoints(self, checkpoints: Sequence[FoundCheckpoint]) -> None:
         self._all = tuple(checkpoints)
@@ -89,8 +85,8 @@ class CheckpointModel(QAbstractTableModel):
 
     def _arrange(self) -> None:
         self.beginResetModel()
-        words = self._filter.split()
-        self._shown = [one for one in self._all if all(word in _searched(one) for word in words)]
+        terms = self._filter.split()
+        self._shown = [one for one in self._all if all(word in _searched(one) for word in terms)]
         column, descending = self._order
         if column >= 0:
             self._shown.sort(key=_KEYS[column], reverse=descending)
@@ -124,66 +120,41 @@ _WIDTHS = (12, 14, 14, 9, 21, 8, 6)
 
 
 class CheckpointTable(QWidget):
-    """The table with a filter above it, and a way to name a folder or file that is not in it."""
+    """The table with a filter above it, and a button to open other folders or files."""
 
-    chosen = Signal(object)  # FoundCheckpoint | None: another one than before
-    named = Signal(object)  # FoundCheckpoint: what `choose_path` has found
+    chosen = Signal(object)  # FoundCheckpoint | None: the selection changed
+    named = Signal(object)  # FoundCheckpoint: opened with `choose_path`
 
     def __init__(self, background: Background, parent: QWidget | None = None, *, takes_files: bool = True) -> None:
         super().__init__(parent)
         self._background = background
-        self._current: FoundCheckpoint | None = None
+        self.current: FoundCheckpoint | None = None
         self.model = CheckpointModel(self)
-        self.view = QTableView(self)
-        self.view.setObjectName("checkpoints")
-        self.view.setAccessibleName(self.tr("Checkpoints"))
+        self.view = show_as_rows(named(QTableView(self), "checkpoints", self.tr("Checkpoints")))
         self.view.setModel(self.model)
         self.view.setSortingEnabled(True)
         self.view.sortByColumn(4, Qt.SortOrder.DescendingOrder)
-        self.view.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        self.view.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-        self.view.setAlternatingRowColors(True)
-        self.view.setTabKeyNavigation(False)
-        self.view.verticalHeader().hide()
-        self.view.verticalHeader().setDefaultSectionSize(round(self.fontMetrics().height() * 1.6))
         header = self.view.horizontalHeader()
         header.setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
         for column, width in enumerate(_WIDTHS):
             header.resizeSection(column, self.fontMetrics().averageCharWidth() * (width + 2))
         header.setStretchLastSection(True)
-        self._search = QLineEdit(self)
-        self._search.setObjectName("checkpoint_search")
+        self._search = named(QLineEdit(self), "checkpoint_search", self.tr("Filter checkpoints"))
         self._search.setPlaceholderText(self.tr("Filter: run, algorithm, environment, step"))
-        self._search.setAccessibleName(self.tr("Filter checkpoints"))
         self._search.setClearButtonEnabled(True)
         self._search.textChanged.connect(self._filter)
-        other = QPushButton(self.tr("&Other file …"), self)
-        other.setObjectName("other_checkpoint")
-        other.setAccessibleName(self.tr("Choose a checkpoint that is not in the table"))
-        other.setAutoDefault(False)
+        other = named(QPushButton(self.tr("&Other file …"), self, autoDefault=False), "other_checkpoint")
+        other.setAccessibleName(self.tr("Open a checkpoint that is not in the table"))
         other.clicked.connect(self._choose_file)
         other.setVisible(takes_files)
-        self._state = QLabel(self)
-        self._state.setObjectName("checkpoint_state")
-        self._state.setProperty("role", "caption")
-        self._state.setWordWrap(True)
-        top = QHBoxLayout()
-        top.addWidget(self._search, 1)
-        top.addWidget(other)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.addLayout(top)
-        layout.addWidget(self.view, 1)
-        layout.addWidget(self._state)
+        self._state = named(QLabel(self, wordWrap=True), "checkpoint_state", role="caption")
+        top = fill(QHBoxLayout(), (self._search, 1), other)
+        fill(QVBoxLayout(self), top, (self.view, 1), self._state, margins=0)
         self.view.selectionModel().currentRowChanged.connect(self._on_row)
-        self._state.setText(self.tr("Looking for checkpoints …"))
-
-    @property
-    def current(self) -> FoundCheckpoint | None:
-        return self._current
+        self._state.setText(self.tr("Searching for checkpoints …"))
 
     def set_checkpoints(self, checkpoints: Sequence[FoundCheckpoint], *, select: Path | None = None) -> None:
-        """Show these, and choose the one at this path or the first."""
+        """Show these, and select the one at this path or the first."""
         self.model.set_checkpoints(checkpoints)
         self._state.setText(
             self.tr("{count} checkpoints").format(count=len(checkpoints))
@@ -196,17 +167,17 @@ class CheckpointTable(QWidget):
         else:
             self._choose(None)
 
-    def say(self, words: str) -> None:
-        self._state.setText(words)
+    def set_message(self, text: str) -> None:
+        self._state.setText(text)
 
     def select(self, checkpoint: FoundCheckpoint) -> None:
-        """Choose one, also one that is not in the table yet."""
+        """Select a checkpoint, adding it to the table if necessary."""
         if self.model.row_of(checkpoint.path) < 0:
             self.model.set_checkpoints((checkpoint, *self.model._all))
         self.view.selectRow(self.model.row_of(checkpoint.path))
 
     def choose_path(self, path: Path) -> None:
-        """A folder or file that somebody named."""
+        """Add and select a folder or file that the user named."""
 
         def failed(error: Exception) -> None:
             if not isinstance(error, OSError | ValueError):
@@ -221,14 +192,11 @@ class CheckpointTable(QWidget):
 
     def _choose_file(self) -> None:
         kinds = self.tr("Checkpoints and weights (state.json *{suffix})").format(suffix=MODEL_SUFFIX)
-        dialog = QFileDialog(self, self.tr("Choose a checkpoint"), "", f"{kinds};;{self.tr('All files')} (*)")
-        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
-        dialog.fileSelected.connect(lambda name: self.choose_path(Path(name)))
-        dialog.open()
+        kinds = f"{kinds};;{self.tr('All files')} (*)"
+        ask_for_file(self, self.tr("Choose a checkpoint"), kinds, self.choose_path)
 
     def _filter(self, text: str) -> None:
-        kept = self._current
+        kept = self.current
         self.model.set_filter(text)
         if kept is not None and (row := self.model.row_of(kept.path)) >= 0:
             self.view.selectRow(row)
@@ -241,6 +209,6 @@ class CheckpointTable(QWidget):
             self._choose(self.model.checkpoint(index.row()))
 
     def _choose(self, checkpoint: FoundCheckpoint | None) -> None:
-        if checkpoint != self._current:
-            self._current = checkpoint
+        if checkpoint != self.current:
+            self.current = checkpoint
             self.chosen.emit(checkpoint)

@@ -1,7 +1,7 @@
-"""One small widget for each kind of field: it shows a value, takes another, and says why a text is none.
+"""One editor widget for each kind of field: shows a value, reads it back, reports invalid text.
 
 editor = editor_for(field)
-editor.set_value(0.5); editor.value()          ValueError: what is wrong, for people
+editor.set_value(0.5); editor.value()          ValueError: what is wrong, for users
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QLineEdit, QSizePolicy, QWid
 
 
 class Editor(QObject):
-    """What a row of a form holds; `widget` is what a person touches."""
+    """The editor of a field; `widget` is what the user edits."""
 
     changed = Signal()
     widget: QWidget
 
     def value(self) -> Any:
-        """What it says now; raise ValueError with a sentence for people when that is nothing."""
+        """Return the value; raise ValueError with a message for users if it is invalid."""
         raise NotImplementedError
 
     def set_value(self, value: Any) -> None:
@@ -31,7 +31,7 @@ class Editor(QObject):
 
 
 class TextEditor(Editor):
-    """A line of text, read as the field's kind. Numbers stay as they were written: 2.5e-4, not 0.00025."""
+    """A line of text, parsed by the field's kind. Numbers keep their notation: 2.5e-4, not 0.00025."""
 
     def __init__(self, field: FieldSpec, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -49,14 +49,14 @@ class TextEditor(Editor):
         if not text and field.nullable:
             return None
         if not text and field.kind != "str":
-            words = QCoreApplication.translate("forms", "a value is missing ({kind})")
-            raise ValueError(words.format(kind=_kind(field)))
+            message = QCoreApplication.translate("forms", "a value is missing ({kind})")
+            raise ValueError(message.format(kind=_kind(field)))
         if field.kind == "float" and text.lower() in ("nan", "inf", "-inf"):
             raise ValueError(QCoreApplication.translate("forms", "expected a finite number"))
         try:
             return field.parse(text)
         except ValueError as error:
-            # A form stands beside its label; a command line needs the flag's name in front.
+            # Omit the flag's name, which a command line needs: here the error is shown next to its field.
             raise ValueError(str(error).removeprefix(f"{field.flag}: ")) from None
 
     def set_value(self, value: Any) -> None:
@@ -64,7 +64,7 @@ class TextEditor(Editor):
 
 
 class SecretEditor(TextEditor):
-    """A line nobody can read over a shoulder; a button shows it for a moment."""
+    """A masked line of text; a button reveals it."""
 
     def __init__(self, field: FieldSpec, parent: QObject | None = None) -> None:
         super().__init__(field, parent)
@@ -95,7 +95,7 @@ class CheckEditor(Editor):
 
 
 class ComboBox(QComboBox):
-    """A combo box that lets the wheel scroll the form, unless it has the focus: a value must not change in passing."""
+    """A combo box that ignores the wheel without focus: scrolling a form must not change values."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -148,7 +148,7 @@ EDITORS: dict[str, Callable[[FieldSpec, QObject | None], Editor]] = {
 
 
 def editor_for(field: FieldSpec, parent: QObject | None = None, *, kind: str = "") -> Editor:
-    """The editor of a field, by its kind; a field with choices gets a list."""
+    """Return the editor for a field's kind; a field with choices gets a list."""
     return EDITORS[kind or ("choice" if field.choices else field.kind)](field, parent)
 
 

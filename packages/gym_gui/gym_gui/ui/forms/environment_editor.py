@@ -1,70 +1,55 @@
-"""Choosing an environment: by family or by typing, with its spaces and a picture of it."""
+"""Choose an environment by family or id; show its spaces and an image of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from PySide6.QtCore import QCoreApplication, QObject, QSize, Qt, QTimer, Signal
+from PySide6.QtCore import QCoreApplication, QObject, QSize, Qt, Signal
 from PySide6.QtGui import QImage, QPixmap
 from PySide6.QtWidgets import QComboBox, QCompleter, QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
 from gym_gui.ui.forms.editors import ComboBox, Editor
-from gym_gui.ui.workers.environment_families import FAMILIES, family_of
-from gym_gui.ui.workers.environment_look import EnvironmentLook
-from gym_gui.ui.workers.words import PRESENTERS
+from gym_gui.ui.widgets.parts import fill, named, timer
+from gym_gui.ui.workers.environments import FAMILIES, EnvironmentPreview, family_of
+from gym_gui.ui.workers.translation import PRESENTERS
 
 _PAUSE_MS = 400
-"""Nobody is asked about an id while it is still being typed"""
+"""Delay before the preview of a typed id"""
 _LINE = 44
 
 
 class EnvironmentEditor(Editor):
-    """`value()` is the id. Whoever holds the editor answers `look_wanted` with `show_look`."""
+    """`value()` is the id. The owner answers `preview_requested` with `show_preview`."""
 
-    look_wanted = Signal(str)
+    preview_requested = Signal(str)
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._environments: dict[str, tuple[str, ...]] = {}
-        self.look = EnvironmentLook("")
+        self.preview = EnvironmentPreview("")
         self.widget = QWidget()
-        self.family = ComboBox()
-        self.family.setObjectName("env_family")
-        self.family.setAccessibleName(self.tr("Family of environments"))
-        self.combo = ComboBox()
-        self.combo.setObjectName("env_choice")
-        self.combo.setAccessibleName(self.tr("Environment"))
+        self.family = named(ComboBox(), "env_family", self.tr("Family of environments"))
+        self.combo = named(ComboBox(), "env_choice", self.tr("Environment"))
         self.combo.setEditable(True)
         self.combo.setInsertPolicy(QComboBox.InsertPolicy.NoInsert)
         self.combo.setMaxVisibleItems(20)
-        self._spaces = QLabel()
-        self._spaces.setObjectName("env_spaces")
-        self._spaces.setProperty("role", "caption")
+        self._spaces = named(QLabel(), "env_spaces", role="caption")
         self._spaces.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._picture = QLabel()
-        self._picture.setObjectName("env_picture")
-        self._picture.setAccessibleName(self.tr("Picture of the environment"))
-        self._picture.hide()
+        self._image = named(QLabel(), "env_picture", self.tr("Frames of the environment"))
+        self._image.hide()
         self.widget.setFocusProxy(self.combo)
-        layout = QVBoxLayout(self.widget)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(3)
-        layout.addWidget(self.family)
-        layout.addWidget(self.combo)
+        layout = fill(QVBoxLayout(self.widget), self.family, self.combo, margins=0, spacing=3)
         below = QHBoxLayout()
         below.setSpacing(8)
-        below.addWidget(self._picture, 0, Qt.AlignmentFlag.AlignTop)
+        below.addWidget(self._image, 0, Qt.AlignmentFlag.AlignTop)
         below.addWidget(self._spaces, 1, Qt.AlignmentFlag.AlignTop)
         layout.addLayout(below)
-        self._pause = QTimer(self)
-        self._pause.setSingleShot(True)
-        self._pause.setInterval(_PAUSE_MS)
-        self._pause.timeout.connect(self._ask)
+        self._pause = timer(self, self._ask, _PAUSE_MS, single_shot=True)
         self.family.currentIndexChanged.connect(self._choose_family)
         self.combo.currentTextChanged.connect(self._on_text)
 
     def set_environments(self, environments: Mapping[str, tuple[str, ...]]) -> None:
-        """Ids by the title of their family; what is chosen stays chosen."""
+        """Set the ids by family title; keep the selection."""
         self._environments = dict(environments)
         chosen = self.combo.currentText()
         self.family.blockSignals(True)
@@ -88,37 +73,37 @@ class EnvironmentEditor(Editor):
             self.combo.setEditText(text)
             self._follow_family()
 
-    def show_look(self, look: EnvironmentLook) -> None:
-        """What was found out about an id; an answer that came too late is passed over."""
-        if look.env_id != self.combo.currentText().strip():
+    def show_preview(self, preview: EnvironmentPreview) -> None:
+        """Show the preview of an id; ignore an outdated one."""
+        if preview.env_id != self.combo.currentText().strip():
             return
-        self.look = look
-        if look.action_text:
+        self.preview = preview
+        if preview.action_text:
             lines = [
-                self.tr("Actions: {space}").format(space=look.action_text),
-                self.tr("Observations: {space}").format(space=look.observation_text),
+                self.tr("Actions: {space}").format(space=preview.action_text),
+                self.tr("Observations: {space}").format(space=preview.observation_text),
             ]
         else:
-            lines = self._guess(look)
-        # Not wrapped: a label of changing height is cut in a form. What is too long is in the tooltip.
+            lines = self._guess(preview)
+        # Not wrapped: forms clip labels of changing height. The tool tip has the whole text.
         self._spaces.setText("\n".join(line if len(line) <= _LINE else f"{line[:_LINE]}…" for line in lines))
         self._spaces.setToolTip("\n".join(lines))
-        if look.picture:
-            stride = 3 * look.width
-            image = QImage(look.picture, look.width, look.height, stride, QImage.Format.Format_RGB888)
-            side = self._picture.fontMetrics().height() * 5
-            self._picture.setPixmap(
+        if preview.picture:
+            stride = 3 * preview.width
+            image = QImage(preview.picture, preview.width, preview.height, stride, QImage.Format.Format_RGB888)
+            side = self._image.fontMetrics().height() * 5
+            self._image.setPixmap(
                 QPixmap.fromImage(image).scaled(
                     QSize(round(side * 1.6), side),
                     Qt.AspectRatioMode.KeepAspectRatio,
                     Qt.TransformationMode.SmoothTransformation,
                 )
             )
-        self._picture.setVisible(bool(look.picture))
+        self._image.setVisible(bool(preview.picture))
 
-    def _guess(self, look: EnvironmentLook) -> list[str]:
-        """What is known of the family, when the environment itself cannot be made here."""
-        family = family_of(look.env_id)
+    def _guess(self, preview: EnvironmentPreview) -> list[str]:
+        """Describe the family if the environment cannot be constructed here."""
+        family = family_of(preview.env_id)
         lines = []
         if family.actions and family.observations:
             lines.append(
@@ -128,18 +113,18 @@ class EnvironmentEditor(Editor):
             )
         if family.requirement_set:
             lines.append(self.tr("Needs the requirement set {name}.").format(name=family.requirement_set))
-        if not lines and look.problem:
-            lines.append(self.tr("It cannot be looked at: {why}").format(why=look.problem))
+        if not lines and preview.problem:
+            lines.append(self.tr("It cannot be previewed: {why}").format(why=preview.problem))
         return lines or [self.tr("Its spaces are not known.")]
 
     @property
     def is_known(self) -> bool:
-        """Whether the environment itself was asked; else only its family tells."""
-        return self.look.env_id == self.combo.currentText().strip() and bool(self.look.actions)
+        """Return whether the environment was inspected; else only its family is known."""
+        return self.preview.env_id == self.combo.currentText().strip() and bool(self.preview.actions)
 
     @property
     def actions(self) -> str:
-        """discrete, continuous …; empty when not even the family tells."""
+        """Return discrete, continuous …; empty if unknown."""
         return self._known()[0]
 
     @property
@@ -148,10 +133,10 @@ class EnvironmentEditor(Editor):
 
     def _known(self) -> tuple[str, str]:
         chosen = self.combo.currentText().strip()
-        if self.look.env_id == chosen and self.look.actions:
-            # Other observations (a dict, a number) are made into one of these before an algorithm sees them.
-            seen = self.look.observations
-            return self.look.actions, seen if seen in ("vector", "image") else ""
+        if self.preview.env_id == chosen and self.preview.actions:
+            # Other observations (a dict, a number) are converted to one of these before an algorithm sees them.
+            seen = self.preview.observations
+            return self.preview.actions, seen if seen in ("vector", "image") else ""
         family = family_of(chosen)
         return family.actions, family.observations
 
@@ -171,7 +156,7 @@ class EnvironmentEditor(Editor):
         self.combo.blockSignals(False)
 
     def _choose_family(self) -> None:
-        """Another family: its first environment, unless the chosen one belongs to it."""
+        """Select the first environment of the new family, unless the current one belongs to it."""
         title = self.family.currentData() or ""
         ids = self._environments.get(title, ())
         chosen = self.combo.currentText()
@@ -189,11 +174,11 @@ class EnvironmentEditor(Editor):
             self._fill(self.combo.currentText())
 
     def _on_text(self) -> None:
-        self._spaces.setText(self.tr("Looking at it …") if self.combo.currentText().strip() else "")
-        self._picture.hide()
+        self._spaces.setText(self.tr("Loading the preview …") if self.combo.currentText().strip() else "")
+        self._image.hide()
         self._pause.start()
         self.changed.emit()
 
     def _ask(self) -> None:
         if chosen := self.combo.currentText().strip():
-            self.look_wanted.emit(chosen)
+            self.preview_requested.emit(chosen)

@@ -1,1 +1,1 @@
-"""What the Management panel knows without a widget: disk use and what may go, requirement sets, settings."""
+"""The Management workspace: daemon, workers, requirement sets, disk use, saved filters; and the settings dialog."""

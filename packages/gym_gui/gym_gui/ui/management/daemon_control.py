@@ -1,4 +1,4 @@
-"""Starts, stops and restarts the daemon of a home; tells what it does and how that ended."""
+"""Start, stop and restart the daemon of a home; report progress and outcome."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gym_gui.services.trainer.local_daemon import running_record, start_daemon, 
 from gym_gui.ui.daemon_link import DaemonLink
 
 END_S = 30.0
-"""How long a daemon may take to end"""
+"""Timeout for the daemon to exit"""
 
 
 class DaemonControl(QObject):
-    """One thing at a time. The link finds a daemon that was started here by itself."""
+    """Runs one operation at a time. The link finds a daemon that was started here."""
 
-    busy_changed = Signal(str)  # what is being done; empty: nothing
-    done = Signal(str)  # words for people
+    busy_changed = Signal(str)  # the running operation; empty: none
+    done = Signal(str)  # a message for users
     failed = Signal(str)
 
     def __init__(self, link: DaemonLink, home: Home | None, parent: QObject | None = None) -> None:
@@ -30,7 +30,7 @@ class DaemonControl(QObject):
 
     @property
     def can_start(self) -> bool:
-        """A daemon on another machine is started there."""
+        """Return whether a daemon can be started from here: a remote one cannot."""
         return self._home is not None
 
     def start(self) -> None:
@@ -47,7 +47,7 @@ class DaemonControl(QObject):
         self._do(self.tr("Starting the daemon…"), start)
 
     def stop(self) -> None:
-        """End it in good order; its runs go on and the next daemon takes them over."""
+        """Stop the daemon gracefully; its runs continue, and the next daemon recovers them."""
         home = self._home
         if home is not None:
             self._do(self.tr("Stopping the daemon…"), lambda: self._end(home))
@@ -57,11 +57,11 @@ class DaemonControl(QObject):
                 lambda client: client.shutdown(),
                 owner=self,
                 done=lambda running: self._finish(self._stopped_words(running)),
-                failed=lambda words: self._finish("", words),
+                failed=lambda text: self._finish("", text),
             )
 
     def restart(self) -> None:
-        """Stop, then start: how changed settings take effect. Runs go on meanwhile."""
+        """Stop and start it, so that changed settings take effect. Runs continue."""
         if self._home is None:
             return
         home = self._home
@@ -75,7 +75,7 @@ class DaemonControl(QObject):
         self._do(self.tr("Restarting the daemon…"), restart)
 
     def force(self) -> None:
-        """End the process of a daemon that does not answer."""
+        """Kill the process of a daemon that does not respond."""
         if self._home is None:
             return
         home = self._home
@@ -83,15 +83,15 @@ class DaemonControl(QObject):
         def force() -> str:
             record = running_record(home)
             if record is not None and not stop_process(record, timeout_s=END_S):
-                raise TrainerError(f"the daemon's process {record.pid} does not end; end it by hand")
-            return self.tr("The daemon's process was ended. Its runs go on.")
+                raise TrainerError(f"the daemon's process {record.pid} does not exit; kill it manually")
+            return self.tr("The daemon's process was ended. Its runs keep running.")
 
         self._do(self.tr("Ending the daemon's process…"), force)
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ private
 
     def _end(self, home: Home) -> str:
-        """In the background: a client of its own, because the link loses its daemon on the way."""
+        """Stop the daemon, in the background, with a client of its own: the link loses its connection meanwhile."""
         from gym_gui.services.trainer.client import TrainerClient
 
         record = running_record(home)
@@ -100,38 +100,38 @@ class DaemonControl(QObject):
         with TrainerClient.connect(home) as client:
             running = client.shutdown()
         if not wait_for_end(record, END_S):
-            raise TrainerError(f"the daemon (pid {record.pid}) is still there after {END_S:g} s")
+            raise TrainerError(f"the daemon (pid {record.pid}) is still running after {END_S:g} s")
         return self._stopped_words(running)
 
     def _stopped_words(self, running: int) -> str:
         if running == 0:
             return self.tr("The daemon was stopped.")
         if running == 1:
-            return self.tr("The daemon was stopped. 1 run goes on; the next daemon takes it over.")
-        return self.tr("The daemon was stopped. {} runs go on; the next daemon takes them over.").format(running)
+            return self.tr("The daemon was stopped. 1 run keeps running; the next daemon recovers it.")
+        return self.tr("The daemon was stopped. {} runs keep running; the next daemon recovers them.").format(running)
 
-    def _do(self, words: str, function: Callable[[], str]) -> None:
-        if not self._begin(words):
+    def _do(self, text: str, function: Callable[[], str]) -> None:
+        if not self._begin(text):
             return
 
-        def complain(error: Exception) -> None:
+        def on_error(error: Exception) -> None:
             if not isinstance(error, TrainerError | OSError):
                 raise error
             self._finish("", str(error))
 
-        self._link.background.run(function, owner=self, done=self._finish, failed=complain)
+        self._link.background.run(function, owner=self, done=self._finish, failed=on_error)
 
-    def _begin(self, words: str) -> bool:
+    def _begin(self, text: str) -> bool:
         if self.is_busy:
             return False
         self.is_busy = True
-        self.busy_changed.emit(words)
+        self.busy_changed.emit(text)
         return True
 
-    def _finish(self, words: str, problem: str = "") -> None:
+    def _finish(self, text: str, problem: str = "") -> None:
         self.is_busy = False
         self.busy_changed.emit("")
         if problem:
             self.failed.emit(problem)
         else:
-            self.done.emit(words)
+            self.done.emit(text)

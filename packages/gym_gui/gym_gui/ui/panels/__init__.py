@@ -1,1 +1,1 @@
-"""One tab or dock of the window is one module."""
+"""Names that stay importable."""

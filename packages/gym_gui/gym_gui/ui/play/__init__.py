@@ -1,1 +1,1 @@
-"""Playing: what the Human-Only mode and the watched policies are made of, apart from widgets."""
+"""The Play and Watch-a-policy workspaces."""

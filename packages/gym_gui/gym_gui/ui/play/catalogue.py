@@ -1,4 +1,4 @@
-"""Asking the human worker, in a process of its own, what can be played here and what a game can be set to. No Qt."""
+"""Query the human worker, in its own process, for playable environments and their arguments. No Qt."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from mosaic_wire.worker_spec import WorkerSpec
 WORKER = "human"
 _TIMEOUT_S = 90.0
 _FAMILIES = ("Classic control", "Toy text", "Box2D", "MiniGrid", "BabyAI", "Atari", "MuJoCo")
-"""In the order of a list: what plays at once and is quickly understood comes first"""
+"""Order of the list: simple games without extra packages first"""
 
 
 class CannotAsk(ValueError):
-    """The worker did not answer; says why, in words for people."""
+    """The worker did not answer; the message for users gives the reason."""
 
 
 @dataclass(frozen=True)
 class Playable:
-    """An environment of the list."""
+    """A playable environment."""
 
     env_id: str
     family: str
     needs: str = ""
-    """The requirement set to install first; empty: it can be played now"""
+    """The requirement set to install first; empty: none"""
     is_newest: bool = True
 
 
 @dataclass(frozen=True)
 class GameArgument:
-    """Something an environment can be made with."""
+    """A constructor argument of an environment."""
 
     name: str
     kind: str
@@ -49,17 +49,17 @@ class GameArgument:
 
 @dataclass(frozen=True)
 class GameFacts:
-    """What is known of an environment before it is played."""
+    """What is known of an environment before it is constructed in a game."""
 
     env_id: str
-    told: Mapping[str, Any]
-    """action_space, action_meanings, render_fps … as the protocol's greeting has them"""
+    reported: Mapping[str, Any]
+    """action_space, action_meanings, render_fps …, as in the protocol's init message"""
     arguments: tuple[GameArgument, ...] = ()
     draws: bool = True
 
 
 def worker_argv(workers: Iterable[pb.Worker], name: str = WORKER) -> tuple[str, ...]:
-    """How the worker is started; CannotAsk says why it cannot be."""
+    """Return the command line of the worker; CannotAsk if there is none."""
     for worker in workers:
         if worker.name != name:
             continue
@@ -72,28 +72,33 @@ def worker_argv(workers: Iterable[pb.Worker], name: str = WORKER) -> tuple[str, 
     raise CannotAsk("the human worker is not installed; install it: pip install -e workers/human_worker")
 
 
-def ask(argv: Sequence[str], home: Home | None, *words: str) -> Any:
-    """Run the worker with these words; what it prints, as JSON."""
+def ask(argv: Sequence[str], home: Home | None, *arguments: str) -> Any:
+    """Run the worker with these arguments and parse the JSON it prints."""
     variables = {**os.environ, **({env.MOSAIC_HOME: str(home.root)} if home is not None else {})}
     try:
         done = subprocess.run(
-            [*argv, *words], env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=_TIMEOUT_S, check=False,
-        )  # fmt: skip
+            [*argv, *arguments],
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
         if done.returncode == 0:
             return json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         raise CannotAsk(f"the human worker did not answer within {_TIMEOUT_S:g} s") from None
     except (OSError, ValueError, IndexError) as error:
-        raise CannotAsk(f"the human worker could not be asked: {error}") from error
-    said = done.stderr.strip()
+        raise CannotAsk(f"the human worker could not be started: {error}") from error
+    output = done.stderr.strip()
     if done.returncode < 0:
-        raise CannotAsk(f"making the environment ended its process (signal {-done.returncode})")
-    raise CannotAsk(said[-600:] if said else f"the human worker ended with exit code {done.returncode}")
+        raise CannotAsk(f"constructing the environment killed its process (signal {-done.returncode})")
+    raise CannotAsk(output[-600:] if output else f"the human worker ended with exit code {done.returncode}")
 
 
 def list_environments(argv: Sequence[str], home: Home | None) -> list[Playable]:
-    """Everything that can be played here."""
+    """Return everything that can be played here."""
     found = [
         Playable(
             str(entry["env_id"]), str(entry["family"]), str(entry.get("needs", "")), bool(entry.get("is_newest", True))
@@ -104,27 +109,27 @@ def list_environments(argv: Sequence[str], home: Home | None) -> list[Playable]:
 
 
 def family_rank(family: str) -> tuple[int, str]:
-    """Where a family stands among the others."""
+    """Return the sort key of a family."""
     return (_FAMILIES.index(family) if family in _FAMILIES else len(_FAMILIES)), family
 
 
 def describe_environment(argv: Sequence[str], home: Home | None, env_id: str) -> GameFacts:
-    """What an environment takes and what can be done in it."""
-    told = ask(argv, home, "--describe-environment", env_id)
+    """Return the arguments and spaces of an environment."""
+    reported = ask(argv, home, "--describe-environment", env_id)
     arguments = tuple(
         GameArgument(str(entry["name"]), str(entry["kind"]), entry.get("default"), tuple(entry.get("choices") or ()))
-        for entry in told.get("arguments", ())
+        for entry in reported.get("arguments", ())
     )
-    return GameFacts(env_id, told, arguments, bool(told.get("draws", True)))
+    return GameFacts(env_id, reported, arguments, bool(reported.get("draws", True)))
 
 
 def matching(playables: Iterable[Playable], text: str, family: str, *, with_older: bool) -> list[Playable]:
-    """Those a person looks for: every word is somewhere in the name."""
-    words = text.lower().split()
+    """Return the environments whose id contains all of the words."""
+    terms = text.lower().split()
     return [
         playable
         for playable in playables
         if (not family or playable.family == family)
-        and (playable.is_newest or with_older or (words and playable.env_id.lower() == text.lower().strip()))
-        and all(word in playable.env_id.lower() for word in words)
+        and (playable.is_newest or with_older or (terms and playable.env_id.lower() == text.lower().strip()))
+        and all(word in playable.env_id.lower() for word in terms)
     ]

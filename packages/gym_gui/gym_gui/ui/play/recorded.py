@@ -1,8 +1,8 @@
-"""What was played, read back from the telemetry lane: episodes, their pictures, and a dataset file of them. No Qt.
+"""Read played episodes back from telemetry, with their frames; export them as a dataset. No Qt.
 
-The `.npz` holds for each episode the arrays that Minari's HDF5 files hold under the same names:
-`episode_<n>/observations` (one more than there are steps), `actions`, `rewards`, `terminations`, `truncations`; and
-once `metadata`, a JSON text. Observations that are no plain array (MiniGrid's) come as `observations/<key>`.
+The `.npz` has for each episode the arrays that Minari's HDF5 files have under the same names:
+`episode_<n>/observations` (one more than steps), `actions`, `rewards`, `terminations`, `truncations`; and `metadata`, a
+JSON text. Observations that are no plain array (MiniGrid) are stored as `observations/<key>`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from mosaic_wire.telemetry import decode
 if TYPE_CHECKING:
     from gym_gui.services.trainer.client import TrainerClient
 
-PICTURES = Path("play") / "pictures.bin"
-"""In the run folder, as `human_worker.recording` writes it"""
-_LARGEST_PICTURE = 64 << 20
+FRAMES_FILE = Path("play") / "pictures.bin"
+"""Path in the run folder, written by `human_worker.play`"""
+_MAX_FRAME_BYTES = 64 << 20
 
 
 @dataclass
 class RecordedEpisode:
-    """One episode as it was played."""
+    """One played episode."""
 
     index: int
     observations: list[Any] = field(default_factory=list)
@@ -37,10 +37,10 @@ class RecordedEpisode:
     rewards: list[float] = field(default_factory=list)
     terminations: list[bool] = field(default_factory=list)
     truncations: list[bool] = field(default_factory=list)
-    pictures: list[tuple[int, int] | None] = field(default_factory=list)
+    frames: list[tuple[int, int] | None] = field(default_factory=list)
     seed: int | None = None
     ended_by: str = ""
-    """environment, player, or empty: it is not over, or the run died in it"""
+    """environment, player, or empty: not finished, or the run died in it"""
 
     @property
     def length(self) -> int:
@@ -52,12 +52,12 @@ class RecordedEpisode:
 
     @property
     def is_whole(self) -> bool:
-        """Whether what was seen last is known, too."""
+        """Return whether the final observation is known."""
         return len(self.observations) == self.length + 1
 
 
 def read_episodes(client: TrainerClient, run_id: str) -> list[RecordedEpisode]:
-    """Every episode of a run; one that the player had not finished is there without its end."""
+    """Return all episodes of a run; an unfinished one has no end."""
     found: dict[int, RecordedEpisode] = {}
     with client.steps(run_id) as stream:
         for batch in stream:
@@ -77,7 +77,7 @@ def add_step(found: dict[int, RecordedEpisode], step: pb.RunStep) -> None:
     episode.rewards.append(step.reward)
     episode.terminations.append(step.terminated)
     episode.truncations.append(step.truncated)
-    episode.pictures.append(place_of_picture(step.info_json))
+    episode.frames.append(frame_location(step.info_json))
 
 
 def add_end(found: dict[int, RecordedEpisode], end: pb.RunEpisode) -> None:
@@ -89,26 +89,26 @@ def add_end(found: dict[int, RecordedEpisode], end: pb.RunEpisode) -> None:
     if isinstance(last, dict) and len(episode.observations) == episode.length:
         payload = pb.Payload(encoding=str(last.get("encoding")), data=base64.b64decode(str(last.get("data") or "")))
         episode.observations.append(decode(payload))
-        episode.pictures.append(place_of_picture(end.info_json))
+        episode.frames.append(frame_location(end.info_json))
     episode.seed, episode.ended_by = info.get("seed"), str(info.get("ended_by") or "environment")
     if end.truncated and episode.truncations and not episode.terminations[-1]:
-        episode.truncations[-1] = True  # the player left it: for a dataset that is where it was cut
+        episode.truncations[-1] = True  # ended by the player: a truncation in the dataset
 
 
-def place_of_picture(info_json: str) -> tuple[int, int] | None:
-    """Where the picture of a step lies in `play/pictures.bin`; None without one."""
+def frame_location(info_json: str) -> tuple[int, int] | None:
+    """Return offset and size of a step's frame in `play/pictures.bin`; None without a frame."""
     place = _parsed(info_json).get("picture")
     if isinstance(place, list) and len(place) == 2 and all(type(number) is int and number >= 0 for number in place):
-        return place[0], min(place[1], _LARGEST_PICTURE)
+        return place[0], min(place[1], _MAX_FRAME_BYTES)
     return None
 
 
-def read_picture(run_dir: Path, place: tuple[int, int] | None) -> bytes:
-    """The PNG of a step; empty when there is none."""
+def read_frame_bytes(run_dir: Path, place: tuple[int, int] | None) -> bytes:
+    """Return the PNG of a step; empty without one."""
     if place is None:
         return b""
     try:
-        with open_plain(run_dir / PICTURES) as stream:
+        with open_plain(run_dir / FRAMES_FILE) as stream:
             stream.seek(place[0])
             return stream.read(place[1])
     except OSError:
@@ -123,11 +123,11 @@ def _parsed(text: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-# ---------------------------------------------------------------------- a dataset
+# ---------------------------------------------------------------------- dataset
 
 
 def export_npz(path: Path, episodes: Sequence[RecordedEpisode], about: Mapping[str, Any]) -> int:
-    """Write a dataset of these episodes; how many steps it has. The file has its name only once it is whole."""
+    """Write a dataset atomically; return its number of steps."""
     import numpy as np
 
     arrays: dict[str, Any] = {}
@@ -142,12 +142,16 @@ def export_npz(path: Path, episodes: Sequence[RecordedEpisode], about: Mapping[s
         "total_steps": steps,
         "episodes": [
             {
-                "id": number, "seed": episode.seed, "total_steps": episode.length, "return": episode.total,
-                "ended_by": episode.ended_by, "has_final_observation": episode.is_whole,
+                "id": number,
+                "seed": episode.seed,
+                "total_steps": episode.length,
+                "return": episode.total,
+                "ended_by": episode.ended_by,
+                "has_final_observation": episode.is_whole,
             }
             for number, episode in enumerate(episodes)
         ],
-    }  # fmt: skip
+    }
     arrays["metadata"] = np.array(json.dumps(metadata))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -170,7 +174,7 @@ def _arrays_of(episode: RecordedEpisode) -> Iterator[tuple[str, Any]]:
 
 
 def _named_arrays(name: str, values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """One array, or one for each key or place of a composite value."""
+    """Yield one array, or one for each key or index of a composite value."""
     import numpy as np
 
     if values and isinstance(values[0], dict):

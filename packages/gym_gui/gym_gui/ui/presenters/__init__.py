@@ -1,1 +1,1 @@
-"""What a worker's runs look like in the window; no widgets."""
+"""Presenters that several parts of the window share; no widgets."""

@@ -1,15 +1,16 @@
-"""What an evaluation found: figures over its episodes, by batch and over all, and the bars of a histogram. No Qt."""
+"""The result of an evaluation: statistics of its returns, by batch and over all, and a histogram. No Qt."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Figures:
-    """Over some episodes."""
+class ReturnStatistics:
+    """Statistics of the returns of some episodes."""
 
     title: str
     episodes: int
@@ -20,44 +21,40 @@ class Figures:
     maximum: float
 
 
-def figures_of(title: str, returns: Sequence[float]) -> Figures:
-    ordered = sorted(returns)
-    number, half = len(ordered), len(ordered) // 2
-    mean = sum(ordered) / number
-    median = ordered[half] if number % 2 else (ordered[half - 1] + ordered[half]) / 2
-    std = math.sqrt(sum((value - mean) ** 2 for value in ordered) / number)
-    return Figures(title, number, mean, std, ordered[0], median, ordered[-1])
+def statistics_of(title: str, returns: Sequence[float]) -> ReturnStatistics:
+    mean, std, median = statistics.fmean(returns), statistics.pstdev(returns), statistics.median(returns)
+    return ReturnStatistics(title, len(returns), mean, std, min(returns), median, max(returns))
 
 
-def table_of(returns: Sequence[float], per_batch: int) -> list[Figures]:
-    """All episodes first, then each batch when there are several; a batch that is not complete counts as it is."""
+def table_of(returns: Sequence[float], per_batch: int) -> list[ReturnStatistics]:
+    """Return the statistics of all episodes, then of each batch if there are several (the last may be incomplete)."""
     if not returns:
         return []
     batches = [returns[start : start + per_batch] for start in range(0, len(returns), max(1, per_batch))]
-    rows = [figures_of("", returns)]
+    rows = [statistics_of("", returns)]
     if len(batches) > 1:
-        rows += [figures_of(str(number), batch) for number, batch in enumerate(batches, start=1)]
+        rows += [statistics_of(str(number), batch) for number, batch in enumerate(batches, start=1)]
     return rows
 
 
 @dataclass(frozen=True)
 class Bars:
-    """A histogram: where each bar begins, how wide all of them are, and how high each is."""
+    """A histogram with bars of equal width."""
 
     starts: tuple[float, ...]
     width: float
     counts: tuple[int, ...]
 
 
-def bars_of(returns: Sequence[float], most: int = 24) -> Bars:
-    """As many bars as say something (Sturges, and more for many episodes); equal returns make one bar."""
+def bars_of(returns: Sequence[float]) -> Bars:
+    """Return a histogram (Sturges' rule, more bars for many episodes); equal returns are one bar."""
     finite = [value for value in returns if math.isfinite(value)]
     if not finite:
         return Bars((), 1.0, ())
     low, high = min(finite), max(finite)
     if low == high:
         return Bars((low - 0.5,), 1.0, (len(finite),))
-    number = min(most, max(4, math.ceil(math.log2(len(finite))) + 1, math.ceil(math.sqrt(len(finite)))))
+    number = min(24, max(4, math.ceil(math.log2(len(finite))) + 1, math.ceil(math.sqrt(len(finite)))))
     width = (high - low) / number
     counts = [0] * number
     for value in finite:

@@ -1,7 +1,7 @@
-"""What lies in a run's folders: read one folder at a time, with what is known of each file from the manifest.
+"""List a run's files, one folder at a time, with the role of each file; read its manifest; decide its analytics tabs.
 
-Every function here reads the disk and belongs into a thread. A folder that is gone, closed or damaged is an answer, not
-an error.
+Every function here reads the disk: call it in a thread. A folder that is missing, unreadable or damaged is a result,
+not an error.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,19 @@ from typing import Any
 from mosaic_wire.checkpoints import STATE_FILE
 from mosaic_wire.files import open_chosen, read_json_object, size_below, walk
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
-from mosaic_wire.paths import RunFolder
+from mosaic_wire.paths import Home, RunFolder, find_home
+from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.run_request import algo_params
+from mosaic_wire.sweep_settings import WORKER_TYPE as SWEEP
 
+from gym_gui.services.analytics.wandb_file import WandbFolder, find_wandb_folders
 from gym_gui.services.policy_files import MODEL_SUFFIX
+from gym_gui.wording.run_view import extras_of
 
 MAX_ENTRIES = 5000
-"""Of one folder that are shown; nobody scrolls through more, and the tree stays quick"""
+"""Entries shown per folder, so that the tree stays fast"""
 MAX_COUNTED = 20_000
-"""Files whose sizes are added up for a folder"""
+"""Files counted for the size of a folder"""
 PREVIEW_BYTES = 256 * 1024
 _STATE_BYTES = 8 << 20
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".svg", ".ppm"})
@@ -33,7 +38,7 @@ VIDEO_SUFFIXES = frozenset({".mp4", ".webm", ".mkv", ".avi", ".mov"})
 
 
 class Role(Enum):
-    """What a file or folder is for."""
+    """The purpose of a file or folder."""
 
     FILE = "file"
     FOLDER = "folder"
@@ -51,7 +56,7 @@ class Role(Enum):
     CONFIG = "config"
 
 
-class Trouble(Enum):
+class ManifestTrouble(Enum):
     """Why something cannot be read."""
 
     MISSING = "missing"
@@ -61,28 +66,28 @@ class Trouble(Enum):
 
 
 @dataclass(frozen=True)
-class Problem:
-    trouble: Trouble
+class ManifestProblem:
+    trouble: ManifestTrouble
     detail: str = ""
 
 
 @dataclass(frozen=True)
 class ManifestReading:
-    """`analytics.json`, or why there is none to read."""
+    """`analytics.json`, or the reason why it could not be read."""
 
     manifest: AnalyticsManifest | None = None
-    problem: Problem | None = None
+    problem: ManifestProblem | None = None
 
 
 @dataclass(frozen=True)
 class CheckpointFacts:
-    """What is known of a checkpoint folder without loading it."""
+    """Facts of a checkpoint folder that need no loading."""
 
     step: int
     kind: str = ""
     """last | best | periodic; empty: the manifest does not list it"""
     mean_return: float | None = None
-    """Of the last episodes before it, where the worker keeps them"""
+    """Mean return of the last episodes before it, if the worker stored it"""
     is_listed: bool = False
     problem: str = ""
 
@@ -98,34 +103,34 @@ class FileEntry:
     size: int | None
     modified: float
     is_listed: bool = False
-    """The manifest names it"""
+    """Whether the manifest names it"""
     link_target: str = ""
     checkpoint: CheckpointFacts | None = None
 
 
 @dataclass(frozen=True)
-class Listing:
+class FolderListing:
     """A folder's entries: folders first, by name."""
 
     entries: tuple[FileEntry, ...] = ()
     left_out: int = 0
-    problem: Problem | None = None
+    problem: ManifestProblem | None = None
 
 
-def problem_of(error: OSError | ValueError) -> Problem:
+def problem_of(error: OSError | ValueError) -> ManifestProblem:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return Problem(Trouble.MISSING, str(error.filename or ""))
+        return ManifestProblem(ManifestTrouble.MISSING, str(error.filename or ""))
     if isinstance(error, PermissionError):
-        return Problem(Trouble.FORBIDDEN, str(error.filename or ""))
+        return ManifestProblem(ManifestTrouble.FORBIDDEN, str(error.filename or ""))
     if isinstance(error, OSError):
-        return Problem(Trouble.UNREADABLE, error.strerror or str(error))
-    return Problem(Trouble.DAMAGED, str(error))
+        return ManifestProblem(ManifestTrouble.UNREADABLE, error.strerror or str(error))
+    return ManifestProblem(ManifestTrouble.DAMAGED, str(error))
 
 
 def read_manifest(run_dir: str) -> ManifestReading:
-    """The run's manifest; without one, why."""
+    """Return the run's manifest, or why it cannot be read."""
     if not run_dir:
-        return ManifestReading(problem=Problem(Trouble.MISSING))
+        return ManifestReading(problem=ManifestProblem(ManifestTrouble.MISSING))
     try:
         return ManifestReading(AnalyticsManifest.read(RunFolder(Path(run_dir)).manifest))
     except (OSError, ValueError) as error:
@@ -133,7 +138,7 @@ def read_manifest(run_dir: str) -> ManifestReading:
 
 
 def listed_paths(manifest: AnalyticsManifest) -> dict[str, Role]:
-    """What the manifest says is there, by its path relative to the run folder."""
+    """Return what the manifest names, by path relative to the run folder."""
     listed = {entry.path: Role.CHECKPOINT for entry in manifest.checkpoints}
     listed |= dict.fromkeys(manifest.videos, Role.VIDEO)
     for path, role in (
@@ -147,12 +152,12 @@ def listed_paths(manifest: AnalyticsManifest) -> dict[str, Role]:
 
 
 def missing_artefacts(run_dir: Path, manifest: AnalyticsManifest) -> list[str]:
-    """Paths of the manifest that are not there."""
+    """Return paths of the manifest that do not exist."""
     return [path for path in listed_paths(manifest) if not os.path.lexists(run_dir / path)]
 
 
-def list_folder(folder: Path, run_dir: Path, manifest: AnalyticsManifest | None) -> Listing:
-    """Read one folder of a run."""
+def list_folder(folder: Path, run_dir: Path, manifest: AnalyticsManifest | None) -> FolderListing:
+    """List one folder of a run."""
     listed = listed_paths(manifest) if manifest else {}
     entries: list[FileEntry] = []
     left_out = 0
@@ -164,13 +169,13 @@ def list_folder(folder: Path, run_dir: Path, manifest: AnalyticsManifest | None)
                 elif (entry := _entry(item, run_dir, listed, manifest)) is not None:
                     entries.append(entry)
     except OSError as error:
-        return Listing(problem=problem_of(error))
+        return FolderListing(problem=problem_of(error))
     entries.sort(key=_order)
-    return Listing(tuple(entries), left_out)
+    return FolderListing(tuple(entries), left_out)
 
 
 def _order(entry: FileEntry) -> tuple[bool, int, str]:
-    # The newest checkpoint is what people look for.
+    # The newest checkpoint comes first: users look for it.
     return not entry.is_folder, -entry.checkpoint.step if entry.checkpoint else 0, entry.name.lower()
 
 
@@ -181,17 +186,22 @@ def _entry(
     try:
         status = item.stat(follow_symlinks=False)
     except OSError:
-        return None  # it went away while the folder was read
+        return None  # removed while the folder was read
     is_folder = stat.S_ISDIR(status.st_mode)
     relative = path.relative_to(run_dir).as_posix() if path.is_relative_to(run_dir) else path.name
     role = listed.get(relative) or _role(path, relative, is_folder)
     checkpoint = checkpoint_facts(path, manifest) if role is Role.CHECKPOINT and is_folder else None
     return FileEntry(
-        path, item.name, role, is_folder, folder_size(path) if is_folder else status.st_size, status.st_mtime,
+        path,
+        item.name,
+        role,
+        is_folder,
+        folder_size(path) if is_folder else status.st_size,
+        status.st_mtime,
         is_listed=relative in listed,
         link_target=_target(path) if stat.S_ISLNK(status.st_mode) else "",
         checkpoint=checkpoint,
-    )  # fmt: skip
+    )
 
 
 def _target(path: Path) -> str:
@@ -229,13 +239,13 @@ def _role(path: Path, relative: str, is_folder: bool) -> Role:
 
 
 def folder_size(folder: Path) -> int | None:
-    """Bytes below a folder; None when there are too many files to count quickly."""
+    """Return the bytes below a folder; None if there are too many files to count quickly."""
     is_countable = sum(1 for _ in walk(folder, most=MAX_COUNTED + 1)) <= MAX_COUNTED
     return size_below(folder, most=MAX_COUNTED) if is_countable else None
 
 
 def checkpoint_facts(folder: Path, manifest: AnalyticsManifest | None) -> CheckpointFacts:
-    """Step, kind and return of a checkpoint, from the manifest and its state file."""
+    """Return step, kind and return of a checkpoint, from the manifest and its state file."""
     entry = _listed_checkpoint(folder, manifest)
     number = folder.name.removeprefix("step-")
     step = entry.step if entry else int(number) if number.isascii() and number.isdigit() else 0
@@ -251,7 +261,7 @@ def checkpoint_facts(folder: Path, manifest: AnalyticsManifest | None) -> Checkp
 
 def _listed_checkpoint(folder: Path, manifest: AnalyticsManifest | None) -> CheckpointEntry | None:
     entries = manifest.checkpoints if manifest else ()
-    # One folder may be listed twice: as the last one and as the best.
+    # The manifest may list a folder twice: as the last and as the best checkpoint.
     fitting = [entry for entry in entries if Path(entry.path).name == folder.name]
     return next((entry for entry in fitting if entry.kind == "best"), fitting[-1] if fitting else None)
 
@@ -265,7 +275,7 @@ def _mean_return(state: Mapping[str, Any]) -> float | None:
     return sum(recent) / len(recent)
 
 
-# ------------------------------------------------------------------ looking into one file
+# ------------------------------------------------------------------ preview of a file
 
 
 class PreviewKind(Enum):
@@ -280,24 +290,24 @@ class PreviewKind(Enum):
 
 @dataclass(frozen=True)
 class Preview:
-    """What can be shown of a file at a glance."""
+    """The displayable part of a file."""
 
     path: Path
     kind: PreviewKind
     text: str = ""
     size: int = 0
     is_cut: bool = False
-    problem: Problem | None = None
+    problem: ManifestProblem | None = None
 
 
 def preview_of(path: Path) -> Preview:
-    """Read the beginning of a file, as far as it is something people can read."""
+    """Read the beginning of a file, if it is readable text."""
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
             return Preview(path, PreviewKind.FOLDER)
         if not stat.S_ISREG(status.st_mode):
-            return Preview(path, PreviewKind.BINARY)  # a pipe would never answer
+            return Preview(path, PreviewKind.BINARY)  # reading a pipe would block
         if status.st_size == 0:
             return Preview(path, PreviewKind.EMPTY)
         if path.suffix.lower() in IMAGE_SUFFIXES:
@@ -318,7 +328,7 @@ def preview_of(path: Path) -> Preview:
 
 
 def _readable(data: bytes) -> str | None:
-    """Text, when most of it is; a character cut in two at the end does not count."""
+    """Return the text if the data is mostly text; ignore a character cut off at the end."""
     if b"\0" in data[:8192]:
         return None
     text = data.decode("utf-8", "replace")
@@ -332,12 +342,12 @@ def _pretty(text: str) -> str:
         return text
 
 
-# ------------------------------------------------------------------ where it begins
+# ------------------------------------------------------------------ roots of the tree
 
 
 @dataclass(frozen=True)
 class Place:
-    """A folder or file of the run that the tree begins with."""
+    """A root of the tree: a folder or file of the run."""
 
     kind: str
     """run | logs | config | worker_config"""
@@ -348,15 +358,15 @@ class Place:
 
 @dataclass(frozen=True)
 class RunPlaces:
-    """The places of a run, its manifest, and what that names but is not there."""
+    """The root folders of a run, its manifest, and missing files that it names."""
 
     places: tuple[Place, ...]
     reading: ManifestReading
     missing: tuple[str, ...] = ()
 
 
-def look_at_places(run_dir: str, logs_dir: str, run_id: str) -> RunPlaces:
-    """Look where a run's files lie and whether they are there."""
+def find_places(run_dir: str, logs_dir: str, run_id: str) -> RunPlaces:
+    """Find a run's files and check whether they exist."""
     places = [
         Place(kind, path, kind in ("run", "logs"), os.path.lexists(path))
         for kind, path in _roots(run_dir, logs_dir, run_id)
@@ -372,8 +382,75 @@ def _roots(run_dir: str, logs_dir: str, run_id: str) -> Iterator[tuple[str, Path
     if logs_dir:
         yield "logs", Path(logs_dir)
     if run_dir:
-        # <home>/trainer/runs/<id> and <home>/trainer/configs: where the daemon keeps them.
+        # <home>/trainer/runs/<id> and <home>/trainer/configs, the daemon's layout.
         configs = Path(run_dir).parent.parent / "configs"
         for kind, name in (("config", f"config-{run_id}.json"), ("worker_config", f"worker-{run_id}.json")):
             if os.path.lexists(configs / name):
                 yield kind, configs / name
+
+
+@dataclass(frozen=True)
+class RunArtefacts:
+    """A snapshot of a run's analytics."""
+
+    reading: ManifestReading = field(default_factory=ManifestReading)
+    wandb: tuple[WandbFolder, ...] = ()
+    stamp: tuple[int, int] = (0, 0)
+    """Modification time and size of the manifest, so that an unchanged one is not read again"""
+
+    @property
+    def manifest(self) -> AnalyticsManifest | None:
+        return self.reading.manifest
+
+
+def scan_artefacts(run_dir: str, before: RunArtefacts | None = None) -> RunArtefacts:
+    """Scan a run's folder; reuse what has not changed since `before`."""
+    if not run_dir:
+        return RunArtefacts()
+    folder = RunFolder(Path(run_dir))
+    stamp = _stamp_of(folder.manifest)
+    if before is not None and stamp == before.stamp and before.manifest is not None:
+        reading = before.reading
+    else:
+        reading = read_manifest(run_dir)
+    return RunArtefacts(reading, find_wandb_folders(folder.wandb), stamp)
+
+
+def tabs_of(run: pb.Run, named: Iterable[str], found: RunArtefacts | None) -> tuple[str, ...]:
+    """Return those of the presenter's tabs that this run has now."""
+    held = {"wandb": has_wandb, "optuna": has_study}
+    return tuple(name for name in named if name not in held or held[name](run, found))
+
+
+def has_wandb(run: pb.Run, found: RunArtefacts | None) -> bool:
+    """Return whether the run was configured for W&B, reports it, or has files of it."""
+    manifest = found.manifest if found is not None else None
+    names_wandb_run = manifest is not None and (manifest.wandb_run_id or manifest.wandb_run_path)
+    return bool(names_wandb_run) or bool(found and found.wandb) or asks_for_wandb(run)
+
+
+def asks_for_wandb(run: pb.Run) -> bool:
+    places: tuple[Mapping[str, Any], ...] = (extras := extras_of(run), algo_params(extras))
+    return any(place.get(name) is True for place in places for name in ("track_wandb", "track"))
+
+
+def has_study(run: pb.Run, found: RunArtefacts | None) -> bool:
+    """Return whether the run is a sweep or names the study it belongs to."""
+    extras = extras_of(run)
+    manifest = found.manifest if found is not None else None
+    is_sweep = run.worker_type == SWEEP
+    return is_sweep or bool(extras.get("optuna_db") or (manifest is not None and manifest.optuna_db_path))
+
+
+def _stamp_of(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
+def home_of(run_dir: str) -> Home:
+    """Return the home of a run's folder: `<home>/trainer/runs/<id>`."""
+    folder = Path(run_dir)
+    return Home(folder.parents[2]) if folder.parent.parent.name == "trainer" else find_home()

@@ -1,4 +1,4 @@
-"""What an observation, an action or an info looks like to a person: a picture, a grid, or named values."""
+"""Previews of observations, actions and infos: an image, a grid, or named values. No Qt."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.telemetry import decode
 from numpy.typing import NDArray
 
-from gym_gui.ui.replay.video_file import Picture
+from gym_gui.ui.replay.video_file import Image
 
-SMALLEST_PICTURE = 16
-"""Rows and columns: what is smaller is a board, and its numbers say more than its colours"""
-_MOST_VALUES = 400
-_MOST_CELLS = 64 * 64
+MIN_IMAGE_SIDE = 16
+"""Rows and columns of the smallest image: a smaller array is a board, better shown as numbers"""
+_MAX_VALUES = 400
+_MAX_CELLS = 64 * 64
 _UNREADABLE = (ValueError, EOFError, OSError, zlib.error)
-_PICTURE_KEYS = ("render", "frame", "image", "rgb", "pixels", "picture", "screen")
+_IMAGE_KEYS = ("render", "frame", "image", "rgb", "pixels", "picture", "screen")
 
 
 @dataclass(frozen=True)
-class Look:
-    """One value as it is shown: at most one picture or grid, and values beside it."""
+class ObservationPreview:
+    """A value ready to be shown: at most one image or grid, and other values."""
 
-    picture: Picture | None = None
+    image: Image | None = None
     grid: tuple[tuple[str, ...], ...] = ()
     values: tuple[tuple[str, str], ...] = ()
     text: str = ""
     note: str = ""
-    """What a person should know about it: that it was cut, that it is a stack"""
+    """A note for users, e.g. that the value was shortened or is a frame stack"""
 
 
 @dataclass(frozen=True)
-class StepLook:
+class StepPreview:
     """A step, ready to be shown."""
 
-    observation: Look
+    observation: ObservationPreview
     action: str
     info: tuple[tuple[str, str], ...]
     problem: str = ""
 
 
-def look_of_step(step: pb.RunStep) -> StepLook:
-    """Unpack a stored step; what cannot be unpacked is said."""
+def preview_of_step(step: pb.RunStep) -> StepPreview:
+    """Decode a stored step; `problem` describes undecodable parts."""
     problems = []
     try:
-        observation = look_of(decode(step.observation))
+        observation = preview_of(decode(step.observation))
     except _UNREADABLE as error:
-        observation = Look()
+        observation = ObservationPreview()
         problems.append(f"the observation cannot be read: {error}")
     try:
         action = short(decode(step.action))
@@ -65,27 +65,27 @@ def look_of_step(step: pb.RunStep) -> StepLook:
         info = {}
         problems.append(f"the info cannot be read: {error}")
     rows = flattened(info) if isinstance(info, Mapping) else [("info", short(info))]
-    return StepLook(observation, action, tuple(rows[:_MOST_VALUES]), "; ".join(problems))
+    return StepPreview(observation, action, tuple(rows[:_MAX_VALUES]), "; ".join(problems))
 
 
-def look_of(value: Any) -> Look:
-    """The best way to show a value."""
+def preview_of(value: Any) -> ObservationPreview:
+    """Return the best presentation of a value."""
     if isinstance(value, np.ndarray):
-        return _look_of_array(value)
+        return _preview_of_array(value)
     if isinstance(value, Mapping):
-        return _look_of_mapping(value)
+        return _preview_of_mapping(value)
     if isinstance(value, str):
-        return Look(text=value)
+        return ObservationPreview(text=value)
     if isinstance(value, Sequence):
         array = _as_array(value)
         if array is not None:
-            return _look_of_array(array)
+            return _preview_of_array(array)
         return _values(flattened(dict(enumerate(value))))
-    return Look() if value is None else _values([("value", short(value))])
+    return ObservationPreview() if value is None else _values([("value", short(value))])
 
 
 def flattened(value: Mapping[Any, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """`{"a": {"b": 1}}` → `[("a.b", "1")]`"""
+    """Return `[("a.b", "1")]` for `{"a": {"b": 1}}`."""
     rows: list[tuple[str, str]] = []
     for key, entry in value.items():
         name = f"{prefix}{key}"
@@ -93,13 +93,13 @@ def flattened(value: Mapping[Any, Any], prefix: str = "") -> list[tuple[str, str
             rows += flattened(entry, f"{name}.")
         else:
             rows.append((name, short(entry)))
-        if len(rows) > _MOST_VALUES:
+        if len(rows) > _MAX_VALUES:
             break
     return rows
 
 
 def short(value: Any) -> str:
-    """A value in one line."""
+    """Return a value in one line."""
     if isinstance(value, np.ndarray):
         if value.ndim == 0:
             return short(value.item())
@@ -125,48 +125,52 @@ def short(value: Any) -> str:
 # ---------------------------------------------------------------- arrays
 
 
-def _look_of_array(array: NDArray[Any]) -> Look:
+def _preview_of_array(array: NDArray[Any]) -> ObservationPreview:
     if array.dtype.kind not in "biuf":
-        return Look(text=short(array))
-    picture, note = _picture_of(array)
-    if picture is not None:
-        return Look(picture=picture, note=note)
+        return ObservationPreview(text=short(array))
+    image, note = _image_of(array)
+    if image is not None:
+        return ObservationPreview(image=image, note=note)
     if array.ndim == 0:
         return _values([("value", short(array))])
     if array.ndim == 1:
-        return _values([(str(index), _number(entry)) for index, entry in enumerate(array[: _MOST_VALUES + 1])])
-    if array.ndim in (2, 3) and array.shape[0] * array.shape[1] <= _MOST_CELLS:
+        return _values([(str(index), _number(entry)) for index, entry in enumerate(array[: _MAX_VALUES + 1])])
+    if array.ndim in (2, 3) and array.shape[0] * array.shape[1] <= _MAX_CELLS:
         grid = tuple(tuple(_cell(entry) for entry in row) for row in array)
-        return Look(grid=grid, note="×".join(map(str, array.shape)))
-    return Look(text=f"array of {'×'.join(map(str, array.shape))}, {array.dtype}; from {_number(array.min())} to "
-                f"{_number(array.max())}" if array.size else "an empty array")  # fmt: skip
+        return ObservationPreview(grid=grid, note="×".join(map(str, array.shape)))
+    return ObservationPreview(
+        text=f"array of {'×'.join(map(str, array.shape))}, {array.dtype}; from {_number(array.min())} to "
+        f"{_number(array.max())}"
+        if array.size
+        else "an empty array"
+    )
 
 
-def _picture_of(array: NDArray[Any]) -> tuple[Picture | None, str]:
-    """As red, green and blue, where it is large enough to be looked at."""
-    if array.ndim == 2 and min(array.shape) >= SMALLEST_PICTURE:
-        return _coloured(array), ""
+def _image_of(array: NDArray[Any]) -> tuple[Image | None, str]:
+    """Return an array as an RGB image, if it is large enough."""
+    if array.ndim == 2 and min(array.shape) >= MIN_IMAGE_SIDE:
+        return _colored(array), ""
     if array.ndim != 3 or not array.size:
         return None, ""
     rows, columns, last = array.shape
-    if last in (1, 3, 4) and min(rows, columns) >= SMALLEST_PICTURE:
+    if last in (1, 3, 4) and min(rows, columns) >= MIN_IMAGE_SIDE:
         if last == 4 and array.dtype == np.uint8 and array[..., 3].min() < 255:
-            return _side_by_side(np.moveaxis(array, -1, 0)), "4 pictures, oldest left"
-        return _coloured(array[..., 0] if last == 1 else array[..., :3]), ""
-    if rows in (1, 2, 3, 4, 8) and min(columns, last) >= SMALLEST_PICTURE:
+            return _side_by_side(np.moveaxis(array, -1, 0)), "4 frames, oldest left"
+        return _colored(array[..., 0] if last == 1 else array[..., :3]), ""
+    if rows in (1, 2, 3, 4, 8) and min(columns, last) >= MIN_IMAGE_SIDE:
         if rows == 3:
-            return _coloured(np.moveaxis(array, 0, -1)), ""
+            return _colored(np.moveaxis(array, 0, -1)), ""
         if rows == 1:
-            return _coloured(array[0]), ""
-        return _side_by_side(array), f"{rows} pictures, oldest left"
+            return _colored(array[0]), ""
+        return _side_by_side(array), f"{rows} frames, oldest left"
     return None, ""
 
 
-def _side_by_side(stack: NDArray[Any]) -> Picture:
-    return _coloured(np.concatenate(list(stack), axis=1))
+def _side_by_side(stack: NDArray[Any]) -> Image:
+    return _colored(np.concatenate(list(stack), axis=1))
 
 
-def _coloured(array: NDArray[Any]) -> Picture:
+def _colored(array: NDArray[Any]) -> Image:
     if array.dtype != np.uint8:
         numbers = np.nan_to_num(array.astype(np.float64))
         low, high = numbers.min(), numbers.max()
@@ -191,35 +195,37 @@ def _number(entry: Any) -> str:
     return f"{number:.4g}" if math.isfinite(number) else str(number)
 
 
-def _look_of_mapping(value: Mapping[Any, Any]) -> Look:
-    """One picture of a dictionary is shown, everything else as values."""
-    named = [key for key in _PICTURE_KEYS if key in value]
+def _preview_of_mapping(value: Mapping[Any, Any]) -> ObservationPreview:
+    """Show the first image of a dictionary, everything else as values."""
+    named = [key for key in _IMAGE_KEYS if key in value]
     for key in (*named, *(key for key in value if key not in named)):
         entry = value[key]
         array = entry if isinstance(entry, np.ndarray) else _as_array(entry) if isinstance(entry, list) else None
         if array is None or array.dtype.kind not in "biuf":
             continue
-        shown = _look_of_array(array)
-        if shown.picture is not None or shown.grid:
+        shown = _preview_of_array(array)
+        if shown.image is not None or shown.grid:
             rest = flattened({other: value[other] for other in value if other != key})
-            return Look(shown.picture, shown.grid, _cut(rest)[0], note=" · ".join(filter(None, (str(key), shown.note))))
+            return ObservationPreview(
+                shown.image, shown.grid, _cut(rest)[0], note=" · ".join(filter(None, (str(key), shown.note)))
+            )
     return _values(flattened(value))
 
 
-def _values(rows: list[tuple[str, str]]) -> Look:
+def _values(rows: list[tuple[str, str]]) -> ObservationPreview:
     kept, note = _cut(rows)
-    return Look(values=kept, note=note)
+    return ObservationPreview(values=kept, note=note)
 
 
 def _cut(rows: list[tuple[str, str]]) -> tuple[tuple[tuple[str, str], ...], str]:
-    note = f"the first {_MOST_VALUES} values" if len(rows) > _MOST_VALUES else ""
-    return tuple(rows[:_MOST_VALUES]), note
+    note = f"the first {_MAX_VALUES} values" if len(rows) > _MAX_VALUES else ""
+    return tuple(rows[:_MAX_VALUES]), note
 
 
 def _as_array(value: Sequence[Any]) -> NDArray[Any] | None:
-    """Lists of numbers, all equally long: arrays that went through JSON."""
+    """Return an array for lists of numbers of equal length, which went through JSON."""
     try:
         array = np.asarray(value)
-    except ValueError:  # not equally long
+    except ValueError:  # of different lengths
         return None
     return array if array.dtype.kind in "biuf" else None

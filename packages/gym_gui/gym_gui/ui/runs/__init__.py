@@ -1,1 +1,1 @@
-"""The table of runs: rows and their text, filter, groups, painting, and the panel that shows them."""
+"""The list of runs: rows, filter, groups, painting, and the actions on them."""

@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
 )
 
 from gym_gui.services.trainer.client import TrainerClient
+from gym_gui.ui.widgets.parts import fill, named, styled
 from gym_gui.wording.run_view import short_id, title_of
 
 _LONGEST_NAME, _LONGEST_TAG, _LONGEST_NOTE = 200, 64, 65_536
@@ -27,7 +28,7 @@ _LONGEST_NAME, _LONGEST_TAG, _LONGEST_NOTE = 200, 64, 65_536
 
 @dataclass(frozen=True)
 class Change:
-    """What shall be different; None and () leave as it is."""
+    """Requested changes; None and () mean unchanged."""
 
     name: str | None = None
     notes: str | None = None
@@ -45,23 +46,23 @@ class Change:
 
 
 def tags_in(text: str) -> tuple[str, ...]:
-    """`baseline, long run` → two tags, each once."""
+    """Return the distinct tags of `baseline, long run`."""
     return tuple(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
 
 
 def change_of(run: pb.Run, name: str, tags: str, notes: str) -> Change:
-    """What differs from the run as it is."""
-    wanted = tags_in(tags)
+    """Return what differs from the run's current values."""
+    requested = tags_in(tags)
     return Change(
         name=name.strip() if name.strip() != run.name else None,
         notes=notes if notes != run.notes else None,
-        add_tags=tuple(tag for tag in wanted if tag not in run.tags),
-        remove_tags=tuple(tag for tag in run.tags if tag not in wanted),
+        add_tags=tuple(tag for tag in requested if tag not in run.tags),
+        remove_tags=tuple(tag for tag in run.tags if tag not in requested),
     )
 
 
 class EditDialog(QDialog):
-    """Asks, checks, and tells the change; does not block anybody."""
+    """Edits and validates; not modal. Emits the change."""
 
     changed = Signal(object)  # Change
 
@@ -76,8 +77,7 @@ class EditDialog(QDialog):
         title = (
             f"{title_of(run)} · {short_id(run.run_id)}" if self._is_single else self.tr("{0} runs").format(len(runs))
         )
-        heading = QLabel(title)
-        heading.setProperty("role", "caption")
+        heading = styled(QLabel(title), "caption")
         form = QFormLayout()
         self.name = self._line("run_name", self.tr("Name"), run.name if self._is_single else "")
         self.name.setMaxLength(_LONGEST_NAME)
@@ -87,9 +87,7 @@ class EditDialog(QDialog):
         self.removed.setPlaceholderText(self.tr("separated by commas"))
         for field in (self.tags, self.removed):
             _complete(field, known_tags)
-        self.notes = QPlainTextEdit(run.notes if self._is_single else "")
-        self.notes.setObjectName("run_notes")
-        self.notes.setAccessibleName(self.tr("Notes"))
+        self.notes = named(QPlainTextEdit(run.notes if self._is_single else ""), "run_notes", self.tr("Notes"))
         self.notes.setTabChangesFocus(True)
         if self._is_single:
             form.addRow(self.tr("&Name"), self.name)
@@ -101,36 +99,27 @@ class EditDialog(QDialog):
             form.addRow(self.tr("&Remove tags"), self.removed)
             self.name.hide()
             self.notes.hide()
-        self.problem = QLabel()
-        self.problem.setProperty("role", "problem")
-        self.problem.setWordWrap(True)
+        self.problem = styled(QLabel(wordWrap=True), "problem")
         self.problem.hide()
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Save | QDialogButtonBox.StandardButton.Cancel)
         buttons.accepted.connect(self._save)
         buttons.rejected.connect(self.reject)
-        layout = QVBoxLayout(self)
-        layout.addWidget(heading)
-        layout.addLayout(form)
-        layout.addWidget(self.problem)
-        layout.addWidget(buttons)
+        fill(QVBoxLayout(self), heading, form, self.problem, buttons)
         self.setMinimumWidth(self.fontMetrics().averageCharWidth() * 60)
 
     def _line(self, name: str, accessible: str, text: str) -> QLineEdit:
-        line = QLineEdit(text, self)
-        line.setObjectName(name)
-        line.setAccessibleName(accessible)
-        return line
+        return named(QLineEdit(text, self), name, accessible)
 
     def change(self) -> Change:
-        """What the fields say now."""
+        """Return the change that the fields describe."""
         if self._is_single:
             return change_of(self._runs[0], self.name.text(), self.tags.text(), self.notes.toPlainText())
         return Change(add_tags=tags_in(self.tags.text()), remove_tags=tags_in(self.removed.text()))
 
     def _save(self) -> None:
         change = self.change()
-        if words := self._problem_with(change):
-            self.problem.setText(words)
+        if text := self._problem_with(change):
+            self.problem.setText(text)
             self.problem.show()
             return
         if not change.is_nothing:
@@ -148,7 +137,7 @@ class EditDialog(QDialog):
 
 
 def _complete(field: QLineEdit, known: Sequence[str]) -> None:
-    """Offers known tags for the last word of a list; what stands before it stays."""
+    """Complete the last tag of a list; the preceding ones stay."""
     completer = QCompleter(QStringListModel(list(known), field), field)
     completer.setCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
     completer.setWidget(field)
@@ -161,9 +150,9 @@ def _complete(field: QLineEdit, known: Sequence[str]) -> None:
         elif (popup := completer.popup()) is not None:
             popup.hide()
 
-    def take(tag: str) -> None:
+    def insert_tag(tag: str) -> None:
         before, comma, _ = field.text().rpartition(",")
         field.setText(f"{before}{comma}{' ' if comma else ''}{tag}")
 
     field.textEdited.connect(offer)
-    completer.activated.connect(take)
+    completer.activated.connect(insert_tag)

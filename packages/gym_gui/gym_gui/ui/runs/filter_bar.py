@@ -1,56 +1,261 @@
-"""The line above the table: what to look for, what to tick, what was saved, and how to see it."""
+"""The bar above the list of runs: search text, facets, saved filters, grouping and columns."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from mosaic_wire.worker_spec import nearest
 from PySide6.QtCore import QEvent, QObject, Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QLineEdit, QMenu, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QHBoxLayout,
+    QInputDialog,
+    QLabel,
+    QLineEdit,
+    QListWidget,
+    QListWidgetItem,
+    QMenu,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+    QWidgetAction,
+)
 
+from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.runs.facet_button import FacetButton
 from gym_gui.ui.runs.filtering import FIELD_NAMES, Facet, RunFilter, parse
 from gym_gui.ui.runs.model import RunsModel
 from gym_gui.ui.runs.rows import state_text
-from gym_gui.ui.runs.saved_filters import SavedFilters
+from gym_gui.ui.widgets.parts import fill, named, push_button
+
+_MAX_LINES = 14
+
+
+class FacetButton(QToolButton):
+    """A menu of checkable values with their number of runs, computed when it opens."""
+
+    ticked_changed = Signal(object)  # frozenset[str]
+
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        counts: Callable[[], Mapping[str, int]],
+        in_words: Callable[[str], str] = str,
+        parent: QWidget | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.setObjectName(f"facet_{name}")
+        self._title, self._counts, self._facts_text = title, counts, in_words
+        self.ticked: frozenset[str] = frozenset()
+        self._is_filling = False
+        self.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+        self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextOnly)
+        self.setAutoRaise(True)
+        self.list = named(QListWidget(), f"facet_{name}_values", title)
+        self.list.itemChanged.connect(self._item_changed)
+        self.list.itemClicked.connect(self._item_clicked)
+        self._pressed_state: Qt.CheckState | None = None
+        self.list.itemPressed.connect(self._item_pressed)
+        self._everything = push_button(f"facet_{name}_all", self.tr("Show all"), lambda: self._choose(frozenset()))
+        page = QWidget()
+        fill(QVBoxLayout(page), self.list, self._everything, margins=4)
+        menu = QMenu(self)
+        holder = QWidgetAction(menu)
+        holder.setDefaultWidget(page)
+        menu.addAction(holder)
+        menu.aboutToShow.connect(self.fill)
+        self.setMenu(menu)
+        self._say()
+
+    def set_ticked(self, values: Iterable[str]) -> None:
+        """Check these values without emitting a signal."""
+        self.ticked = frozenset(values)
+        self._say()
+
+    def fill(self) -> None:
+        """Fill the list with current values and counts; checked values without runs stay."""
+        counts = dict(self._counts())
+        for value in self.ticked:
+            counts.setdefault(value, 0)
+        self._is_filling = True
+        self.list.clear()
+        for value, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])):
+            item = QListWidgetItem(f"{self._facts_text(value)}  ({count:,})")
+            item.setData(Qt.ItemDataRole.UserRole, value)
+            item.setFlags(Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable | Qt.ItemFlag.ItemIsUserCheckable)
+            item.setCheckState(Qt.CheckState.Checked if value in self.ticked else Qt.CheckState.Unchecked)
+            self.list.addItem(item)
+        if not counts:
+            item = QListWidgetItem(self.tr("No values"))
+            item.setFlags(Qt.ItemFlag.NoItemFlags)
+            self.list.addItem(item)
+        self._is_filling = False
+        self._everything.setEnabled(bool(self.ticked))
+        lines = min(_MAX_LINES, max(1, self.list.count()))
+        height = self.list.sizeHintForRow(0) * lines + 2 * self.list.frameWidth() + 4
+        width = self.list.sizeHintForColumn(0) + self.list.verticalScrollBar().sizeHint().width() + 24
+        self.list.setFixedSize(max(width, self.fontMetrics().averageCharWidth() * 22), height)
+
+    def _item_pressed(self, item: QListWidgetItem) -> None:
+        self._pressed_state = item.checkState()
+
+    def _item_clicked(self, item: QListWidgetItem) -> None:
+        """Toggle on a click on the text, too; a click on the box has already toggled it."""
+        if item.flags() & Qt.ItemFlag.ItemIsUserCheckable and item.checkState() == self._pressed_state:
+            is_checked = item.checkState() == Qt.CheckState.Checked
+            item.setCheckState(Qt.CheckState.Unchecked if is_checked else Qt.CheckState.Checked)
+
+    def _item_changed(self) -> None:
+        if self._is_filling:
+            return
+        items = (self.list.item(at) for at in range(self.list.count()))
+        ticked = (item.data(Qt.ItemDataRole.UserRole) for item in items if item.checkState() == Qt.CheckState.Checked)
+        self._choose(frozenset(value for value in ticked if value is not None))
+
+    def _choose(self, values: frozenset[str]) -> None:
+        if values == self.ticked:
+            return
+        self.ticked = values
+        self._say()
+        if not values:
+            self.fill()
+        self._everything.setEnabled(bool(values))
+        self.ticked_changed.emit(values)
+
+    def _say(self) -> None:
+        chosen = sorted(self._facts_text(value) for value in self.ticked)
+        text = self._title
+        if len(chosen) == 1:
+            text = (
+                f"{self._title}: {self.fontMetrics().elidedText(chosen[0], Qt.TextElideMode.ElideMiddle, self._room())}"
+            )
+        elif chosen:
+            text = f"{self._title}: {len(chosen)}"
+        self.setText(f"{text} ")
+        font = self.font()
+        font.setBold(bool(chosen))
+        self.setFont(font)
+        what = ", ".join(chosen) if chosen else self.tr("all")
+        self.setToolTip(f"{self._title}: {what}")
+        self.setAccessibleName(self.tr("Filter by {0}: {1}").format(self._title, what))
+
+    def _room(self) -> int:
+        return self.fontMetrics().averageCharWidth() * 16
+
+
+class SavedFilters(QMenu):
+    """Choose, save or delete a filter."""
+
+    chosen = Signal(object)  # RunFilter
+    reported = Signal(str, str)
+
+    def __init__(self, link: DaemonLink, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setObjectName("saved_filters_menu")
+        self._link = link
+        self._saved: dict[str, RunFilter] = {}
+        self.present = RunFilter()
+        """The current filter, to be saved"""
+        self.aboutToShow.connect(self._fill)
+        link.state_changed.connect(lambda: self.load())
+        self.load()
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._saved, key=str.lower)
+
+    def load(self) -> None:
+        """Load the saved filters from the daemon."""
+        if self._link.is_connected:
+            self._call(lambda client: None)
+
+    def save(self, name: str) -> None:
+        """Save the current filter, replacing one of the same name."""
+        query = self.present.to_query()
+        self._call(
+            lambda client: client.save_filter(name.strip(), query), self.tr("The filter “{0}” was saved.").format(name)
+        )
+
+    def forget(self, name: str) -> None:
+        self._call(lambda client: client.delete_filter(name), self.tr("The filter “{0}” was removed.").format(name))
+
+    def _call(self, change: Any, text: str = "") -> None:
+        def work(client: TrainerClient) -> dict[str, dict[str, Any]]:
+            change(client)
+            return client.filters()
+
+        def done(saved: dict[str, dict[str, Any]]) -> None:
+            self._saved = {name: RunFilter.from_query(query) for name, query in saved.items()}
+            if text:
+                self.reported.emit(text, "info")
+
+        self._link.call(work, owner=self, done=done, failed=lambda problem: self.reported.emit(problem, "bad"))
+
+    def _fill(self) -> None:
+        self.clear()
+        for name in self.names:
+            kept = self._saved[name]
+            action = self.addAction(name.replace("&", "&&"))
+            action.setToolTip(kept.text)
+            action.setCheckable(True)
+            action.setChecked(kept == self.present)
+            action.triggered.connect(lambda checked=False, kept=kept: self.chosen.emit(kept))
+        if not self._saved:
+            self.addAction(self.tr("No saved filters yet")).setEnabled(False)
+        self.addSeparator()
+        save = self.addAction(self.tr("&Save this filter…"))
+        save.setObjectName("save_filter")
+        save.setEnabled(self.present.is_active)
+        if not self.present.is_active:
+            save.setToolTip(self.tr("Enter a filter or check a value first"))
+        save.triggered.connect(lambda: self._ask_name())
+        if self._saved:
+            removal = self.addMenu(self.tr("&Remove"))
+            for name in self.names:
+                removal.addAction(name.replace("&", "&&")).triggered.connect(
+                    lambda checked=False, name=name: self.forget(name)
+                )
+        self.setToolTipsVisible(True)
+
+    def _ask_name(self) -> None:
+        dialog = named(QInputDialog(self.parentWidget()), "save_filter_dialog")
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        dialog.setWindowTitle(self.tr("Save filter"))
+        dialog.setLabelText(self.tr("Name of the filter:"))
+        dialog.textValueSelected.connect(lambda name: self.save(name) if name.strip() else None)
+        dialog.open()
 
 
 class FilterBar(QWidget):
-    """Holds the filter; `filter_changed` tells of each change a person makes."""
+    """Holds the filter; emits `filter_changed` for each change by the user."""
 
     filter_changed = Signal(object)  # RunFilter
     grouping_changed = Signal(bool)
-    left = Signal()  # Down or Return in the field: into the table
-    said = Signal(str, str)
+    left = Signal()  # Down or Return in the field: move the focus to the table
+    reported = Signal(str, str)
 
     def __init__(self, link: DaemonLink, model: RunsModel, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.filter = RunFilter()
         self._model = model
-        self.field = QLineEdit()
-        self.field.setObjectName("runs_filter")
-        self.field.setAccessibleName(self.tr("Filter runs"))
+        self.field = named(QLineEdit(), "runs_filter", self.tr("Filter runs"), tip=self._help())
         self.field.setPlaceholderText(self.tr("Filter: words, algo:ppo status:running tag:x seed:1-5 return:>195"))
         self.field.setClearButtonEnabled(True)
-        self.field.setToolTip(self._help())
         self.field.textChanged.connect(self._text_changed)
         self.field.installEventFilter(self)
         self.saved = SavedFilters(link, self)
-        self.saved.chosen.connect(self._take_saved)
-        self.saved.said.connect(self.said)
+        self.saved.chosen.connect(self._apply_saved)
+        self.saved.reported.connect(self.reported)
         saved = self._menu_button("saved_filters", self.tr("Saved"), self.saved, self.tr("Saved filters"))
         view = self._menu_button("runs_view_options", self.tr("View"), self._view_menu(), self.tr("Groups, columns"))
         self.facets = {facet: self._facet(facet) for facet in Facet}
-        self.hint = QLabel()
-        self.hint.setObjectName("runs_filter_hint")
-        self.hint.setProperty("role", "caption")
-        self.hint.setWordWrap(True)
+        self.hint = named(QLabel(wordWrap=True), "runs_filter_hint", role="caption")
         self.hint.hide()
-        self.clear_button = QToolButton()
-        self.clear_button.setObjectName("clear_filter")
+        self.clear_button = named(QToolButton(), "clear_filter", self.tr("Clear the filter"))
         self.clear_button.setText(self.tr("Clear"))
         self.clear_button.setAutoRaise(True)
-        self.clear_button.setAccessibleName(self.tr("Clear the filter"))
         self.clear_button.clicked.connect(
             lambda: self._change(RunFilter(show_archived=self.filter.show_archived), show=True)
         )
@@ -63,28 +268,19 @@ class FilterBar(QWidget):
             second.addWidget(button)
         second.addWidget(self.clear_button)
         second.addStretch(1)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(2)
-        layout.addLayout(first)
-        layout.addLayout(second)
-        layout.addWidget(self.hint)
+        fill(QVBoxLayout(self), first, second, self.hint, margins=0, spacing=2)
 
     # ------------------------------------------------------------------ parts
 
     def _menu_button(self, name: str, text: str, menu: QMenu, tip: str) -> QToolButton:
-        button = QToolButton()
-        button.setObjectName(name)
+        button = named(QToolButton(), name, tip, tip=tip)
         button.setText(f"{text} ")
-        button.setToolTip(tip)
-        button.setAccessibleName(tip)
         button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         button.setMenu(menu)
         return button
 
     def _view_menu(self) -> QMenu:
-        menu = QMenu(self)
-        menu.setObjectName("runs_view_menu")
+        menu = named(QMenu(self), "runs_view_menu")
         self.group_action = menu.addAction(self.tr("&Group by configuration"))
         self.group_action.setObjectName("group_runs")
         self.group_action.setCheckable(True)
@@ -119,29 +315,29 @@ class FilterBar(QWidget):
 
     def _help(self) -> str:
         return self.tr(
-            "Words are looked for in name, algorithm, environment, worker, tags, notes, state and id.\n"
+            "Words are searched in name, algorithm, environment, worker, tags, notes, state and id.\n"
             "A field: algo:ppo,dqn   status:running   env:*Pole*   tag:paper   seed:1-5   return:>=195   is:archived\n"
             "-word or -field:value leaves out what fits; algo:=ppo means exactly ppo.\n"
             "Fields: {0}"
         ).format(", ".join(FIELD_NAMES))
 
-    # ------------------------------------------------------------------ what others do
+    # ------------------------------------------------------------------ for the owner
 
     def focus(self) -> None:
         self.field.setFocus(Qt.FocusReason.ShortcutFocusReason)
         self.field.selectAll()
 
-    def show_filter(self, wanted: RunFilter) -> None:
-        """Show this filter; tells nobody."""
-        self.filter = wanted
+    def show_filter(self, requested: RunFilter) -> None:
+        """Show this filter without emitting a signal."""
+        self.filter = requested
         was_blocked = self.field.blockSignals(True)
-        self.field.setText(wanted.text)
+        self.field.setText(requested.text)
         self.field.blockSignals(was_blocked)
         was_blocked = self.archived_action.blockSignals(True)
-        self.archived_action.setChecked(wanted.show_archived)
+        self.archived_action.setChecked(requested.show_archived)
         self.archived_action.blockSignals(was_blocked)
         for facet, button in self.facets.items():
-            button.set_ticked(wanted.facets.get(facet, ()))
+            button.set_ticked(requested.facets.get(facet, ()))
         self._show_helpers()
 
     def show_grouping(self, grouped: bool) -> None:
@@ -149,7 +345,7 @@ class FilterBar(QWidget):
         self.group_action.setChecked(grouped)
         self.group_action.blockSignals(blocked)
 
-    # ------------------------------------------------------------------ what the person does
+    # ------------------------------------------------------------------ user input
 
     def _text_changed(self, text: str) -> None:
         self._change(self.filter.with_text(text))
@@ -157,15 +353,15 @@ class FilterBar(QWidget):
     def _archived_toggled(self, shown: bool) -> None:
         self._change(RunFilter(self.filter.text, self.filter.facets, shown))
 
-    def _take_saved(self, kept: RunFilter) -> None:
+    def _apply_saved(self, kept: RunFilter) -> None:
         self._change(kept, show=True)
 
-    def _change(self, wanted: RunFilter, *, show: bool = False) -> None:
+    def _change(self, requested: RunFilter, *, show: bool = False) -> None:
         if show:
-            self.show_filter(wanted)
-        self.filter = wanted
+            self.show_filter(requested)
+        self.filter = requested
         self._show_helpers()
-        self.filter_changed.emit(wanted)
+        self.filter_changed.emit(requested)
 
     def _show_helpers(self) -> None:
         self.saved.present = self.filter

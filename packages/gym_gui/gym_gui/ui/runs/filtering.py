@@ -1,13 +1,13 @@
-"""What a person types to find runs, the facets they tick, and which runs fit both. No widgets, no daemon.
+"""Parse the filter text and the facets, and match runs. No widgets, no daemon.
 
     cartpole -draft              words anywhere in name, algorithm, environment, worker, tags, notes or state;
-                                 or the first or last 4 or more letters of an id
-    "my first run"               words that belong together
+                                 or the first or last 4 or more characters of an id
+    "my first run"               an exact phrase
     algo:ppo,dqn status:running  a field; several values: any of them; -status:failed: none of them
-    env:*Pole* algo:=ppo         with wildcards; with = exactly that
+    env:*Pole* algo:=ppo         with wildcards; with = an exact match
     seed:1-5 return:>=195 sps:<1000 steps:>1e5
 
-A word whose field is unknown (`ale_py:ALE/Pong-v5`) is looked for as it stands; `Query.unknown` tells of it.
+A term with an unknown field (`ale_py:ALE/Pong-v5`) is searched as plain text; `Query.unknown` lists the field.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
-from gym_gui.ui.runs.rows import Row, containing, without
-from gym_gui.wording.run_view import STATE_WORDS
+from mosaic_wire.run_status import RunStatus
 
-Test = Callable[[Row], bool]
+from gym_gui.ui.runs.rows import RunRow, containing, without
+from gym_gui.wording.run_view import STATE_LABELS
+
+Test = Callable[[RunRow], bool]
 _TOKEN = re.compile(r'-?(?:[A-Za-z]+:)?"[^"]*"?|\S+')
 _FIELD = re.compile(r"([A-Za-z]+):(.*)", re.DOTALL)
 _RANGE = re.compile(r"(-?[\d.]+(?:e[+-]?\d+)?)\s*(?:-|\.\.)\s*(-?[\d.]+(?:e[+-]?\d+)?)", re.IGNORECASE)
@@ -33,7 +35,7 @@ _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 
 
 class Facet(Enum):
-    """Properties whose values can be ticked."""
+    """Properties with checkable values."""
 
     STATUS = "status"
     ALGORITHM = "algorithm"
@@ -42,7 +44,7 @@ class Facet(Enum):
     TAG = "tag"
 
 
-_FACET_VALUES: dict[Facet, Callable[[Row], tuple[str, ...]]] = {
+_FACET_VALUES: dict[Facet, Callable[[RunRow], tuple[str, ...]]] = {
     Facet.STATUS: lambda row: (row.state,),
     Facet.ALGORITHM: lambda row: (row.algo,),
     Facet.ENVIRONMENT: lambda row: (row.run.env_id,),
@@ -53,7 +55,7 @@ _FACET_VALUES: dict[Facet, Callable[[Row], tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class RunFilter:
-    """Everything that decides which runs are shown."""
+    """The complete filter of the list of runs."""
 
     text: str = ""
     facets: Mapping[Facet, frozenset[str]] = field(default_factory=dict)
@@ -61,7 +63,7 @@ class RunFilter:
 
     @property
     def is_active(self) -> bool:
-        """Whether it hides anything but archived runs."""
+        """Return whether it hides any runs besides archived ones."""
         return bool(self.text.strip()) or any(self.facets.values())
 
     def with_text(self, text: str) -> RunFilter:
@@ -73,12 +75,12 @@ class RunFilter:
 
     @cached_property
     def query(self) -> Query:
-        """The text, understood."""
+        """Return the parsed text."""
         return parse(self.text)
 
-    def fitting(self, rows: Iterable[Row], *, besides: Facet | None = None) -> list[Row]:
-        """Those that fit, in the order given; `besides` leaves one facet out of it."""
-        # One pass a condition: in Python much cheaper than all conditions on each row.
+    def fitting(self, rows: Iterable[RunRow], *, besides: Facet | None = None) -> list[RunRow]:
+        """Return the matching rows in the given order; `besides` ignores one facet."""
+        # One pass per condition: in Python much faster than all conditions per row.
         if not self.show_archived and not self.query.mentions_archived:
             rows = [row for row in rows if not row.is_archived]
         for facet, values in self.facets.items():
@@ -87,17 +89,17 @@ class RunFilter:
                 rows = [row for row in rows if test(row)]
         for word in self.query.words:
             rows = containing(rows, word)
-        for word in self.query.unwanted:
+        for word in self.query.excluded_texts:
             rows = without(rows, word)
         for test in self.query.tests:
             rows = [row for row in rows if test(row)]
         return list(rows)
 
-    def fits(self, row: Row) -> bool:
+    def fits(self, row: RunRow) -> bool:
         return bool(self.fitting((row,)))
 
-    def counts(self, facet: Facet, rows: Iterable[Row]) -> Counter[str]:
-        """How many runs have each value of a facet, among those that fit everything else."""
+    def counts(self, facet: Facet, rows: Iterable[RunRow]) -> Counter[str]:
+        """Count the values of a facet among the runs that match everything else."""
         value_of = _FACET_VALUES[facet]
         counts: Counter[str] = Counter()
         for row in self.fitting(rows, besides=facet):
@@ -105,27 +107,27 @@ class RunFilter:
         counts.pop("", None)
         return counts
 
-    # -- as the daemon keeps it
+    # -- the daemon's format
 
     def to_query(self) -> dict[str, Any]:
-        """For `client.save_filter`: what `mosaic runs --filter` understands, and all of it for this window."""
+        """Return a query for `client.save_filter`: for `mosaic runs --filter`, and the whole filter for this window."""
         states = self.facets.get(Facet.STATUS, frozenset())
-        words = self.text.split()
+        terms = self.text.split()
         query: dict[str, Any] = {
-            "statuses": [status for status, word in STATE_WORDS.items() if word in states],
+            "statuses": [status for status, word in STATE_LABELS.items() if word in states],
             "outcomes": [state for state in ("completed", "failed", "cancelled") if state in states],
             "tags": sorted(self.facets.get(Facet.TAG, ())) if len(self.facets.get(Facet.TAG, ())) == 1 else [],
-            "text": words[0] if len(words) == 1 and words[0].isalnum() else "",
+            "text": terms[0] if len(terms) == 1 and terms[0].isalnum() else "",
             "include_archived": self.show_archived,
         }
         if query["statuses"] and query["outcomes"]:
-            query["statuses"] = query["outcomes"] = []  # the daemon would ask for both at once, we for either
+            query["statuses"] = query["outcomes"] = []  # the daemon combines both with AND, we with OR
         window = {"text": self.text, "facets": {facet.value: sorted(values) for facet, values in self.facets.items()}}
         return {**{key: value for key, value in query.items() if value}, "window": window}
 
     @classmethod
     def from_query(cls, query: Mapping[str, Any]) -> RunFilter:
-        """Read what `to_query` or `mosaic runs --save-filter` wrote; what cannot be understood is left out."""
+        """Parse a query of `to_query` or `mosaic runs --save-filter`; skip what is not understood."""
         archived = query.get("include_archived") is True
         window = query.get("window")
         if isinstance(window, Mapping):
@@ -136,7 +138,7 @@ class RunFilter:
                 if isinstance(kept, Mapping) and isinstance(kept.get(facet.value), list) and kept[facet.value]
             }
             return cls(str(window.get("text") or ""), facets, archived)
-        states = [STATE_WORDS[status] for status in _strings(query, "statuses") if status in STATE_WORDS]
+        states = [STATE_LABELS[status] for status in _strings(query, "statuses") if status in STATE_LABELS]
         if "finished" in states:
             states += ["completed", "failed", "cancelled"]
         states += _strings(query, "outcomes")
@@ -157,46 +159,46 @@ def _facet_test(facet: Facet, values: frozenset[str]) -> Test:
     return lambda row: value_of(row)[0] in values
 
 
-# ------------------------------------------------------------------ the language
+# ------------------------------------------------------------------ the filter language
 
 
 @dataclass(frozen=True)
 class Query:
-    """A text, understood."""
+    """A parsed filter text."""
 
     words: tuple[str, ...] = ()
-    unwanted: tuple[str, ...] = ()
+    excluded_texts: tuple[str, ...] = ()
     tests: tuple[Test, ...] = ()
     unknown: tuple[str, ...] = ()
-    """Fields that do not exist; their words were looked for as they stand"""
+    """Unknown fields, whose terms were searched as plain text"""
     mentions_archived: bool = False
 
 
 def parse(text: str) -> Query:
-    words: dict[bool, list[str]] = {True: [], False: []}
+    terms: dict[bool, list[str]] = {True: [], False: []}
     tests: list[Test] = []
     unknown: list[str] = []
     mentions_archived = False
     for token in _TOKEN.findall(text):
-        is_wanted = not token.startswith("-") or len(token) == 1
-        body = token if is_wanted else token[1:]
+        is_positive = not token.startswith("-") or len(token) == 1
+        body = token if is_positive else token[1:]
         name, value = _field_in(body)
         maker = _FIELDS.get(name)
         if maker is None:
             if name:
                 unknown.append(name)
-            words[is_wanted].append(body.strip('"').lower())
-        elif value:  # else it is still being typed
+            terms[is_positive].append(body.strip('"').lower())
+        elif value:  # else the user is still typing
             test = maker(value.lower())
-            tests.append(test if is_wanted else _negated(test))
-            mentions_archived |= is_wanted and name == "is" and "archived" in value.lower()
+            tests.append(test if is_positive else _negated(test))
+            mentions_archived |= is_positive and name == "is" and "archived" in value.lower()
     return Query(
-        tuple(words[True]), tuple(words[False]), tuple(tests), tuple(dict.fromkeys(unknown)), mentions_archived
+        tuple(terms[True]), tuple(terms[False]), tuple(tests), tuple(dict.fromkeys(unknown)), mentions_archived
     )
 
 
 def _field_in(word: str) -> tuple[str, str]:
-    """`algo:"ppo"` → algo, ppo; a word without a field has none."""
+    """Split `algo:"ppo"` into algo and ppo; a plain term has no field."""
     match = _FIELD.fullmatch(word)
     return (match[1].lower(), match[2].strip('"')) if match else ("", "")
 
@@ -213,16 +215,16 @@ def _any_of(value: str, make: Callable[[str], Test]) -> Test:
 
 
 def _pattern(value: str, *, inside: bool) -> Callable[[str], bool]:
-    """How a word of a field is compared: `=exactly`, `with*wildcards`, or anywhere within."""
+    """Return a predicate for a value: `=exact`, `with*wildcards`, or a substring."""
     if value.startswith("="):
-        wanted = value[1:]
-        return lambda text: text == wanted
+        requested = value[1:]
+        return lambda text: text == requested
     if "*" in value or "?" in value:
         return lambda text: fnmatchcase(text, value)
     return (lambda text: value in text) if inside else (lambda text: text == value)
 
 
-def _text_field(read: Callable[[Row], str]) -> Callable[[str], Test]:
+def _text_field(read: Callable[[RunRow], str]) -> Callable[[str], Test]:
     def make(value: str) -> Test:
         def one(part: str) -> Test:
             fits = _pattern(part, inside=True)
@@ -241,11 +243,11 @@ def _tag_field(value: str) -> Test:
     return _any_of(value, one)
 
 
-_ACTIVE = frozenset({"HSHK", "RDY", "EXEC", "FAULT"})
+_ACTIVE = frozenset({RunStatus.HSHK, RunStatus.RDY, RunStatus.EXEC, RunStatus.FAULT})
 _STATE_GROUPS: dict[str, Test] = {
     "active": lambda row: row.run.status in _ACTIVE,
-    "finished": lambda row: row.run.status == "TERM",
-    "unfinished": lambda row: row.run.status != "TERM",
+    "finished": lambda row: row.run.status == RunStatus.TERM,
+    "unfinished": lambda row: row.run.status != RunStatus.TERM,
 }
 
 
@@ -254,9 +256,9 @@ def _status_field(value: str) -> Test:
         if part in _STATE_GROUPS:
             return _STATE_GROUPS[part]
         upper = part.upper()
-        if upper in STATE_WORDS:
+        if upper in STATE_LABELS:
             return lambda row: row.run.status == upper
-        # While it is being typed, `run` stands for running.
+        # While the user is typing, `run` matches running.
         return lambda row: row.state.startswith(part) or part in row.run.flags
 
     return _any_of(value, one)
@@ -275,12 +277,12 @@ def _is_field(value: str) -> Test:
     return _any_of(value, lambda part: _IS.get(part, lambda row: part in row.run.flags or row.state == part))
 
 
-def _number_field(read: Callable[[Row], float | None]) -> Callable[[str], Test]:
+def _number_field(read: Callable[[RunRow], float | None]) -> Callable[[str], Test]:
     def make(value: str) -> Test:
         def one(part: str) -> Test:
             fits = _number_condition(part)
 
-            def test(row: Row) -> bool:
+            def test(row: RunRow) -> bool:
                 number = read(row)
                 return number is not None and fits(number)
 
@@ -300,12 +302,12 @@ def _number_condition(text: str) -> Callable[[float], bool]:
         return lambda number: low <= number <= high
     match = _COMPARISON.fullmatch(text)
     try:
-        wanted = float(match[2]) * _SCALES[match[3].lower()] if match else None
+        requested = float(match[2]) * _SCALES[match[3].lower()] if match else None
     except ValueError:
-        wanted = None
-    if match is None or wanted is None:
-        return lambda number: False  # not a number (yet): fits nothing, as any other word that is not there
-    limit = wanted
+        requested = None
+    if match is None or requested is None:
+        return lambda number: False  # not a number (yet): matches nothing
+    limit = requested
     return {
         "<": lambda number: number < limit,
         "<=": lambda number: number <= limit,
@@ -333,4 +335,4 @@ _BY_NAME: dict[tuple[str, ...], Callable[[str], Test]] = {
 }
 _FIELDS = {name: maker for names, maker in _BY_NAME.items() for name in names}
 FIELD_NAMES = tuple(names[0] for names in _BY_NAME)
-"""What can stand before a colon; for hints and completion"""
+"""Field names, for hints and completion"""

@@ -1,4 +1,4 @@
-"""Runs of one configuration that differ only in their seed, as one line: `ppo · CartPole-v1 · lr 2.5e-4`. No Qt."""
+"""Group runs of one configuration that differ only in their seed: `ppo · CartPole-v1 · lr 2.5e-4`. No Qt."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 from gym_gui.services.analytics import configurations
 from gym_gui.services.analytics.configurations import Configuration
-from gym_gui.services.analytics.repeated_seeds import once_per_seed
-from gym_gui.ui.runs.rows import Column, Row, rank_of_state, return_text, started_text, state_text, tr
+from gym_gui.services.analytics.lineage import once_per_seed
+from gym_gui.ui.runs.rows import RunColumn, RunRow, rank_of_state, return_text, started_text, state_text, tr
 from gym_gui.wording import formats
 
 _WAITING = frozenset({"queued", "starting"})
 
 
-def configuration_of(row: Row) -> Configuration:
-    """Worked out once for each run: its config never changes."""
+def configuration_of(row: RunRow) -> Configuration:
+    """Return the configuration, computed once per run: a config never changes."""
     if row.configuration is None:
         row.configuration = configurations.configuration_of(row.run)
     configuration: Configuration = row.configuration
@@ -27,7 +27,7 @@ def configuration_of(row: Row) -> Configuration:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a group's members say together."""
+    """Aggregated values of a group."""
 
     states: Counter[str]
     mean_return: float | None
@@ -40,9 +40,9 @@ class Summary:
 
 
 class Group:
-    """A line above the runs of one configuration. `rows` are those that are shown, in their order."""
+    """A header row above the runs of one configuration. `rows` are its visible runs in order."""
 
-    def __init__(self, configuration: Configuration, rows: Sequence[Row], title: str, *, is_open: bool) -> None:
+    def __init__(self, configuration: Configuration, rows: Sequence[RunRow], title: str, *, is_open: bool) -> None:
         self.configuration = configuration
         self.entry_id = configuration.key
         self.rows = list(rows)
@@ -50,24 +50,24 @@ class Group:
         self.is_open = is_open
         self._summary: Summary | None = None
 
-    def take(self, rows: Sequence[Row], title: str, *, is_open: bool) -> None:
-        """Other runs, or the same in another order."""
+    def set_rows(self, rows: Sequence[RunRow], title: str, *, is_open: bool) -> None:
+        """Replace the rows, or their order."""
         self.rows, self.title, self.is_open = list(rows), title, is_open
         self._summary = None
 
     def forget_figures(self) -> None:
-        """A member has changed."""
+        """Discard the aggregated values: a member has changed."""
         self._summary = None
 
     @property
     def summary(self) -> Summary:
         if self._summary is None:
-            self._summary = summarise(self.rows)
+            self._summary = summarize(self.rows)
         return self._summary
 
     @property
     def state(self) -> str:
-        """The state of its members that needs attention first."""
+        """Return the member state that needs attention first."""
         return min(self.summary.states, key=rank_of_state, default="")
 
     @property
@@ -76,10 +76,10 @@ class Group:
 
     @property
     def full_title(self) -> str:
-        """With the number of its members."""
-        return f"{self.title} ({self._how_many()})"
+        """Return the title with the number of members."""
+        return f"{self.title} ({self._count_text()})"
 
-    def _how_many(self) -> str:
+    def _count_text(self) -> str:
         if self.summary.seeds == len(self.rows):
             return tr("{0} seeds").format(len(self.rows))
         return tr("{0} runs").format(len(self.rows))
@@ -88,49 +88,49 @@ class Group:
         first, *others = (row.run.tags for row in self.rows)
         return [tag for tag in first if all(tag in tags for tags in others)]
 
-    def text(self, column: Column) -> str:
+    def text(self, column: RunColumn) -> str:
         summary = self.summary
-        if column is Column.STATUS:
+        if column is RunColumn.STATUS:
             others = len(self.rows) - summary.states[self.state]
             return f"{summary.states[self.state]} {state_text(self.state)}" + (f" +{others}" if others else "")
-        if column is Column.PROGRESS:
+        if column is RunColumn.PROGRESS:
             return "" if summary.mean_fraction is None else f"{100 * summary.mean_fraction:.0f} %"
-        if column is Column.RETURN:
+        if column is RunColumn.RETURN:
             return spread_text(summary.mean_return, summary.return_spread)
-        texts: dict[Column, Callable[[], str]] = {
-            Column.NAME: lambda: self.title,
-            Column.WORKER: lambda: self.configuration.worker,
-            Column.ALGORITHM: lambda: self.configuration.algo,
-            Column.ENVIRONMENT: lambda: self.configuration.env_id,
-            Column.SEED: self._how_many,
-            Column.SPS: lambda: "" if summary.mean_sps is None else formats.short_count(summary.mean_sps),
-            Column.STARTED: lambda: started_text(summary.first_start),
-            Column.SIZE: lambda: formats.size(summary.total_size) if summary.total_size else "",
-            Column.TAGS: lambda: ", ".join(self._common_tags()),
+        texts: dict[RunColumn, Callable[[], str]] = {
+            RunColumn.NAME: lambda: self.title,
+            RunColumn.WORKER: lambda: self.configuration.worker,
+            RunColumn.ALGORITHM: lambda: self.configuration.algo,
+            RunColumn.ENVIRONMENT: lambda: self.configuration.env_id,
+            RunColumn.SEED: self._count_text,
+            RunColumn.SPS: lambda: "" if summary.mean_sps is None else formats.short_count(summary.mean_sps),
+            RunColumn.STARTED: lambda: started_text(summary.first_start),
+            RunColumn.SIZE: lambda: formats.size(summary.total_size) if summary.total_size else "",
+            RunColumn.TAGS: lambda: ", ".join(self._common_tags()),
         }
         return texts[column]() if column in texts else ""
 
-    def tooltip(self, column: Column) -> str:
-        if column is Column.NAME:
+    def tooltip(self, column: RunColumn) -> str:
+        if column is RunColumn.NAME:
             steps = tr("{0} steps").format(formats.count(self.configuration.total)) if self.configuration.total else ""
             lines = (self.full_title, steps, *(f"{name} = {value}" for name, value in self.configuration.parameters))
             return "\n".join(filter(None, lines))
-        if column is Column.STATUS:
+        if column is RunColumn.STATUS:
             states = sorted(self.summary.states.items(), key=lambda pair: rank_of_state(pair[0]))
             return ", ".join(f"{count} {state_text(state)}" for state, count in states)
-        if column is Column.RETURN:
+        if column is RunColumn.RETURN:
             return tr("Mean ± standard deviation over the seeds, each counted once")
         return self.text(column)
 
 
 def spread_text(mean: float | None, spread: float | None) -> str:
-    """`487.2 ± 11.4`"""
+    """Return `487.2 ± 11.4`."""
     if mean is None:
         return ""
     return return_text(mean) if spread is None else f"{return_text(mean)} ± {return_text(spread)}"
 
 
-def summarise(rows: Iterable[Row]) -> Summary:
+def summarize(rows: Iterable[RunRow]) -> Summary:
     rows = list(rows)
     reached = {
         row.run.run_id: value for row in rows if (value := row.headline_return) is not None and math.isfinite(value)
@@ -152,30 +152,30 @@ def summarise(rows: Iterable[Row]) -> Summary:
     )
 
 
-_BY_MEAN: dict[Column, Callable[[Row], float | None]] = {
-    Column.RETURN: lambda row: row.headline_return,
-    Column.SPS: lambda row: row.run.sps if row.run.HasField("sps") else None,
-    Column.PROGRESS: lambda row: row.fraction,
+_BY_MEAN: dict[RunColumn, Callable[[RunRow], float | None]] = {
+    RunColumn.RETURN: lambda row: row.headline_return,
+    RunColumn.SPS: lambda row: row.run.sps if row.run.HasField("sps") else None,
+    RunColumn.PROGRESS: lambda row: row.fraction,
 }
-"""Columns by whose mean groups are sorted"""
+"""Columns for which groups are sorted by their mean"""
 
 
 def arranged(
-    rows: Sequence[Row],
-    column: Column,
+    rows: Sequence[RunRow],
+    column: RunColumn,
     *,
     descending: bool,
     is_open: Callable[[str], bool],
     known: dict[str, Group] | None = None,
-) -> list[Row | Group]:
-    """Sorted rows with a line above each configuration that has several; a single run stays a plain row.
+) -> list[RunRow | Group]:
+    """Insert a header above each configuration with several runs; a single run stays a plain row.
 
-    Groups stand in the order of their means where a column has one, else where their first member would. Those in
-    `known` are used again, so that whoever holds one sees what has become of it.
+    Groups are sorted by their mean if the column has one, else by their first member. Groups in `known` are reused, so
+    that references to them stay valid.
     """
     known = {} if known is None else known
-    siblings = _configurations_at_work(rows)
-    by_object: dict[int, list[Row]] = {}  # equal configurations are the same object
+    siblings = _configurations_active(rows)
+    by_object: dict[int, list[RunRow]] = {}  # equal configurations are the same object
     for row in rows:
         key = id(row.configuration or configuration_of(row))
         if siblings and row.state in _WAITING:
@@ -187,7 +187,7 @@ def arranged(
     members = [(_configuration_of_all(own), own) for own in by_object.values()]
     several = [configuration for configuration, own in members if len(own) > 1]
     same_title = Counter(configuration.title for configuration in several)
-    blocks: list[tuple[Group | None, list[Row]]] = []
+    blocks: list[tuple[Group | None, list[RunRow]]] = []
     for configuration, own in members:
         if len(own) == 1:
             blocks.append((None, own))
@@ -198,11 +198,11 @@ def arranged(
         group = known.get(configuration.key)
         if group is None:
             group = known[configuration.key] = Group(configuration, own, title, is_open=True)
-        group.take(own, title, is_open=is_open(group.entry_id))
+        group.set_rows(own, title, is_open=is_open(group.entry_id))
         blocks.append((group, own))
     if column in _BY_MEAN:
         blocks = _by_mean(blocks, _BY_MEAN[column], descending=descending)
-    entries: list[Row | Group] = []
+    entries: list[RunRow | Group] = []
     for line, own in blocks:
         if line is not None:
             entries.append(line)
@@ -211,11 +211,11 @@ def arranged(
     return entries
 
 
-def _configurations_at_work(rows: Sequence[Row]) -> dict[tuple[object, ...], int]:
-    """The one configuration of each family that runs at work have; only asked for while runs wait.
+def _configurations_active(rows: Sequence[RunRow]) -> dict[tuple[object, ...], int]:
+    """Return the configuration of each family's active runs; needed only while runs are queued.
 
-    A worker rounds the steps it was asked for to whole batches, so a queued run of the same five seeds has another
-    number of steps than those that have begun.
+    Workers round the requested steps to whole batches, so a queued run has another number of steps than started runs
+    of the same configuration.
     """
     if not any(row.state in _WAITING for row in rows):
         return {}
@@ -227,16 +227,16 @@ def _configurations_at_work(rows: Sequence[Row]) -> dict[tuple[object, ...], int
     return {family: next(iter(ids)) for family, ids in found.items() if len(ids) == 1}
 
 
-def _configuration_of_all(rows: Sequence[Row]) -> Configuration:
+def _configuration_of_all(rows: Sequence[RunRow]) -> Configuration:
     return configuration_of(next((row for row in rows if row.state not in _WAITING), rows[0]))
 
 
 def _by_mean(
-    blocks: list[tuple[Group | None, list[Row]]], read: Callable[[Row], float | None], *, descending: bool
-) -> list[tuple[Group | None, list[Row]]]:
-    """Those without any figure come last, whichever way it is sorted."""
-    valued: list[tuple[float, tuple[Group | None, list[Row]]]] = []
-    others: list[tuple[Group | None, list[Row]]] = []
+    blocks: list[tuple[Group | None, list[RunRow]]], read: Callable[[RunRow], float | None], *, descending: bool
+) -> list[tuple[Group | None, list[RunRow]]]:
+    """Sort by value; rows without one come last in both directions."""
+    valued: list[tuple[float, tuple[Group | None, list[RunRow]]]] = []
+    others: list[tuple[Group | None, list[RunRow]]] = []
     for block in blocks:
         figures = [value for row in block[1] if (value := read(row)) is not None and math.isfinite(value)]
         if figures:

@@ -1,4 +1,4 @@
-"""One run as the table knows it: what its cells say, what it is sorted by, what a filter looks through. No widgets."""
+"""One run as a row of the table: texts of its cells, sort keys, searchable text. No widgets."""
 
 from __future__ import annotations
 
@@ -7,27 +7,25 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from enum import IntEnum
+from functools import partial
 from typing import Any
 
 from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.run_status import RunStatus
 from PySide6.QtCore import QCoreApplication
 
+from gym_gui.ui.workers.translation import QT_TRANSLATE_NOOP
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import algo_of, elapsed_s, fraction, remaining_s, remark_on, state_of, unit_of
 
 _SEARCHED_NOTES = 2_000
-"""Characters of a note that a filter looks through; a note may be a whole page"""
+"""Characters of a note that are searched; a note may be a whole page"""
 
 _MIN_OF_ID, _NO_ID = 4, "-"
-"""Characters of a word that may begin or end an id, as in the daemon; what neither begins nor ends one"""
+"""Minimal length of a term that is compared with both ends of ids, as in the daemon; a term that matches no id"""
 
 
-def QT_TRANSLATE_NOOP(context: str, text: str) -> str:
-    """Mark a text for translation and return it as it is; Qt's own returns just any object."""
-    return text
-
-
-class Column(IntEnum):
+class RunColumn(IntEnum):
     STATUS = 0
     NAME = 1
     WORKER = 2
@@ -43,88 +41,79 @@ class Column(IntEnum):
     TAGS = 12
 
 
-HIDDEN_AT_FIRST = frozenset({Column.TAGS})
-"""Most people have none; the menu of columns offers it"""
+HIDDEN_AT_FIRST = frozenset({RunColumn.TAGS})
+"""Columns that are hidden by default"""
 
-_CONTEXT = "RunsTable"
+_ = partial(QT_TRANSLATE_NOOP, "RunsTable")
 _TITLES = {
-    Column.STATUS: QT_TRANSLATE_NOOP("RunsTable", "Status"),
-    Column.NAME: QT_TRANSLATE_NOOP("RunsTable", "Name"),
-    Column.WORKER: QT_TRANSLATE_NOOP("RunsTable", "Worker"),
-    Column.ALGORITHM: QT_TRANSLATE_NOOP("RunsTable", "Algorithm"),
-    Column.ENVIRONMENT: QT_TRANSLATE_NOOP("RunsTable", "Environment"),
-    Column.SEED: QT_TRANSLATE_NOOP("RunsTable", "Seed"),
-    Column.PROGRESS: QT_TRANSLATE_NOOP("RunsTable", "Progress"),
-    Column.RETURN: QT_TRANSLATE_NOOP("RunsTable", "Return"),
-    Column.SPS: QT_TRANSLATE_NOOP("RunsTable", "Steps/s"),
-    Column.STARTED: QT_TRANSLATE_NOOP("RunsTable", "Started"),
-    Column.DURATION: QT_TRANSLATE_NOOP("RunsTable", "Duration"),
-    Column.SIZE: QT_TRANSLATE_NOOP("RunsTable", "Size"),
-    Column.TAGS: QT_TRANSLATE_NOOP("RunsTable", "Tags"),
+    RunColumn.STATUS: _("Status"),
+    RunColumn.NAME: _("Name"),
+    RunColumn.WORKER: _("Worker"),
+    RunColumn.ALGORITHM: _("Algorithm"),
+    RunColumn.ENVIRONMENT: _("Environment"),
+    RunColumn.SEED: _("Seed"),
+    RunColumn.PROGRESS: _("Progress"),
+    RunColumn.RETURN: _("Return"),
+    RunColumn.SPS: _("Steps/s"),
+    RunColumn.STARTED: _("Started"),
+    RunColumn.DURATION: _("Duration"),
+    RunColumn.SIZE: _("Size"),
+    RunColumn.TAGS: _("Tags"),
 }
 _EXPLANATIONS = {
-    Column.PROGRESS: QT_TRANSLATE_NOOP(
-        "RunsTable", "Steps done of those wanted, and the time left at the present speed"
-    ),
-    Column.RETURN: QT_TRANSLATE_NOOP("RunsTable", "Mean return of the last episodes, and how it came about"),
-    Column.SPS: QT_TRANSLATE_NOOP("RunsTable", "Environment steps per second"),
-    Column.STARTED: QT_TRANSLATE_NOOP("RunsTable", "When it began to work; of a queued run, when it was submitted"),
-    Column.SIZE: QT_TRANSLATE_NOOP("RunsTable", "What its files take on disk"),
-    Column.TAGS: QT_TRANSLATE_NOOP("RunsTable", "What people marked it with; of a group, what all of its runs have"),
+    RunColumn.PROGRESS: _("Steps done of the total, and the time left at the current speed"),
+    RunColumn.RETURN: _("Mean return of the last episodes, and its curve"),
+    RunColumn.SPS: _("Environment steps per second"),
+    RunColumn.STARTED: _("When it started; for a queued run, when it was submitted"),
+    RunColumn.SIZE: _("Size of its files on disk"),
+    RunColumn.TAGS: _("Its tags; for a group, those that all of its runs have"),
 }
-RIGHT_ALIGNED = frozenset({Column.SEED, Column.RETURN, Column.SPS, Column.DURATION, Column.SIZE})
-LIVE_COLUMNS = (
-    Column.STATUS, Column.PROGRESS, Column.RETURN, Column.SPS, Column.STARTED, Column.DURATION, Column.SIZE,
-    Column.TAGS,
-)  # fmt: skip
-"""What changes while a run works, or when somebody edits it"""
-_STATE_ORDER = (
-    "running", "stalled", "pausing", "cancelling", "starting", "faulted", "paused", "released", "queued", "failed",
-    "cancelled", "completed", "finished",
-)  # fmt: skip
-_STATE_RANKS = {state: rank for rank, state in enumerate(_STATE_ORDER)}
-
-_STATE_TEXTS = {
-    "queued": QT_TRANSLATE_NOOP("RunsTable", "queued"),
-    "starting": QT_TRANSLATE_NOOP("RunsTable", "starting"),
-    "running": QT_TRANSLATE_NOOP("RunsTable", "running"),
-    "stalled": QT_TRANSLATE_NOOP("RunsTable", "stalled"),
-    "pausing": QT_TRANSLATE_NOOP("RunsTable", "pausing"),
-    "paused": QT_TRANSLATE_NOOP("RunsTable", "paused"),
-    "released": QT_TRANSLATE_NOOP("RunsTable", "released"),
-    "cancelling": QT_TRANSLATE_NOOP("RunsTable", "cancelling"),
-    "faulted": QT_TRANSLATE_NOOP("RunsTable", "faulted"),
-    "finished": QT_TRANSLATE_NOOP("RunsTable", "finished"),
-    "completed": QT_TRANSLATE_NOOP("RunsTable", "completed"),
-    "failed": QT_TRANSLATE_NOOP("RunsTable", "failed"),
-    "cancelled": QT_TRANSLATE_NOOP("RunsTable", "cancelled"),
-}
+RIGHT_ALIGNED = frozenset({RunColumn.SEED, RunColumn.RETURN, RunColumn.SPS, RunColumn.DURATION, RunColumn.SIZE})
+LIVE_COLUMNS = (RunColumn.STATUS, RunColumn.TAGS)
+"""First and last column that change while a run is active, or when it is edited"""
+_STATES = (
+    _("running"),
+    _("stalled"),
+    _("pausing"),
+    _("cancelling"),
+    _("starting"),
+    _("faulted"),
+    _("paused"),
+    _("released"),
+    _("queued"),
+    _("failed"),
+    _("cancelled"),
+    _("completed"),
+    _("finished"),
+)
+"""States in the order of the attention they need"""
+_STATE_RANKS = {state: rank for rank, state in enumerate(_STATES)}
 
 
 def tr(text: str) -> str:
-    return QCoreApplication.translate(_CONTEXT, text)
+    return QCoreApplication.translate("RunsTable", text)
 
 
-def title_of_column(column: Column) -> str:
+def title_of_column(column: RunColumn) -> str:
     return tr(_TITLES[column])
 
 
-def explanation_of_column(column: Column) -> str:
+def explanation_of_column(column: RunColumn) -> str:
     return tr(_EXPLANATIONS[column]) if column in _EXPLANATIONS else title_of_column(column)
 
 
 def state_text(state: str) -> str:
-    """The word of `state_of` in the person's language."""
-    return tr(_STATE_TEXTS[state]) if state in _STATE_TEXTS else state
+    """Return the name of a state in the user's language."""
+    return tr(state) if state in _STATE_RANKS else state
 
 
 def rank_of_state(state: str) -> int:
-    """What needs attention first."""
+    """Return the rank of a state: what needs attention comes first."""
     return _STATE_RANKS.get(state, len(_STATE_RANKS))
 
 
-class Row:
-    """A run in the table. What is derived from its record is worked out when it is first asked for."""
+class RunRow:
+    """A run in the table; derived values are computed when they are first needed."""
 
     __slots__ = ("_algo", "_haystack", "_state", "configuration", "entry_id", "is_archived", "number", "run")
 
@@ -135,9 +124,9 @@ class Row:
         self.replace(run)
 
     def replace(self, run: pb.Run) -> None:
-        """Take a newer record of the same run."""
+        """Replace the record of the run."""
         if run is self.run or run.total != self.run.total or run.extras_json != self.run.extras_json:
-            self.configuration: Any = None  # what `grouping` found out about it
+            self.configuration: Any = None  # cache of `grouping`
         self.run = run
         self.is_archived: bool = run.archived
         self._state: str | None = None
@@ -158,7 +147,7 @@ class Row:
 
     @property
     def haystack(self) -> str:
-        """Everything that a word of the filter is looked for in, in lower case; ids are random and not in it."""
+        """Return the searchable text in lower case, without ids."""
         if self._haystack is None:
             run = self.run
             self._haystack = (
@@ -168,7 +157,7 @@ class Row:
         return self._haystack
 
     def prepare(self) -> None:
-        """Work out what a filter will ask for; the first key typed need not wait for ten thousand of these."""
+        """Compute what a filter needs, so that the first key typed does not wait for thousands of rows."""
         _ = self.haystack
 
     @property
@@ -179,62 +168,68 @@ class Row:
     def fraction(self) -> float | None:
         return fraction(self.run)
 
-    def text(self, column: Column) -> str:
+    def text(self, column: RunColumn) -> str:
         return _TEXTS[column](self)
 
-    def tooltip(self, column: Column) -> str:
-        """What the cell has no room for."""
+    def tooltip(self, column: RunColumn) -> str:
+        """Return details that do not fit into the cell."""
         run = self.run
-        if column is Column.STATUS:
+        if column is RunColumn.STATUS:
             return "\n".join(filter(None, (state_text(self.state), remark_on(run))))
-        if column is Column.NAME:
+        if column is RunColumn.NAME:
             tags = tr("Tags: {0}").format(", ".join(run.tags)) if run.tags else ""
             return "\n".join(filter(None, (run.name, run.run_id, tags, run.notes[:500])))
-        if column is Column.PROGRESS:
+        if column is RunColumn.PROGRESS:
             return _steps_text(run)
-        if column is Column.STARTED:
-            told = ((tr("Submitted"), run.created_at), (tr("Started"), run.started_at), (tr("Ended"), run.finished_at))
-            return "\n".join(f"{word} {formats.moment(then)}" for word, then in told if then)
-        if column is Column.WORKER and run.worker_id:
+        if column is RunColumn.STARTED:
+            reported = (
+                (tr("Submitted"), run.created_at),
+                (tr("Started"), run.started_at),
+                (tr("Ended"), run.finished_at),
+            )
+            return "\n".join(f"{word} {formats.moment(then)}" for word, then in reported if then)
+        if column is RunColumn.WORKER and run.worker_id:
             return f"{run.worker_type} · {run.worker_id}"
         return self.text(column)
 
 
-def _seed_text(row: Row) -> str:
+def _seed_text(row: RunRow) -> str:
     return str(row.run.seed) if row.run.HasField("seed") else ""
 
 
 def _steps_text(run: pb.Run) -> str:
     if run.total > 0:
         counted = {
-            "steps": tr("{0} of {1} steps"), "episodes": tr("{0} of {1} episodes"), "trials": tr("{0} of {1} trials"),
-        }[unit_of(run)]  # fmt: skip
+            "steps": tr("{0} of {1} steps"),
+            "episodes": tr("{0} of {1} episodes"),
+            "trials": tr("{0} of {1} trials"),
+        }[unit_of(run)]
         return counted.format(formats.count(run.step), formats.count(run.total))
     return tr("{0} steps").format(formats.count(run.step)) if run.step else ""
 
 
-def _progress_text(row: Row) -> str:
-    """`43 % · 2:10 left`; the bar itself is painted behind it."""
+def _progress_text(row: RunRow) -> str:
+    """Return `43 % · 2:10 left`; the bar is painted behind it."""
     run, done = row.run, row.fraction
     if done is None:
         return formats.short_count(run.step) if run.step else ""
     percent = f"{100 * done:.0f} %"
     remaining = run.eta_s if run.HasField("eta_s") else remaining_s(run)
-    if run.status == "EXEC" and remaining is not None and math.isfinite(remaining):
+    if run.status == RunStatus.EXEC and remaining is not None and math.isfinite(remaining):
         return tr("{0} · {1} left").format(percent, formats.duration(remaining))
-    return percent if run.step or run.status != "INIT" else ""
+    return percent if run.step or run.status != RunStatus.INIT else ""
 
 
 def return_text(value: float | None) -> str:
     return "" if value is None else formats.quantity(value)
 
 
-def _sps_text(row: Row) -> str:
+def _sps_text(row: RunRow) -> str:
     return formats.short_count(row.run.sps) if row.run.HasField("sps") else ""
 
 
 def started_text(then: float, now: float | None = None) -> str:
-    """The hour when it was today, the date otherwise."""
+    """Return the time for today, else the date."""
     if not then:
         return ""
     moment, today = datetime.fromtimestamp(then), datetime.fromtimestamp(time.time() if now is None else now)
@@ -243,53 +238,53 @@ def started_text(then: float, now: float | None = None) -> str:
     return moment.strftime("%d %b %H:%M" if moment.year == today.year else "%Y-%m-%d")
 
 
-def _duration_text(row: Row) -> str:
+def _duration_text(row: RunRow) -> str:
     elapsed = elapsed_s(row.run)
     return "" if elapsed is None else formats.duration(elapsed)
 
 
-_TEXTS: dict[Column, Callable[[Row], str]] = {
-    Column.STATUS: lambda row: state_text(row.state),
-    Column.NAME: lambda row: row.run.name or row.run.run_id,
-    Column.WORKER: lambda row: row.run.worker_type,
-    Column.ALGORITHM: lambda row: row.algo,
-    Column.ENVIRONMENT: lambda row: row.run.env_id,
-    Column.SEED: _seed_text,
-    Column.PROGRESS: _progress_text,
-    Column.RETURN: lambda row: return_text(row.headline_return),
-    Column.SPS: _sps_text,
-    Column.STARTED: lambda row: started_text(row.run.started_at or row.run.created_at),
-    Column.DURATION: _duration_text,
-    Column.SIZE: lambda row: formats.size(row.run.size_bytes) if row.run.size_bytes else "",
-    Column.TAGS: lambda row: ", ".join(row.run.tags),
+_TEXTS: dict[RunColumn, Callable[[RunRow], str]] = {
+    RunColumn.STATUS: lambda row: state_text(row.state),
+    RunColumn.NAME: lambda row: row.run.name or row.run.run_id,
+    RunColumn.WORKER: lambda row: row.run.worker_type,
+    RunColumn.ALGORITHM: lambda row: row.algo,
+    RunColumn.ENVIRONMENT: lambda row: row.run.env_id,
+    RunColumn.SEED: _seed_text,
+    RunColumn.PROGRESS: _progress_text,
+    RunColumn.RETURN: lambda row: return_text(row.headline_return),
+    RunColumn.SPS: _sps_text,
+    RunColumn.STARTED: lambda row: started_text(row.run.started_at or row.run.created_at),
+    RunColumn.DURATION: _duration_text,
+    RunColumn.SIZE: lambda row: formats.size(row.run.size_bytes) if row.run.size_bytes else "",
+    RunColumn.TAGS: lambda row: ", ".join(row.run.tags),
 }
 
 
 def _finite(value: float | None) -> float | None:
-    # NaN is neither below nor above anything: one would leave the whole column unsorted.
+    # A NaN would leave the whole column unsorted.
     return None if value is None or math.isnan(value) else value
 
 
-SORT_KEYS: dict[Column, Callable[[Row], Any]] = {
-    Column.STATUS: lambda row: rank_of_state(row.state),
-    Column.NAME: lambda row: row.run.name.lower() or None,
-    Column.WORKER: lambda row: row.run.worker_type.lower() or None,
-    Column.ALGORITHM: lambda row: row.algo.lower() or None,
-    Column.ENVIRONMENT: lambda row: row.run.env_id.lower() or None,
-    Column.SEED: lambda row: row.run.seed if row.run.HasField("seed") else None,
-    Column.PROGRESS: lambda row: row.fraction,
-    Column.RETURN: lambda row: _finite(row.headline_return),
-    Column.SPS: lambda row: _finite(row.run.sps) if row.run.HasField("sps") else None,
-    Column.STARTED: lambda row: row.run.started_at or row.run.created_at,
-    Column.DURATION: lambda row: elapsed_s(row.run),
-    Column.SIZE: lambda row: row.run.size_bytes or None,
-    Column.TAGS: lambda row: ", ".join(row.run.tags).lower() or None,
+SORT_KEYS: dict[RunColumn, Callable[[RunRow], Any]] = {
+    RunColumn.STATUS: lambda row: rank_of_state(row.state),
+    RunColumn.NAME: lambda row: row.run.name.lower() or None,
+    RunColumn.WORKER: lambda row: row.run.worker_type.lower() or None,
+    RunColumn.ALGORITHM: lambda row: row.algo.lower() or None,
+    RunColumn.ENVIRONMENT: lambda row: row.run.env_id.lower() or None,
+    RunColumn.SEED: lambda row: row.run.seed if row.run.HasField("seed") else None,
+    RunColumn.PROGRESS: lambda row: row.fraction,
+    RunColumn.RETURN: lambda row: _finite(row.headline_return),
+    RunColumn.SPS: lambda row: _finite(row.run.sps) if row.run.HasField("sps") else None,
+    RunColumn.STARTED: lambda row: row.run.started_at or row.run.created_at,
+    RunColumn.DURATION: lambda row: elapsed_s(row.run),
+    RunColumn.SIZE: lambda row: row.run.size_bytes or None,
+    RunColumn.TAGS: lambda row: ", ".join(row.run.tags).lower() or None,
 }
-"""What a column is sorted by; rows without a value (None) come last, whichever way it is sorted"""
+"""Sort keys of columns; rows without a value (None) come last in both directions"""
 
 
-def in_order(rows: list[Row], column: Column, *, descending: bool) -> list[Row]:
-    """These rows sorted by a column; equal ones stay as they are."""
+def in_order(rows: list[RunRow], column: RunColumn, *, descending: bool) -> list[RunRow]:
+    """Return these rows sorted by a column; the sort is stable."""
     key = SORT_KEYS[column]
     keyed = [(key(row), row) for row in rows]
     valued = [pair for pair in keyed if pair[0] is not None]
@@ -297,14 +292,14 @@ def in_order(rows: list[Row], column: Column, *, descending: bool) -> list[Row]:
     return [row for _, row in valued] + [row for value, row in keyed if value is None]
 
 
-def containing(rows: Iterable[Row], word: str) -> list[Row]:
-    """Those that have a word (in lower case) somewhere, or whose id begins or ends with it."""
-    # Reached into for speed: this is what happens ten thousand times at every key.
+def containing(rows: Iterable[RunRow], word: str) -> list[RunRow]:
+    """Return the rows that contain a lower-case term, or whose id begins or ends with it."""
+    # Private attribute used for speed: this runs ten thousand times per key press.
     end = _end_of_id(word)
     return [row for row in rows if word in (row._haystack or row.haystack) or _has_end(row.entry_id, end)]
 
 
-def without(rows: Iterable[Row], word: str) -> list[Row]:
+def without(rows: Iterable[RunRow], word: str) -> list[RunRow]:
     end = _end_of_id(word)
     return [row for row in rows if word not in (row._haystack or row.haystack) and not _has_end(row.entry_id, end)]
 

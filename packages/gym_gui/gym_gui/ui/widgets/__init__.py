@@ -1,1 +1,1 @@
-"""Widgets without policy."""
+"""Widgets that several parts of the window share."""

@@ -1,10 +1,10 @@
-"""One line that tells a person what is wrong (or worth knowing) and what to do about it.
+"""One line that tells the user what is wrong and how to fix it.
 
     banner = Banner(parent=self)
-    banner.say(self.tr("The file is gone."), "warning", action=self.tr("Look again"), on_action=self.reload)
+    banner.set_message(self.tr("The file was deleted."), "warning", action=self.tr("Refresh"), on_action=self.reload)
     banner.clear()
 
-Hidden while it has nothing to say.
+Hidden while it has no message.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 from PySide6.QtCore import QEvent, QSize, Qt, Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QSizePolicy, QStyle, QWidget
+
+from gym_gui.ui.widgets.parts import named
 
 Tone = Literal["info", "warning", "bad"]
 
@@ -31,22 +33,18 @@ class Banner(QFrame):
 
     def __init__(self, text: str = "", tone: Tone = "info", parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.setObjectName("banner")
-        self.setProperty("role", "banner")
+        named(self, "banner", role="banner")
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Maximum)
-        self._tone: Tone = tone
+        self.tone: Tone = tone
         self._on_action: Callable[[], Any] | None = None
         self._icon = QLabel()
-        self._label = QLabel()
-        self._label.setObjectName("banner_text")
-        self._label.setWordWrap(True)
-        # What a banner says is often asked about elsewhere: it can be copied, with the keyboard too.
+        self._label = named(QLabel(wordWrap=True), "banner_text")
+        # Users paste messages into searches and issues: the text can be selected, also with the keyboard.
         self._label.setTextInteractionFlags(
             Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.LinksAccessibleByMouse
         )
         self._label.setTextFormat(Qt.TextFormat.PlainText)
-        self._button = QPushButton()
-        self._button.setObjectName("banner_action")
+        self._button = named(QPushButton(), "banner_action")
         self._button.clicked.connect(self._act)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(10, 6, 10, 6)
@@ -56,24 +54,20 @@ class Banner(QFrame):
         layout.addWidget(self._button, 0, Qt.AlignmentFlag.AlignVCenter)
         self._button.hide()
         if text:
-            self.say(text, tone)
+            self.set_message(text, tone)
         else:
             self.hide()
 
     @property
     def text(self) -> str:
-        """What it says; empty while it is hidden."""
+        """Return the message; empty while it is hidden."""
         return self._label.text()
 
-    @property
-    def tone(self) -> Tone:
-        return self._tone
-
-    def say(
+    def set_message(
         self, text: str, tone: Tone = "info", *, action: str = "", on_action: Callable[[], Any] | None = None
     ) -> None:
         """Show `text`; with `action`, also a button of that name which calls `on_action` (and `action_clicked`)."""
-        self._tone = tone
+        self.tone = tone
         self._on_action = on_action
         self._label.setText(text)
         self.setAccessibleName(text)
@@ -83,12 +77,12 @@ class Banner(QFrame):
         self._draw_icon()
         if self.property("tone") != tone:
             self.setProperty("tone", tone)
-            self.style().unpolish(self)  # a style sheet looks at a property only when it polishes
+            self.style().unpolish(self)  # a style sheet reads properties only when it polishes
             self.style().polish(self)
         self.show()
 
     def clear(self) -> None:
-        """Nothing to say any more."""
+        """Remove the message and hide the banner."""
         self._on_action = None
         self._label.clear()
         self.setAccessibleName("")
@@ -101,11 +95,11 @@ class Banner(QFrame):
         super().changeEvent(event)
 
     def _draw_icon(self) -> None:
-        # An event of the style may arrive while __init__ still runs.
+        # A style event may arrive during __init__.
         if icon := getattr(self, "_icon", None):
             side = round(self.fontMetrics().height() * 1.3)
-            picture = self.style().standardIcon(_ICONS[self._tone])
-            icon.setPixmap(picture.pixmap(QSize(side, side), self.devicePixelRatioF()))
+            standard_icon = self.style().standardIcon(_ICONS[self.tone])
+            icon.setPixmap(standard_icon.pixmap(QSize(side, side), self.devicePixelRatioF()))
 
     def _act(self) -> None:
         if self._on_action is not None:

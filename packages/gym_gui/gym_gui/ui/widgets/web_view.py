@@ -1,10 +1,10 @@
-"""A web page inside the window, where QtWebEngine is installed (the optional package PySide6_Addons).
+"""A web page inside the window, if QtWebEngine is installed (the optional package PySide6_Addons).
 
     if web_view.is_installed():
         view = web_view.make_view(parent, failed)        raises WebViewProblem, e.g. when a system library is missing
         view.open("http://127.0.0.1:6006/")
 
-The engine takes 400 MB and a few seconds, so nothing of it is loaded before the first page is shown.
+The engine takes 400 MB and a few seconds, so it is loaded when the first page is shown.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from PySide6.QtWidgets import QWidget
 _MODULE = "PySide6.QtWebEngineWidgets"
 _FLAGS = "--disable-gpu --log-level=3"
 _ZOOM = 0.8
-"""Dashboards are made for whole screens, and here is half of one"""
+"""Dashboards are designed for a full screen and have half of one here"""
 INSTALL = f"{sys.executable} -m pip install PySide6_Addons=={PySide6.__version__}"
-"""Its version must be that of the rest of Qt"""
+"""Its version must match the rest of Qt"""
 
 
 class WebViewProblem(Exception):
-    """Pages cannot be shown in the window, in words for people."""
+    """Pages cannot be shown in the window; the message is for users."""
 
 
 class WebView(Protocol):
-    """What callers use of a view."""
+    """The interface of a view."""
 
     @property
     def widget(self) -> QWidget: ...
@@ -49,13 +49,13 @@ class WebView(Protocol):
 
 
 def is_installed() -> bool:
-    """Whether the package is there; its system libraries are seen only when it is loaded."""
+    """Return whether the package exists; missing system libraries are noticed only on import."""
     return importlib.util.find_spec(_MODULE) is not None
 
 
 def make_view(parent: QWidget, failed: Callable[[], Any]) -> WebView:
-    """A view; the first one loads the engine. `failed` is called when the engine's process dies."""
-    # Chromium refuses to run as root inside its sandbox; pages we show are the machine's own dashboards and W&B's.
+    """Return a view; the first one loads the engine. `failed` is called when the engine's process exits."""
+    # Chromium refuses to run as root inside its sandbox; only local dashboards and W&B are shown.
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         os.environ.setdefault("QTWEBENGINE_DISABLE_SANDBOX", "1")
     os.environ.setdefault("QTWEBENGINE_CHROMIUM_FLAGS", _FLAGS)
@@ -71,12 +71,12 @@ def make_view(parent: QWidget, failed: Callable[[], Any]) -> WebView:
 
 
 def open_in_browser(address: str) -> bool:
-    """Show an address in the person's own browser; whether there is one."""
+    """Open an address in the default browser; return whether there is one."""
     return QDesktopServices.openUrl(QUrl(address))
 
 
 def use_proxy(address: str) -> None:
-    """Pages are reached through this proxy from now on (empty: straight). Loopback never is: Chromium sees to that."""
+    """Load pages through this proxy from now on (empty: directly). Chromium never uses it for loopback."""
     parts = urlsplit(address if "://" in address else f"http://{address}") if address else None
     if parts is None or not parts.hostname:
         QNetworkProxy.setApplicationProxy(QNetworkProxy(QNetworkProxy.ProxyType.NoProxy))
@@ -84,13 +84,14 @@ def use_proxy(address: str) -> None:
     kinds = QNetworkProxy.ProxyType
     kind = kinds.Socks5Proxy if parts.scheme.startswith("socks") else kinds.HttpProxy
     QNetworkProxy.setApplicationProxy(
-        QNetworkProxy(kind, parts.hostname, parts.port or 3128, unquote(parts.username or ""),
-                      unquote(parts.password or ""))
-    )  # fmt: skip
+        QNetworkProxy(
+            kind, parts.hostname, parts.port or 3128, unquote(parts.username or ""), unquote(parts.password or "")
+        )
+    )
 
 
 class _EngineView:
-    """A QWebEngineView with a profile of its own: nothing of a page is kept on disk."""
+    """A QWebEngineView with a profile of its own that stores nothing on disk."""
 
     def __init__(self, widgets: Any, core: Any, parent: QWidget, failed: Callable[[], Any]) -> None:
         self._view = widgets.QWebEngineView(parent)
@@ -98,12 +99,12 @@ class _EngineView:
         self._view.setAccessibleName(parent.tr("Web page"))
         profile = core.QWebEngineProfile()  # off the record
         self._page = _quiet_page(core)(profile, self._view)
-        profile.setParent(self._page)  # so that the page goes first; the other way round Qt complains
+        profile.setParent(self._page)  # so that the page is deleted first; otherwise Qt warns
         self._page.proxyAuthenticationRequired.connect(_log_in_at_proxy)
         self._page.newWindowRequested.connect(lambda request: open_in_browser(request.requestedUrl().toString()))
         self._page.renderProcessTerminated.connect(lambda _status, _code: failed())
         self._view.setPage(self._page)
-        self._view.setZoomFactor(_ZOOM)  # of the page: not before it is there
+        self._view.setZoomFactor(_ZOOM)  # the zoom belongs to the page: set it after the page
 
     @property
     def widget(self) -> QWidget:
@@ -117,15 +118,15 @@ class _EngineView:
         self._view.reload()
 
     def close(self) -> None:
-        """Free the engine's memory."""
+        """Release the engine's memory."""
         self._view.deleteLater()
 
 
 def _quiet_page(core: Any) -> Any:
     class QuietPage(core.QWebEnginePage):  # type: ignore[misc]  # loaded late
-        """What a page writes to its console is not the window's business."""
+        """Discard the page's console messages."""
 
-        def javaScriptConsoleMessage(self, *_told: object) -> None:
+        def javaScriptConsoleMessage(self, *_args: object) -> None:
             pass
 
     return QuietPage

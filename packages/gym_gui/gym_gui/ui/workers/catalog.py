@@ -1,10 +1,10 @@
-"""The workers a person can choose from: four that MOSAIC names itself, then whatever else is installed. No Qt.
+"""The workers that users can choose: built-in entries first, then other installed ones. No Qt.
 
-    entries = entries_from(client.workers())          what `ListWorkers` answered
+    entries = entries_from(client.workers())          the answer of `ListWorkers`
     entry = find(entries, run.worker_type)
 
-An entry says which lane its runs take, which form starts one and which presenter shows one; widgets ask the entry and
-never the worker's name. A worker that is named here and not installed stays in the list with the command for it.
+An entry names the lane, the form and the presenter of its runs; widgets never compare names of workers. A built-in
+entry that is not installed stays in the list with its install command.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from mosaic_wire.capabilities import Lane
 from mosaic_wire.errors import SpecError
@@ -20,33 +21,33 @@ from mosaic_wire.sweep_settings import WORKER_TYPE as SWEEP
 from mosaic_wire.worker_spec import WorkerSpec
 
 SCHEMA_FORM = "schema"
-"""The form of a worker that brings none of its own: made from its `--describe` alone"""
+"""The form of workers without one of their own: built from `--describe`"""
 SWEEP_FORM = "sweep"
-"""The form of the sweep worker, which is that of the worker that runs the trials"""
+"""The form of the sweep worker: it extends the form of the worker that runs the trials"""
 
 
 @dataclass(frozen=True)
 class WorkerEntry:
-    """One worker, as the actor selector offers it."""
+    """One worker in the actor selector."""
 
     name: str
     """`metadata.worker.type` of its runs"""
     display_name: str
     lane: Lane
     form: str = SCHEMA_FORM
-    """Which forms start its runs, see `ui/widgets/dialog_factory.py`; empty: it is not started by a form"""
+    """The forms that start its runs, see `ui/forms/dialog_factory.py`; empty: none"""
     presenter: str = ""
-    """Which presenter shows its runs, see `ui/presenters/workers/registry.py`; empty: by its lane"""
+    """The presenter of its runs, see `ui/presenters/workers/registry.py`; empty: by its lane"""
     is_builtin: bool = False
     install_command: str = ""
     is_written: bool = True
-    """False: its requirements and its place in the window are there, the worker itself comes with a later version"""
+    """False: requirements and list entry exist, the worker follows in a later version"""
     spec: WorkerSpec | None = None
     problem: str = ""
     """Why it cannot be used although it is installed"""
     version: str = ""
     other_names: tuple[str, ...] = field(default=())
-    """What it was called in older documents and configs"""
+    """Former names in documents and configs"""
 
     @property
     def requires_live_telemetry(self) -> bool:
@@ -66,43 +67,48 @@ class WorkerEntry:
 
     @property
     def remedy(self) -> str:
-        """What is in the way and what to do, for people; empty when nothing is."""
+        """Return why it cannot be used and how to fix that; empty if it can be used."""
         if self.is_usable:
             return ""
         if self.problem:
             return f"{self.display_name} cannot be used: {self.problem}"
         if not self.is_written:
             return (
-                f"{self.display_name} comes with a later version of MOSAIC. What it will need is installed with: "
+                f"{self.display_name} comes with a later version of MOSAIC. Its requirements are installed with: "
                 f"{self.install_command}"
             )
         return f"{self.display_name} is not installed. Install it with: {self.install_command}"
 
 
+def _builtin(name: str, title: str, lane: Lane, install: str, *other_names: str, **more: Any) -> WorkerEntry:
+    return WorkerEntry(
+        name, title, lane, presenter=name, is_builtin=True, install_command=install, other_names=other_names, **more
+    )
+
+
+_REQUIRED = "pip install -r requirements/"
 BUILTIN: tuple[WorkerEntry, ...] = (
-    WorkerEntry(
-        "human", "Human-Only", Lane.TELEMETRY, form="", presenter="human", is_builtin=True,
-        install_command="pip install -e workers/human_worker", other_names=("human_worker",),
+    _builtin("human", "Human-Only", Lane.TELEMETRY, "pip install -e workers/human_worker", "human_worker", form=""),
+    _builtin(
+        "spade_bdi",
+        "Spade BDI Worker",
+        Lane.TELEMETRY,
+        f"{_REQUIRED}spade_bdi_worker.txt",
+        "spade_bdi_worker",
+        "spade_bdi_rl_worker",
+        "spade_bdi_rl",
+        is_written=False,
     ),
-    WorkerEntry(
-        "spade_bdi", "Spade BDI Worker", Lane.TELEMETRY, presenter="spade_bdi", is_builtin=True,
-        install_command="pip install -r requirements/spade_bdi_worker.txt", is_written=False,
-        other_names=("spade_bdi_worker", "spade_bdi_rl_worker", "spade_bdi_rl"),
+    _builtin("llm", "LLM Multi-Step Worker", Lane.HYBRID, f"{_REQUIRED}llm_worker.txt", "llm_worker", is_written=False),
+    _builtin(
+        "cleanrl", "CleanRL Worker", Lane.ANALYTICS, f"{_REQUIRED}cleanrl_worker.txt", "cleanrl_worker", form="cleanrl"
     ),
-    WorkerEntry(
-        "llm", "LLM Multi-Step Worker", Lane.HYBRID, presenter="llm", is_builtin=True,
-        install_command="pip install -r requirements/llm_worker.txt", is_written=False, other_names=("llm_worker",),
-    ),
-    WorkerEntry(
-        "cleanrl", "CleanRL Worker", Lane.ANALYTICS, form="cleanrl", presenter="cleanrl", is_builtin=True,
-        install_command="pip install -r requirements/cleanrl_worker.txt", other_names=("cleanrl_worker",),
-    ),
-)  # fmt: skip
+)
 """In the order of the actor selector"""
 
 
 def entries_from(workers: Iterable[pb.Worker], *, with_hidden: bool = False) -> tuple[WorkerEntry, ...]:
-    """The named workers in their order, then every other one by its display name; hidden ones only on request."""
+    """Return the built-in entries in order, then others by display name; hidden ones only on request."""
     found = [_discovered(worker) for worker in workers]
     named = tuple(_merged(builtin, found) for builtin in BUILTIN)
     taken = {name for builtin in BUILTIN for name in (builtin.name, *builtin.other_names)}
@@ -115,7 +121,7 @@ def entries_from(workers: Iterable[pb.Worker], *, with_hidden: bool = False) -> 
 
 
 def find(entries: Sequence[WorkerEntry], name: str) -> WorkerEntry | None:
-    """The entry of a run's worker type, also by an older name."""
+    """Return the entry of a run's worker type, also for former names."""
     return next((entry for entry in entries if name in (entry.name, *entry.other_names)), None)
 
 
@@ -135,13 +141,18 @@ def _discovered(worker: pb.Worker) -> WorkerEntry:
 
 
 def _merged(builtin: WorkerEntry, found: Sequence[WorkerEntry]) -> WorkerEntry:
-    """What we know of a worker by name, with what the installed one says of itself."""
+    """Return the built-in entry completed by the installed worker's description."""
     names = (builtin.name, *builtin.other_names)
     installed = next((entry for entry in found if entry.name in names), None)
     if installed is None:
         return builtin
     lane = installed.lane if installed.spec is not None else builtin.lane
     return replace(
-        builtin, name=installed.name, lane=lane, spec=installed.spec, problem=installed.problem,
-        version=installed.version, other_names=tuple(name for name in names if name != installed.name),
-    )  # fmt: skip
+        builtin,
+        name=installed.name,
+        lane=lane,
+        spec=installed.spec,
+        problem=installed.problem,
+        version=installed.version,
+        other_names=tuple(name for name in names if name != installed.name),
+    )

@@ -1,5 +1,4 @@
-"""Checkpoints below the runs folder, for people who look for one: step, date, return. No Qt; reads files, so off the
-window's thread."""
+"""Find checkpoints below the runs folder: step, date, return. No Qt; reads files."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ from mosaic_wire.paths import Home, RunFolder
 
 from gym_gui.services.policy_files import MODEL_SUFFIX
 
-_MOST_READ = 400
-"""Of more checkpoints than these only the newest are opened for their return; opening one costs milliseconds"""
-_MOST_BYTES = 32 << 20
+_MAX_READ = 400
+"""Only the newest checkpoints are opened for their return; each takes milliseconds"""
+_MAX_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """A checkpoint folder, or a file with weights alone."""
+    """A checkpoint folder, or a file with weights."""
 
     path: Path
     run_id: str = ""
@@ -35,9 +34,9 @@ class FoundCheckpoint:
     kind: str = ""
     when: float = 0.0
     episodic_return: float | None = None
-    """Mean of the last episodes before it"""
+    """Mean return of the last episodes before it"""
     args: Mapping[str, Any] = field(default_factory=dict)
-    """The flags it was trained with, where they are known"""
+    """The flags it was trained with, if known"""
     weights_only: bool = False
 
     @property
@@ -46,20 +45,20 @@ class FoundCheckpoint:
 
 
 def find_checkpoints(home: Home) -> list[FoundCheckpoint]:
-    """Every checkpoint of every run, newest first; what cannot be read is passed over."""
+    """Return the checkpoints of all runs, newest first; unreadable ones are skipped."""
     found = [checkpoint for run_id in _run_ids(home) for checkpoint in _of_run(home.run_folder(run_id), run_id)]
     found.sort(key=lambda checkpoint: (checkpoint.when, checkpoint.step), reverse=True)
-    return [with_state(checkpoint) for checkpoint in found[:_MOST_READ]] + found[_MOST_READ:]
+    return [with_state(checkpoint) for checkpoint in found[:_MAX_READ]] + found[_MAX_READ:]
 
 
 def checkpoints_of(home: Home, run_ids: Iterable[str]) -> list[FoundCheckpoint]:
-    """Those of these runs, the highest step first."""
+    """Return the checkpoints of these runs, the highest step first."""
     found = [one for run_id in run_ids for one in _of_run(home.run_folder(run_id), run_id)]
     return [with_state(one) for one in sorted(found, key=lambda one: one.step, reverse=True)]
 
 
 def checkpoint_at(path: Path) -> FoundCheckpoint:
-    """A folder or file somebody named; raise ValueError with what is wrong with it."""
+    """Return the checkpoint at a path the user named; raise ValueError if there is none."""
     if path.is_file() and path.suffix == MODEL_SUFFIX:
         return FoundCheckpoint(path, when=path.stat().st_mtime, weights_only=True)
     if (path / "checkpoints").is_dir() and is_run_id(path.name):
@@ -79,9 +78,9 @@ def checkpoint_at(path: Path) -> FoundCheckpoint:
 
 
 def with_state(checkpoint: FoundCheckpoint) -> FoundCheckpoint:
-    """The same with what its state file tells; as it was when that cannot be read."""
+    """Add the facts of the state file, if it is readable."""
     try:
-        state = read_json_object(checkpoint.path / STATE_FILE, max_bytes=_MOST_BYTES)
+        state = read_json_object(checkpoint.path / STATE_FILE, max_bytes=_MAX_BYTES)
     except (OSError, ValueError):
         return checkpoint
     values = state.get("values")
@@ -93,11 +92,17 @@ def with_state(checkpoint: FoundCheckpoint) -> FoundCheckpoint:
     returns = [float(one) for one in recent or () if type(one) in (int, float) and math.isfinite(one)]
     step, seed = state.get("step"), args.get("seed", checkpoint.seed)
     return FoundCheckpoint(
-        checkpoint.path, checkpoint.run_id, str(state.get("algo") or checkpoint.algo),
-        str(args.get("env_id") or checkpoint.env_id), seed if type(seed) is int else None,
-        step if type(step) is int else checkpoint.step, checkpoint.kind, checkpoint.when,
-        sum(returns) / len(returns) if returns else None, args,
-    )  # fmt: skip
+        checkpoint.path,
+        checkpoint.run_id,
+        str(state.get("algo") or checkpoint.algo),
+        str(args.get("env_id") or checkpoint.env_id),
+        seed if type(seed) is int else None,
+        step if type(step) is int else checkpoint.step,
+        checkpoint.kind,
+        checkpoint.when,
+        sum(returns) / len(returns) if returns else None,
+        args,
+    )
 
 
 def _run_ids(home: Home) -> Iterator[str]:
@@ -109,14 +114,13 @@ def _run_ids(home: Home) -> Iterator[str]:
 
 
 def _of_run(folder: RunFolder, run_id: str) -> Iterator[FoundCheckpoint]:
-    try:
-        manifest = AnalyticsManifest.read(folder.manifest)
-    except (OSError, ValueError):
+    manifest = AnalyticsManifest.find(folder.manifest)
+    if manifest is None:
         return
     for entry in manifest.checkpoints:
         path = folder.root / entry.path
         try:
             when = (path / STATE_FILE).stat().st_mtime
         except OSError:
-            continue  # listed and removed since
+            continue  # removed since it was listed
         yield FoundCheckpoint(path, run_id, manifest.algo, manifest.env_id, manifest.seed, entry.step, entry.kind, when)

@@ -1,6 +1,6 @@
-"""Requirement sets of a worker: listed and installed by the worker's own program, never imported. No Qt.
+"""Requirement sets of a worker, listed and installed by its own program, which is never imported. No Qt.
 
-Everything here waits for a process: call it off the window's thread.
+Every function here waits for a process: call it outside the window's thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LIST_TIMEOUT_S = 60
 
 @dataclass(frozen=True)
 class RequirementSet:
-    """One set as `install_extras --list --json` tells it."""
+    """One set as reported by `install_extras --list --json`."""
 
     name: str
     state: str
@@ -48,21 +48,25 @@ class InstallProgress:
 
 
 class ExtrasFailed(RuntimeError):
-    """The program did not do what was asked; its words."""
+    """The program failed; the message is its error."""
 
 
 def list_sets(program: Sequence[str], home: Home) -> tuple[RequirementSet, ...]:
-    """Every set and how it stands."""
+    """Return every set and its state."""
     try:
         done = subprocess.run(
             [*program, "--list", "--json", "--home", str(home.root)],
-            capture_output=True, timeout=_LIST_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL, env=_variables(home),
-        )  # fmt: skip
+            capture_output=True,
+            timeout=_LIST_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env=_variables(home),
+        )
         listed = json.loads(done.stdout)
         known = {field.name for field in fields(RequirementSet)}
         return tuple(RequirementSet(**{key: entry[key] for key in entry if key in known}) for entry in listed)
     except subprocess.TimeoutExpired:
-        raise ExtrasFailed(f"the list of requirement sets did not come within {_LIST_TIMEOUT_S} s") from None
+        raise ExtrasFailed(f"listing the requirement sets took longer than {_LIST_TIMEOUT_S} s") from None
     except OSError as error:
         raise ExtrasFailed(f"{program[0]} cannot be started: {error.strerror or error}") from None
     except (ValueError, TypeError, KeyError):
@@ -70,7 +74,7 @@ def list_sets(program: Sequence[str], home: Home) -> tuple[RequirementSet, ...]:
 
 
 class Installation:
-    """One running installation: `run` in a thread of the background, `cancel` from anywhere."""
+    """One running installation: call `run` in a thread, `cancel` in any."""
 
     def __init__(self, program: Sequence[str], home: Home, names: Sequence[str]) -> None:
         self.names = tuple(names)
@@ -81,15 +85,19 @@ class Installation:
         self._cancelled = False
 
     def run(self, report: Callable[[InstallProgress], Any]) -> None:
-        """Install, telling every step; ExtrasFailed with its words when it does not end well."""
+        """Install and report progress; raise ExtrasFailed on errors."""
         with self._lock:
             if self._cancelled:
                 return
             try:
                 process = self._process = subprocess.Popen(
-                    self._argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                    env=_variables(self._home), start_new_session=True,
-                )  # fmt: skip
+                    self._argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=_variables(self._home),
+                    start_new_session=True,
+                )
             except OSError as error:
                 raise ExtrasFailed(f"{self._argv[0]} cannot be started: {error.strerror or error}") from None
         result: dict[str, Any] = {}
@@ -100,27 +108,30 @@ class Installation:
             drain = threading.Thread(target=lambda: errors.append(process.stderr.read()), daemon=True)  # type: ignore[union-attr]
             drain.start()
             for line in process.stdout:
-                told = _object(line)
-                if told.get("event") == "progress":
+                reported = _object(line)
+                if reported.get("event") == "progress":
                     report(
                         InstallProgress(
-                            str(told.get("set", "")), str(told.get("phase", "")), str(told.get("message", "")),
-                            int(told.get("done") or 0), int(told.get("total") or 0),
+                            str(reported.get("set", "")),
+                            str(reported.get("phase", "")),
+                            str(reported.get("message", "")),
+                            int(reported.get("done") or 0),
+                            int(reported.get("total") or 0),
                         )
-                    )  # fmt: skip
-                elif told.get("event") == "result":
-                    result = told
+                    )
+                elif reported.get("event") == "result":
+                    result = reported
             code = process.wait()
             drain.join()
         if self._cancelled:
-            raise ExtrasFailed("the installation was stopped; what was half made is not used")
+            raise ExtrasFailed("the installation was cancelled; the incomplete environment is not used")
         if code != 0:
             failed = [str(entry.get("message")) for entry in result.get("sets", ()) if not entry.get("ready")]
-            words = " ".join(failed) or str(result.get("message") or "") or _last_line(b"".join(errors))
-            raise ExtrasFailed(words or f"the installation ended with exit code {code}")
+            text = " ".join(failed) or str(result.get("message") or "") or _last_line(b"".join(errors))
+            raise ExtrasFailed(text or f"the installation exited with code {code}")
 
     def cancel(self) -> None:
-        """End it; the program removes what is half made."""
+        """Cancel it; the program removes the incomplete environment."""
         with self._lock:
             self._cancelled = True
             if self._process is not None and self._process.poll() is None:
@@ -133,10 +144,10 @@ def _variables(home: Home) -> dict[str, str]:
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        told = json.loads(line)
+        reported = json.loads(line)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return reported if isinstance(reported, dict) else {}
 
 
 def _last_line(output: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Scripts of a person's own: those in the configured folders, with what they say of themselves. No Qt; reads files."""
+"""The user's own scripts in the configured folders, with their headers. No Qt; reads files."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 
 from mosaic_wire.errors import ConfigProblems
 from mosaic_wire.paths import Home
-from mosaic_wire.script_header import SCRIPT_SUFFIXES, read_script_header
+from mosaic_wire.worker_spec import SCRIPT_SUFFIXES, read_script_header
 
 from gym_gui.config.settings import load_settings
-from gym_gui.services.trainer.validation.custom_scripts import script_folders
+from gym_gui.services.trainer.validation.worker_part import script_folders
 
-_MOST_BYTES = 4 << 20
-_MOST_SCRIPTS = 2000
+_MAX_BYTES = 4 << 20
+_MAX_SCRIPTS = 2000
 
 
 @dataclass(frozen=True)
 class FoundScript:
-    """A file, its `@…` lines and the hash of its content."""
+    """A script with its `@…` header and the hash of its content."""
 
     path: Path
     sha256: str
     facts: Mapping[str, Any] = field(default_factory=dict)
     is_allowed: bool = True
-    """It lies in a folder that scripts may be run from"""
+    """Whether it is in a folder from which scripts may be run"""
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class FoundScript:
 
 
 def folders_of(home: Home) -> list[Path]:
-    """Where scripts may be run from; settings that cannot be read name no folder."""
+    """Return the folders from which scripts may be run; unreadable settings name none."""
     try:
         configured: Sequence[Path] = load_settings().custom_scripts
     except ConfigProblems:
@@ -65,14 +65,14 @@ def folders_of(home: Home) -> list[Path]:
 
 
 def find_scripts(home: Home) -> list[FoundScript]:
-    """Every script in the configured folders, by name; what cannot be read is passed over."""
+    """Return the scripts in the configured folders by name; unreadable ones are skipped."""
     found: dict[Path, FoundScript] = {}
     for folder in folders_of(home):
         try:
             files = sorted(file for file in folder.rglob("*") if file.suffix in SCRIPT_SUFFIXES)
         except OSError:
             continue
-        for file in files[:_MOST_SCRIPTS]:
+        for file in files[:_MAX_SCRIPTS]:
             try:
                 found[file] = read_script(file)
             except (OSError, ValueError):
@@ -81,18 +81,16 @@ def find_scripts(home: Home) -> list[FoundScript]:
 
 
 def script_at(path: Path, home: Home | None) -> FoundScript:
-    """A file somebody named; raise ValueError or OSError with what is wrong with it."""
-    allowed = home is not None and any(
-        path.resolve().is_relative_to(folder.resolve()) for folder in folders_of(home)
-    )  # fmt: skip
+    """Return the script at a path the user named; raise ValueError or OSError with the reason if it is none."""
+    allowed = home is not None and any(path.resolve().is_relative_to(folder.resolve()) for folder in folders_of(home))
     return read_script(path, is_allowed=allowed)
 
 
 def read_script(path: Path, *, is_allowed: bool = True) -> FoundScript:
     if path.suffix not in SCRIPT_SUFFIXES or not path.is_file():
-        raise ValueError(f"{path} is no file that ends in {' or '.join(SCRIPT_SUFFIXES)}")
-    if path.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"{path} is larger than {_MOST_BYTES >> 20} MiB")
+        raise ValueError(f"{path} is not a file that ends in {' or '.join(SCRIPT_SUFFIXES)}")
+    if path.stat().st_size > _MAX_BYTES:
+        raise ValueError(f"{path} is larger than {_MAX_BYTES >> 20} MiB")
     content = path.read_bytes()
     facts = read_script_header(content.decode("utf-8", "replace"))
     return FoundScript(path, hashlib.sha256(content).hexdigest(), facts, is_allowed)

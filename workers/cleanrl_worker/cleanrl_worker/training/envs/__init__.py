@@ -1,16 +1,20 @@
-"""Environments: several at once under one convention (`convention`), made by the name of a pipeline (`pipelines`).
+"""Vector environments under one interface (`vector`), made by the name of a pipeline (`construction`).
 
-`make_envs` chooses how they are stepped; `make_single` makes one of them for evaluation.
+`make_envs` chooses how they are stepped; `make_single` makes one environment for evaluation.
 """
 
-from cleanrl_worker.training.envs.convention import EnvState, Step, VectorEnvs
-from cleanrl_worker.training.envs.episodes import EpisodeLines, EpisodeTracker
-from cleanrl_worker.training.envs.factory import make_envs
-from cleanrl_worker.training.envs.making import is_image, register_family, said_of
-from cleanrl_worker.training.envs.native import NativeCartPole
-from cleanrl_worker.training.envs.pipelines import PIPELINES, make_single
+from cleanrl_worker.training.envs.construction import (
+    PIPELINES,
+    environment_errors,
+    is_image,
+    make_single,
+    register_family,
+)
+from cleanrl_worker.training.envs.factory import NativeCartPole, make_envs
+from cleanrl_worker.training.envs.normalization import NormalizedEnvs, ObservationNormalizer
 from cleanrl_worker.training.envs.processes import AsyncEnvs
 from cleanrl_worker.training.envs.sync import SyncEnvs
+from cleanrl_worker.training.envs.vector import EnvState, EpisodeLines, EpisodeTracker, Step, VectorEnvs
 
 __all__ = [
     "PIPELINES",
@@ -19,12 +23,14 @@ __all__ = [
     "EpisodeLines",
     "EpisodeTracker",
     "NativeCartPole",
+    "NormalizedEnvs",
+    "ObservationNormalizer",
     "Step",
     "SyncEnvs",
     "VectorEnvs",
+    "environment_errors",
     "is_image",
     "make_envs",
     "make_single",
     "register_family",
-    "said_of",
 ]

@@ -1,9 +1,9 @@
-"""An Atari game as algorithms learn it: 84 × 84 grey pictures, four at a time, a life an episode, rewards as signs.
+"""An Atari game as algorithms use it: 84 × 84 grayscale frames, four at a time, an episode per life, signs of rewards.
 
-The emulator is driven frame by frame here instead of through a pile of wrappers, so that no picture is made that nobody
-looks at. (CleanRL shrinks the coloured picture and greys it then; here, as in gymnasium's AtariPreprocessing, the grey
-one is shrunk. That differs by a shade.) Sticky actions are ours, too: the emulator's own are not part of its state, and
-a game could not go on from a snapshot (`save_state`) to the bit.
+The emulator is stepped frame by frame here instead of through wrappers, so that unused frames are not rendered. Unlike
+CleanRL, and like gymnasium's AtariPreprocessing, frames are resized after the conversion to grayscale, which differs by
+a shade. Sticky actions are implemented here, because the emulator's are not part of its state, and a game could not
+continue exactly from a snapshot (`save_state`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 from ale_py import Action, ALEInterface, ALEState, LoggerMode
 from gymnasium.utils import seeding
 
-from cleanrl_worker.training.envs.convention import EnvState
+from cleanrl_worker.training.envs.vector import EnvState
 
 SIDE = 84
 
 ALEInterface.setLoggerMode(LoggerMode.Error)  # a greeting per game says nothing about the run
-cv2.setNumThreads(1)  # pictures this small are not worth waking threads for
+cv2.setNumThreads(1)  # frames this small are not worth waking threads for
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class AtariSettings:
     """What lies between the game and the algorithm."""
 
     stack: int = 4
-    """pictures in an observation"""
+    """frames in an observation"""
     noops: int = 30
     """a game begins after up to so many frames of doing nothing"""
     sticky: float | None = None
     """probability that a frame repeats the last action; None: what the id stands for (v5: 0.25, NoFrameskip-v4: 0)"""
     life_is_episode: bool = True
-    """a lost life ends the episode, and the next one goes on in the same game"""
+    """a lost life ends the episode, and the next one continues in the same game"""
     clip: bool = True
     """rewards are -1, 0 or 1"""
 
@@ -49,9 +49,15 @@ class AtariGame(gym.Wrapper):
     """
 
     def __init__(
-        self, env: gym.Env, settings: AtariSettings, *, skip: int = 4, sticky: float = 0.0,
-        limit: int | None = None, whole_games: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        env: gym.Env,
+        settings: AtariSettings,
+        *,
+        skip: int = 4,
+        sticky: float = 0.0,
+        limit: int | None = None,
+        whole_games: bool = False,
+    ) -> None:
         super().__init__(env)
         self._settings, self._skip, self._sticky, self._limit = settings, skip, sticky, limit
         self._whole_games = whole_games
@@ -80,7 +86,7 @@ class AtariGame(gym.Wrapper):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a game, or after a lost life go on with the one there is; a seed always begins one."""
+        """Begin a game, or after a lost life continue with the one there is; a seed always begins one."""
         if seed is not None:
             self.env.unwrapped.np_random, _ = seeding.np_random(seed)
             self._rng = self.env.unwrapped.np_random
@@ -96,7 +102,7 @@ class AtariGame(gym.Wrapper):
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Hold a button for four frames."""
         reward = self._hold(self._buttons[action])
-        self._push_picture()
+        self._push_frame()
         self.raw_reward, self._owed = reward + self._owed, 0.0
         self._length += 1
         terminated = self._ale.game_over(with_truncation=False)
@@ -136,7 +142,7 @@ class AtariGame(gym.Wrapper):
             self._pressed = button
         return float(self._ale.act(self._pressed))
 
-    def _push_picture(self) -> None:
+    def _push_frame(self) -> None:
         """Sprites may be drawn in every other frame only, hence the brighter of two."""
         stack = self._stack
         stack[:-1] = stack[1:]
@@ -161,9 +167,9 @@ class AtariGame(gym.Wrapper):
 
     def _begin_life(self) -> None:
         self._owed = self._hold(Action.NOOP)
-        if self._ale.game_over():  # the game ended while nobody was looking: the step before was its last
+        if self._ale.game_over():  # the game ended between two steps: the step before was its last
             self.raw_reward, self._owed, self.game_over, self._playing = self.raw_reward + self._owed, 0.0, True, False
-            self._push_picture()
+            self._push_frame()
             if not self._whole_games:
                 self._ale.reset_game()
                 self._begin_game()
@@ -178,7 +184,7 @@ class AtariGame(gym.Wrapper):
                 if self._ale.game_over():
                     self._ale.reset_game()
                     self._pressed = Action.NOOP
-        self._push_picture()
+        self._push_frame()
         self._stack[:] = self._stack[-1]
         self._lives = self._ale.lives()
 
@@ -188,13 +194,16 @@ class AtariGame(gym.Wrapper):
         """The emulator with its timers, and everything above it."""
         emulator = np.frombuffer(self._ale.cloneSystemState().serialize(), dtype=np.uint8)
         values = {
-            "rng": self._rng.bit_generator.state, "pressed": int(self._pressed.value), "lives": self._lives,
-            "length": self._length, "owed": self._owed,
-        }  # fmt: skip
+            "rng": self._rng.bit_generator.state,
+            "pressed": int(self._pressed.value),
+            "lives": self._lives,
+            "length": self._length,
+            "owed": self._owed,
+        }
         return EnvState({"emulator": emulator.copy(), "stack": self._stack.copy()}, values)
 
     def load_state(self, state: EnvState) -> np.ndarray:
-        """Go on from there, to the bit."""
+        """Continue from there, to the bit."""
         values = state.values
         self._go_to(ALEState(state.arrays["emulator"].tobytes()))
         self._rng.bit_generator.state = values["rng"]

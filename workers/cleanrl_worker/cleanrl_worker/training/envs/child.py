@@ -26,11 +26,11 @@ def main() -> int:
 
 def _serve(line: Connection, env_id: str, num_envs: int, env_kwargs: dict[str, Any], pipeline: str) -> None:
     from cleanrl_worker.errors import BadInput
-    from cleanrl_worker.training.envs.making import said_of
+    from cleanrl_worker.training.envs.construction import environment_errors
     from cleanrl_worker.training.envs.sync import SyncEnvs
 
     try:
-        with said_of(env_id):
+        with environment_errors(env_id):
             envs = SyncEnvs(env_id, num_envs, env_kwargs, pipeline=pipeline)
         line.send(("made", (envs.observation_space, envs.action_space)))
         while True:

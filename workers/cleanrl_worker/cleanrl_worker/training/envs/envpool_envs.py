@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from cleanrl_worker.errors import BadInput
-from cleanrl_worker.training.envs.convention import EnvState, Step
+from cleanrl_worker.training.envs.vector import EnvState, Step
 
 ATARI = {"episodic_life": True, "reward_clip": True}
 """A life an episode, rewards as signs: what CleanRL's scripts ask for"""
@@ -44,11 +44,13 @@ class EnvpoolEnvs:
         return self._env
 
     def reset(self, seed: int) -> np.ndarray:
+        """Begin new episodes and return their observations."""
         self._make(seed)
         obs: np.ndarray = self._env.reset()[0]
         return obs
 
     def step(self, actions: np.ndarray) -> Step:
+        """Step all environments; ended episodes are reset."""
         actions = actions.astype(self._action_dtype)
         final_obs, rewards, terminated, truncated, info = self._env.step(actions)
         ended = terminated | truncated
@@ -65,6 +67,7 @@ class EnvpoolEnvs:
         return Step(obs, rewards.astype(np.float32), terminated, truncated, final_obs, ended, raw_rewards, over)
 
     def snapshot(self) -> EnvState:
+        """Return an empty state: the games cannot be saved."""
         return EnvState({}, {"backend": "envpool"})
 
     def restore(self, state: EnvState) -> np.ndarray | None:
@@ -72,6 +75,7 @@ class EnvpoolEnvs:
         return None
 
     def close(self) -> None:
+        """Close the environments."""
         if self._env is not None:
             self._env.close()
             self._env = None
@@ -110,10 +114,11 @@ class EnvpoolGame(gym.Env):
         return self._obs, float(step.raw_rewards[0]), bool(step.over[0]) and not cut, cut, {}
 
     def render(self) -> np.ndarray:
-        """What the agent sees, for envpool draws nothing else: its newest picture."""
+        """What the agent sees, for envpool draws nothing else: its newest frame."""
         assert self._obs is not None
         grey: np.ndarray = self._obs[-1]
         return np.repeat(grey[:, :, None], 3, axis=2)
 
     def close(self) -> None:
+        """Close the game."""
         self._envs.close()

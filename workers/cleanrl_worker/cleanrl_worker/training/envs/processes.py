@@ -1,8 +1,8 @@
-"""Single environments stepped in processes of their own: the same transitions, on several cores.
+"""Single environments stepped in separate processes: the same transitions, on several cores.
 
-Each process has a `SyncEnvs` with its share of the environments, so seeds, resets and snapshots are the same as in one
-process, and a checkpoint goes on under either. The processes are started as programs of their own (`child`): a fork of
-a process with torch's threads may hang.
+Each process has a `SyncEnvs` with some of the environments, so seeds, resets and snapshots are the same as in one
+process, and a checkpoint can be resumed with either. The processes are started as new programs (`child`): a fork of a
+process with torch's threads may hang.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import gymnasium as gym
 import numpy as np
 
 from cleanrl_worker.errors import BadInput, TrainingStopped
-from cleanrl_worker.training.envs.convention import EnvState, Step
 from cleanrl_worker.training.envs.sync import SyncEnvs, join_states, split_states
+from cleanrl_worker.training.envs.vector import EnvState, Step
 
 CHILD = "cleanrl_worker.training.envs.child"
 _END_S = 5.0
@@ -32,9 +32,14 @@ class AsyncEnvs:
     """Environments in processes; `step_async` and `step_wait` let the caller do something else in between."""
 
     def __init__(
-        self, env_id: str, num_envs: int, env_kwargs: Mapping[str, Any] | None = None, *, pipeline: str = "plain",
+        self,
+        env_id: str,
+        num_envs: int,
+        env_kwargs: Mapping[str, Any] | None = None,
+        *,
+        pipeline: str = "plain",
         processes: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.num_envs = num_envs
         count = min(num_envs, processes or len(os.sched_getaffinity(0)))
         bounds = [round(index * num_envs / count) for index in range(count + 1)]
@@ -52,11 +57,13 @@ class AsyncEnvs:
         self._is_stepping = False
 
     def reset(self, seed: int) -> np.ndarray:
+        """Begin new episodes and return their observations."""
         for child, rows in zip(self._children, self._rows, strict=True):
             child.ask("reset", seed + rows.start)
         return np.concatenate([child.answer() for child in self._children])
 
     def step(self, actions: np.ndarray) -> Step:
+        """Step all environments; ended episodes are reset."""
         self.step_async(actions)
         return self.step_wait()
 
@@ -68,7 +75,7 @@ class AsyncEnvs:
         self._is_stepping = True
 
     def step_wait(self) -> Step:
-        """What the step that was begun gave."""
+        """Return the result of the step begun with `step_async`."""
         assert self._is_stepping
         steps: list[Step] = [child.answer() for child in self._children]
         self._is_stepping = False
@@ -76,6 +83,7 @@ class AsyncEnvs:
         return Step(*joined)  # type: ignore[arg-type]
 
     def snapshot(self) -> EnvState:
+        """Return the state for a checkpoint, the same as of `SyncEnvs`."""
         for child in self._children:
             child.ask("snapshot")
         states: list[EnvState] = [child.answer() for child in self._children]
@@ -83,6 +91,7 @@ class AsyncEnvs:
         return join_states(obs, [single for state in states for single in split_states(state)])
 
     def restore(self, state: EnvState) -> np.ndarray | None:
+        """Restore a snapshot and return its observations; None if that is not possible."""
         if state.values.get("backend") != SyncEnvs.backend or len(state.values["states"]) != self.num_envs:
             return None
         singles = split_states(state)
@@ -92,28 +101,29 @@ class AsyncEnvs:
         return np.concatenate(answers) if all(answer is not None for answer in answers) else None  # type: ignore[arg-type]
 
     def draw(self, indices: Sequence[int]) -> list[np.ndarray] | str:
-        """Pictures of some of them, drawn where they are, or why there are none."""
+        """Return frames of some of the environments, rendered in their processes, or why there are none."""
         assert not self._is_stepping
-        pictures = []
+        frames = []
         for child, rows in zip(self._children, self._rows, strict=True):
-            if wanted := [index - rows.start for index in indices if rows.start <= index < rows.stop]:
-                child.ask("draw", wanted)
+            if own := [index - rows.start for index in indices if rows.start <= index < rows.stop]:
+                child.ask("draw", own)
                 answer: list[np.ndarray] | str = child.answer()
                 if isinstance(answer, str):
                     return answer
-                pictures += answer
-        return pictures
+                frames += answer
+        return frames
 
     def close(self) -> None:
+        """End the processes."""
         for child in self._children:
-            child.let_go()
+            child.disconnect()
         for child in self._children:
             child.end()
         self._children = []
 
 
 class _Child:
-    """One process and the line to it."""
+    """One process and the connection to it."""
 
     def __init__(self, env_id: str, num_envs: int, env_kwargs: Mapping[str, Any], pipeline: str) -> None:
         ours, theirs = socket.socketpair()
@@ -122,27 +132,27 @@ class _Child:
             self._process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         self._line = Connection(ours.detach())
         self._env_id = env_id
-        # What this process imports from, so that it finds the same environments.
+        # With this process's sys.path, so that it finds the same environments.
         self.ask("make", (list(sys.path), env_id, num_envs, dict(env_kwargs), pipeline))
 
     def ask(self, command: str, argument: Any = None) -> None:
         try:
             self._line.send((command, argument))
         except OSError as error:
-            raise self._gone() from error
+            raise self._exited() from error
 
     def answer(self) -> Any:
         try:
             kind, answer = self._line.recv()
         except (EOFError, OSError) as error:
-            raise self._gone() from error
+            raise self._exited() from error
         if kind == "refused":
             raise BadInput(answer)
         if kind == "failed":
             raise TrainingStopped(f"{self._env_id} failed in its process: {answer}")
         return answer
 
-    def _gone(self) -> TrainingStopped:
+    def _exited(self) -> TrainingStopped:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
         return TrainingStopped(
@@ -150,7 +160,7 @@ class _Child:
             "with --env-backend sync the environments run in the training process"
         )
 
-    def let_go(self) -> None:
+    def disconnect(self) -> None:
         self._line.close()
 
     def end(self) -> None:

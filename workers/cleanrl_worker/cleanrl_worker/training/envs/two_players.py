@@ -1,7 +1,7 @@
 """PettingZoo's two-player Atari games, both players learning one policy.
 
 Rows 2i and 2i + 1 of everything are the two players of game i, so the number of environments is even. What a player
-sees, uint8 (84, 84, 6): the last four pictures (blue, bilinear; none at the beginning, so zeros), then two planes of
+sees, uint8 (84, 84, 6): the last four frames (blue, bilinear; none at the beginning, so zeros), then two planes of
 which its own is 255 throughout. Actions are held for four frames and rewards clipped to ±1: what CleanRL's script makes
 with SuperSuit's wrappers. The games have no randomness of their own and all begin alike. A snapshot holds the
 emulator's state, so resume is exact.
@@ -22,14 +22,14 @@ import numpy as np
 import tinyscaler
 
 from cleanrl_worker.errors import BadInput
-from cleanrl_worker.training.envs.convention import EnvState, Step
+from cleanrl_worker.training.envs.vector import EnvState, Step
 
 SIDE, STACK, FRAMES_PER_STEP, PLAYERS = 84, 4, 4, 2
 _BLUE = 2
 
 
 class TwoPlayerGame:
-    """One game and the pictures of it."""
+    """One game and the frames of it."""
 
     def __init__(self, game: str, env_kwargs: Mapping[str, Any]) -> None:
         self._env = _make(game, env_kwargs)
@@ -40,6 +40,7 @@ class TwoPlayerGame:
         self._frames = 0
 
     def reset(self, seed: int | None = None) -> None:
+        """Begin a game."""
         # A seed loads the cartridge anew; otherwise some games keep a little of the last one.
         self._env.reset(seed=seed)
         self._frames = 0
@@ -77,12 +78,14 @@ class TwoPlayerGame:
         self._stack[..., -1] = small[..., 0]
 
     def save_state(self) -> EnvState:
+        """Return the state."""
         system = self._ale.cloneSystemState()
         emulator = np.array(self._ale.encodeState(system), dtype=np.uint8)
         self._ale.deleteState(system)
         return EnvState({"emulator": emulator, "stack": self._stack.copy()}, {"frames": self._frames})
 
     def load_state(self, state: EnvState) -> None:
+        """Restore the state."""
         self._ale.act(
             self._buttons[np.zeros(PLAYERS, dtype=np.int64)]
         )  # see AtariGame: a state goes into a moving game
@@ -93,8 +96,9 @@ class TwoPlayerGame:
         self._frames = int(state.values["frames"])
 
     def render(self) -> np.ndarray:
-        picture: np.ndarray = self._ale.getScreenRGB()
-        return picture
+        """Return the screen."""
+        frame: np.ndarray = self._ale.getScreenRGB()
+        return frame
 
 
 class TwoPlayerEnvs:
@@ -112,11 +116,13 @@ class TwoPlayerEnvs:
             self._blank[player::PLAYERS, :, :, STACK + player] = 255
 
     def reset(self, seed: int) -> np.ndarray:
+        """Begin new episodes and return their observations."""
         for index, game in enumerate(self._games):
             game.reset(seed + index)
         return self._see()
 
     def step(self, actions: np.ndarray) -> Step:
+        """Step all environments; ended episodes are reset."""
         outcomes = [game.step(actions[PLAYERS * i : PLAYERS * i + PLAYERS]) for i, game in enumerate(self._games)]
         raw = np.concatenate([rewards for rewards, _, _ in outcomes])
         terminated = np.repeat([over for _, over, _ in outcomes], PLAYERS)
@@ -136,11 +142,13 @@ class TwoPlayerEnvs:
         return obs
 
     def snapshot(self) -> EnvState:
+        """Return the state for a checkpoint."""
         states = [game.save_state() for game in self._games]
         arrays = {f"{i}.{name}": array for i, state in enumerate(states) for name, array in state.arrays.items()}
         return EnvState(arrays, {"backend": "two-players", "states": [dict(state.values) for state in states]})
 
     def restore(self, state: EnvState) -> np.ndarray | None:
+        """Restore a snapshot and return its observations; None if that is not possible."""
         values = state.values
         if values.get("backend") != "two-players" or len(values["states"]) != len(self._games):
             return None
@@ -189,7 +197,7 @@ class AgainstRandom(gym.Env):
 
 
 def observation_space() -> gym.spaces.Box:
-    """Four pictures and two planes that say who one is."""
+    """Four frames and two planes that say who one is."""
     return gym.spaces.Box(0, 255, (SIDE, SIDE, STACK + PLAYERS), dtype=np.uint8)
 
 

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gym_gui.services.analytics.studies.distributions import Distribution, Kind
-from gym_gui.services.analytics.studies.study import Floats, Study, TrialState
+from gym_gui.services.analytics.studies.study import Distribution, Floats, Kind, Study, TrialState
 
 METHOD = "PED-ANOVA"
 BEST_SHARE = 0.1
@@ -35,7 +34,7 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Importances:
-    """Shares that add up to 1, the largest first; empty when the trials do not tell."""
+    """Shares that add up to 1, the largest first; empty when the trials do not show it."""
 
     shares: Mapping[str, float]
     trials: int
@@ -60,7 +59,7 @@ def importances(study: Study, objective: int = 0) -> Importances:
     }
     total = sum(found.values())
     if total <= 0:
-        shares = {name: 1 / len(found) for name in found}  # as Optuna has it: nobody knows which
+        shares = {name: 1 / len(found) for name in found}  # as Optuna does
     else:
         shares = {name: value / total for name, value in sorted(found.items(), key=lambda item: -item[1])}
     return Importances(shares, len(rows), int(is_best.sum()))

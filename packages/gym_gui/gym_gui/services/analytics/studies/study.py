@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gym_gui.services.analytics.studies.distributions import Distribution
-
 Floats = NDArray[np.float64]
 
 RUNS_ATTRIBUTE = "mosaic_runs"
@@ -22,11 +21,11 @@ RUNS_ATTRIBUTE = "mosaic_runs"
 
 
 class StudyError(ValueError):
-    """A file that holds no study that can be read; the words are for people."""
+    """A file holds no study that can be read; says why."""
 
 
 class NoStudyYet(StudyError):
-    """Nothing is there so far: whoever is to write it may not have begun."""
+    """No study was written yet."""
 
 
 class TrialState(Enum):
@@ -43,6 +42,8 @@ class TrialState(Enum):
 
 
 class Direction(StrEnum):
+    """Whether an objective is to be small or large."""
+
     NOT_SET = "not set"
     MINIMIZE = "minimize"
     MAXIMIZE = "maximize"
@@ -72,6 +73,7 @@ class Trial:
 
     @property
     def duration_s(self) -> float:
+        """Return how long it took; nan while it runs."""
         return self.ended_at - self.started_at
 
     @property
@@ -81,10 +83,10 @@ class Trial:
         return tuple(str(run_id) for run_id in found) if isinstance(found, list) else ()
 
     def copy(self) -> Trial:
-        return Trial(
-            self.number, self.state, self.values, dict(self.internals), dict(self.distributions), self.started_at,
-            self.ended_at, dict(self.intermediate), dict(self.user_attrs),
-        )  # fmt: skip
+        """Return a trial that no longer changes with this one."""
+        names = ("internals", "distributions", "intermediate", "user_attrs")
+        mutable: dict[str, Any] = {name: dict(getattr(self, name)) for name in names}
+        return replace(self, **mutable)
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Parameter:
 
     @property
     def latest(self) -> Distribution:
+        """Return the distribution that it was drawn from last."""
         return self.distributions[-1]
 
 
@@ -133,6 +136,7 @@ class Study:
 
     @cached_property
     def numbers(self) -> NDArray[np.int64]:
+        """Return the number of each trial."""
         return np.fromiter((trial.number for trial in self.trials), np.int64, len(self.trials))
 
     @cached_property
@@ -151,10 +155,12 @@ class Study:
 
     @cached_property
     def started_at(self) -> Floats:
+        """Return when each trial started, in seconds since 1970."""
         return np.fromiter((trial.started_at for trial in self.trials), np.float64, len(self.trials))
 
     @cached_property
     def durations(self) -> Floats:
+        """Return how long each trial took; nan while it runs."""
         return np.fromiter((trial.duration_s for trial in self.trials), np.float64, len(self.trials))
 
     @cached_property
@@ -177,15 +183,18 @@ class Study:
         return {name: Parameter(name, tuple(drawn_from[name]), column) for name, column in columns.items()}
 
     def count(self, state: TrialState) -> int:
+        """Return how many trials are in this state."""
         return int(np.count_nonzero(self.states == state.value))
 
     # ------------------------------------------------------------------ the best
 
     @property
     def has_several_objectives(self) -> bool:
+        """Whether trials are judged by more than one value."""
         return len(self.directions) > 1
 
     def is_maximised(self, objective: int = 0) -> bool:
+        """Whether a larger value of this objective is better."""
         return bool(self.directions) and self.directions[objective] is Direction.MAXIMIZE
 
     @cached_property
@@ -224,7 +233,8 @@ class Study:
         return self.trials[row]
 
     def row_of(self, number: int) -> int | None:
-        # Numbers count from 0 without gaps, unless somebody removed rows by hand.
+        """Return the row of a trial number; None when there is none."""
+        # Numbers count from 0 without gaps, unless rows were removed by hand.
         if 0 <= number < len(self.trials) and self.trials[number].number == number:
             return number
         found = np.flatnonzero(self.numbers == number)
@@ -232,7 +242,7 @@ class Study:
 
 
 def in_order(trials: Sequence[Trial]) -> tuple[Trial, ...]:
-    """By number; what still runs is copied, so that nobody sees it change."""
+    """Return trials by number; running ones are copied, so that a reader never sees them change."""
     kept = [trial if trial.state.is_finished else trial.copy() for trial in trials]
     kept.sort(key=lambda trial: trial.number)
     return tuple(kept)
@@ -246,3 +256,111 @@ def _undominated(losses: Floats) -> NDArray[np.bool_]:
             beaten = (losses >= row).all(axis=1) & (losses > row).any(axis=1)
             keep[beaten] = False
     return keep
+
+
+# ---------------------------------------------------------------- distributions
+
+
+class Kind(StrEnum):
+    """What values a distribution has."""
+
+    FLOAT = "float"
+    INT = "int"
+    CATEGORICAL = "categorical"
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A range of numbers, or a list of choices. Storages keep a choice as its place in that list."""
+
+    kind: Kind
+    low: float = math.nan
+    high: float = math.nan
+    step: float | None = None
+    log: bool = False
+    choices: tuple[Any, ...] = ()
+
+    def __hash__(self) -> int:  # a choice may be a list, which has no hash
+        return hash((self.kind, self.low, self.high, self.step, self.log, len(self.choices)))
+
+    def holds(self, internal: float) -> bool:
+        """Whether a stored number means a value at all; damaged files have others."""
+        if self.kind is Kind.CATEGORICAL:
+            return 0 <= internal < len(self.choices)
+        return math.isfinite(internal)
+
+    def external(self, internal: float) -> Any:
+        """A stored number as the value people know."""
+        if self.kind is Kind.CATEGORICAL:
+            return self.choices[int(internal)]
+        return int(internal) if self.kind is Kind.INT else float(internal)
+
+    def internal(self, external: Any) -> float:
+        """The number under which a value is stored; ValueError when it is not among the choices."""
+        return float(self.choices.index(external)) if self.kind is Kind.CATEGORICAL else float(external)
+
+    @property
+    def is_single(self) -> bool:
+        """Nothing to choose: one value only."""
+        if self.kind is Kind.CATEGORICAL:
+            return len(self.choices) == 1
+        if self.step is not None:
+            return self.high - self.low < self.step
+        return self.low == self.high
+
+
+_OLD_NAMES = {
+    # Until Optuna 2 each shape had a class of its own.
+    "UniformDistribution": (Kind.FLOAT, False),
+    "LogUniformDistribution": (Kind.FLOAT, True),
+    "DiscreteUniformDistribution": (Kind.FLOAT, False),
+    "IntUniformDistribution": (Kind.INT, False),
+    "IntLogUniformDistribution": (Kind.INT, True),
+}
+_NAMES = {"FloatDistribution": Kind.FLOAT, "IntDistribution": Kind.INT, "CategoricalDistribution": Kind.CATEGORICAL}
+
+
+def distribution_of(text: str) -> Distribution:
+    """Read Optuna's JSON, also its short form; ValueError when it is neither."""
+    document = json.loads(text)
+    if not isinstance(document, dict):
+        raise ValueError(f"no distribution: {text[:80]}")
+    name = document.get("name", "")
+    attributes = document.get("attributes") if name else document
+    if not isinstance(attributes, dict):
+        raise ValueError(f"no distribution: {text[:80]}")
+    if name in _OLD_NAMES:
+        kind, is_log = _OLD_NAMES[name]
+        return _range(kind, {**attributes, "log": is_log, "step": attributes.get("q", attributes.get("step"))})
+    try:
+        kind = _NAMES[name] if name else Kind(str(document.get("type")))
+    except (KeyError, ValueError):
+        raise ValueError(f"unknown distribution {name or document.get('type')!r}") from None
+    if kind is Kind.CATEGORICAL:
+        choices = attributes.get("choices")
+        if not isinstance(choices, list):
+            raise ValueError(f"no choices: {text[:80]}")
+        return Distribution(kind, choices=tuple(choices))
+    return _range(kind, attributes)
+
+
+def _range(kind: Kind, attributes: Mapping[str, Any]) -> Distribution:
+    low, high, step = attributes.get("low"), attributes.get("high"), attributes.get("step")
+    if not isinstance(low, int | float) or not isinstance(high, int | float):
+        raise ValueError(f"a range without its ends: {dict(attributes)}")
+    if step is None and kind is Kind.INT:
+        step = 1
+    return Distribution(kind, float(low), float(high), None if step is None else float(step), bool(attributes["log"]))
+
+
+class Distributions:
+    """Thousands of trials write the same few texts: each is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Distribution] = {}
+
+    def __getitem__(self, text: str) -> Distribution:
+        found = self._known.get(text)
+        if found is None:
+            found = self._known[text] = distribution_of(text)
+        return found

@@ -1,13 +1,13 @@
-"""Where workers' curves arrive and clients ask for them; all files are touched by one thread of its own."""
+"""Curves of runs: ingested from workers and served to clients. One thread accesses all files."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -16,7 +16,7 @@ from mosaic_wire.paths import Home
 
 from gym_gui.services.trainer.limits import StartedThreads
 from gym_gui.services.trainer.metrics.series import Points
-from gym_gui.services.trainer.metrics.store import Folder, RunMetrics
+from gym_gui.services.trainer.metrics.store import CurveValues, Folder, RunMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -24,37 +24,35 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CREDITS = 50_000
-"""Points a worker may send in one go"""
+"""Points a worker may send at once"""
 RETRY_S = 1.0
-"""When a worker that was sent away may come again"""
-_MOST_WAITING = 64
-"""Batches that wait for the thread; beyond that workers keep their news in the event files"""
+"""When a throttled worker may retry"""
+_MAX_WAITING = 64
+"""Batches that may wait for the thread; further ones are refused and stay in the workers' event files"""
 _SHOWN_THROTTLED_S = 5.0
 _FLUSH_S = 20.0
 _FLUSH_POINTS = 50_000
-_MOST_OPEN = 64
-"""Finished runs whose curves stay at hand"""
+_MAX_OPEN = 64
+"""Finished runs whose curves stay in memory"""
 _UPDATE_S = 0.1
-"""A client hears of a run at most this often"""
+"""Minimum seconds between two updates of a run for one client"""
 WATCHED_S, UNWATCHED_S = 1.0, 2.0
-"""How often workers are asked to tell their news; with the second or so that event files are behind, within three"""
+"""Seconds between two reports of a worker, so that with the delay of event files curves are up to three seconds old"""
 _MANY_RUNS = 100
-"""So many that go on at once are all heard once a second; of more each less often"""
-_LOOK_S = 0.5
+"""Up to this many active runs report once a second; if there are more, each reports less often"""
+_POLL_S = 0.5
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a worker is told about a batch."""
+    """The answer to a worker that published a batch."""
 
     accepted: bool
     position: Any
     credits: int
     retry_after_s: float = 0.0
-    last_step: int = 0
-    """How far the run is by its curves"""
-    headline: Mapping[str, float] = field(default_factory=dict)
-    """The last values of its important curves"""
+    curves: CurveValues | None = None
+    """The values of the run's curves now; None when the batch was not accepted"""
 
 
 @dataclass(frozen=True)
@@ -64,9 +62,9 @@ class Curve:
     tag: str
     points: Points
     total: int
-    """Points the curve has by now"""
+    """Points of the curve by now"""
     is_reset: bool
-    """What was sent of it before no longer counts"""
+    """Whether points sent before are invalid"""
 
 
 class MetricHub:
@@ -77,8 +75,6 @@ class MetricHub:
         self._thread = StartedThreads(1, "metrics")
         self._runs: dict[str, RunMetrics] = {}
         self._live: set[str] = set()
-        self._headlines: dict[str, dict[str, float]] = {}
-        self._steps: dict[str, int] = {}
         self._waiting = 0
         self._throttled_at: dict[str, float] = {}
         self._listeners: dict[str, set[asyncio.Event]] = {}
@@ -90,61 +86,50 @@ class MetricHub:
     # ------------------------------------------------------------------ workers
 
     async def publish(self, run_id: str, folders: Sequence[Folder], before: Any, after: Any) -> Answer:
-        """Take a worker's news; a hub with too much to do sends it away, and the event file keeps them."""
-        if self._waiting >= _MOST_WAITING:
+        """Ingest a worker's batch, or refuse it when too many wait; its event files keep the points."""
+        if self._waiting >= _MAX_WAITING:
             self._throttled_at[run_id] = self._clock()
             return Answer(accepted=False, position=before, credits=0, retry_after_s=RETRY_S)
         self._waiting += 1
         try:
-            answer = await self._in_thread(self._take, run_id, folders, before, after)
+            answer = await self._in_thread(self._ingest, run_id, folders, before, after)
         finally:
             self._waiting -= 1
         if answer.accepted:
-            self._tell(run_id)
+            self._notify(run_id)
             self._plan_flush()
         return answer
 
-    def _take(self, run_id: str, folders: Sequence[Folder], before: Any, after: Any) -> Answer:
+    def _ingest(self, run_id: str, folders: Sequence[Folder], before: Any, after: Any) -> Answer:
         self._live.add(run_id)
         metrics = self._open(run_id)
-        accepted = metrics.take(folders, before, after)
-        if accepted:
-            self._headlines[run_id], self._steps[run_id] = metrics.headline(), metrics.last_step()
-            if metrics.unstored >= _FLUSH_POINTS:
-                self._flush(run_id, metrics)
-        # What a worker knows itself it is not told again.
-        position = None if accepted else metrics.position
-        return Answer(
-            accepted, position, CREDITS, last_step=self._steps.get(run_id, 0), headline=self._headlines.get(run_id, {})
-        )
+        accepted = metrics.ingest(folders, before, after)
+        if not accepted:
+            return Answer(accepted, metrics.position, CREDITS)
+        curves = metrics.current()
+        if metrics.unstored >= _FLUSH_POINTS:
+            self._flush(run_id, metrics)
+        return Answer(accepted, None, CREDITS, curves=curves)  # the worker knows the position it sent
 
-    def wanted_interval_s(self, run_id: str, *, watched: bool) -> float:
-        """How often the worker of a run shall tell its news."""
+    def requested_interval_s(self, run_id: str, *, watched: bool) -> float:
+        """Return how often the worker of a run should report its curves."""
         if watched or run_id in self._listeners:
             return min(UNWATCHED_S, max(WATCHED_S, len(self._live) / _MANY_RUNS))
         return UNWATCHED_S
 
-    def headline(self, run_id: str) -> dict[str, float] | None:
-        """The last values of a live run's important curves; None: nothing is known here."""
-        return self._headlines.get(run_id)
-
-    def last_step(self, run_id: str) -> int:
-        """How far a live run is by its curves."""
-        return self._steps.get(run_id, 0)
-
     def is_throttled(self, run_id: str) -> bool:
-        """Whether its worker was sent away a moment ago."""
+        """Return whether a batch of its worker was refused lately."""
         at = self._throttled_at.get(run_id)
         return at is not None and self._clock() - at < _SHOWN_THROTTLED_S
 
-    # ------------------------------------------------------------------ keeping
+    # ------------------------------------------------------------------ storage
 
     def _open(self, run_id: str) -> RunMetrics:
-        """In the thread. The curves of a run, read from disk when they are not at hand."""
+        """Return the curves of a run, loading them if necessary (runs in the thread)."""
         metrics = self._runs.pop(run_id, None)
         if metrics is None:
             metrics = RunMetrics(self._home.run_folder(run_id).metrics)
-            for idle in [known for known in self._runs if known not in self._live][: -_MOST_OPEN or None]:
+            for idle in [known for known in self._runs if known not in self._live][: -_MAX_OPEN or None]:
                 del self._runs[idle]
         self._runs[run_id] = metrics  # the newest last
         return metrics
@@ -153,7 +138,7 @@ class MetricHub:
         try:
             metrics.flush()
         except OSError as error:
-            # Nothing is lost: the event files have it. What memory holds is taken back, or it would grow for ever.
+            # Nothing is lost: the event files have the points. Drop them from memory, which would grow otherwise.
             logger.warning("run %s: its curves could not be stored: %s", run_id, error)
             self._runs.pop(run_id, None)
 
@@ -169,31 +154,29 @@ class MetricHub:
         for run_id, metrics in list(self._runs.items()):
             self._flush(run_id, metrics)
 
-    async def finish(self, run_id: str) -> dict[str, float]:
-        """The run is over: read what its worker could not tell any more; return its last values."""
-        headline = await self._in_thread(self._finish, run_id)
-        self._tell(run_id)
-        return headline
+    async def finish(self, run_id: str) -> CurveValues:
+        """Read what the worker of an ended run could not report; return the values of its curves."""
+        curves = await self._in_thread(self._finish, run_id)
+        self._notify(run_id)
+        return curves
 
-    def _finish(self, run_id: str) -> dict[str, float]:
+    def _finish(self, run_id: str) -> CurveValues:
         metrics = self._open(run_id)
         try:
             metrics.catch_up(self._home.run_folder(run_id).tensorboard)
         except OSError as error:
             logger.warning("run %s: its event files could not be read to the end: %s", run_id, error)
-        self._headlines.pop(run_id, None)
-        self._steps.pop(run_id, None)
         self._flush(run_id, metrics)
         self._live.discard(run_id)
         self._throttled_at.pop(run_id, None)
-        return metrics.headline()
+        return metrics.current()
 
     async def forget(self, run_id: str) -> None:
-        """The run's folder is removed, or put back from an archive: what is known of it is not true any more."""
+        """Drop a run from memory, because its folder was removed or imported."""
         await self._in_thread(self._runs.pop, run_id, None)
 
     async def close(self) -> None:
-        """Write everything down."""
+        """Write everything to disk and end the thread."""
         if self._flush_task is not None:
             self._flush_task.cancel()
         await self._in_thread(self._flush_all)
@@ -202,7 +185,7 @@ class MetricHub:
     # ------------------------------------------------------------------ clients
 
     async def tags(self, run_id: str) -> dict[str, tuple[int, int, float]]:
-        """Every tag with its number of points, last step and last value."""
+        """Return every tag with its number of points, last step and last value."""
         return await self._in_thread(self._tags, run_id)
 
     def _tags(self, run_id: str) -> dict[str, tuple[int, int, float]]:
@@ -227,10 +210,10 @@ class MetricHub:
         means: bool = False,
         follow: Callable[[], bool],
     ) -> AsyncIterator[list[Curve]]:
-        """Curves as they are, then what is added to them for as long as `follow` says so.
+        """Yield curves, then their new points while `follow` returns True.
 
-        `tags` may hold patterns (`losses/*`); none means all. A curve of more than `most` points is thinned to extremes
-        or to means.
+        `tags` may contain patterns (`losses/*`); none means all. Curves of more than `most` points are thinned to
+        extremes or means.
         """
         changed = asyncio.Event()
         self._listeners.setdefault(run_id, set()).add(changed)
@@ -239,29 +222,29 @@ class MetricHub:
             epoch = -1
             while True:
                 changed.clear()
-                goes_on = follow()  # before the look: what comes after it is found by the next one
-                stretch = (first_step, last_step) if not sent else None
-                epoch, curves = await self._in_thread(self._news, run_id, tags, sent, epoch, stretch, most, means)
+                is_live = follow()  # read before the update, so that no points are missed
+                interval = (first_step, last_step) if not sent else None
+                epoch, curves = await self._in_thread(self._updates, run_id, tags, sent, epoch, interval, most, means)
                 if curves:
                     yield curves
-                if not goes_on:
+                if not is_live:
                     return
                 await asyncio.sleep(_UPDATE_S)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_S):
+                    async with asyncio.timeout(_POLL_S):
                         await changed.wait()
         finally:
             self._listeners[run_id].discard(changed)
             if not self._listeners[run_id]:
                 del self._listeners[run_id]
 
-    def _news(
+    def _updates(
         self,
         run_id: str,
         patterns: Sequence[str],
         sent: dict[str, int],
         epoch: int,
-        stretch: tuple[int, int] | None,
+        interval: tuple[int, int] | None,
         most: int,
         means: bool,
     ) -> tuple[int, list[Curve]]:
@@ -271,8 +254,8 @@ class MetricHub:
             sent.clear()
         curves = []
         for tag, total in _chosen(metrics.tags(), patterns):
-            if tag not in sent and stretch is not None:
-                points = metrics.between(tag, *stretch, most, means=means)
+            if tag not in sent and interval is not None:
+                points = metrics.between(tag, *interval, most, means=means)
             elif sent.get(tag, 0) < total:
                 points = metrics.since(tag, sent.get(tag, 0), most, means=means)
             else:
@@ -281,7 +264,7 @@ class MetricHub:
             curves.append(Curve(tag, points, total, is_reset))
         return metrics.epoch, curves
 
-    def _tell(self, run_id: str) -> None:
+    def _notify(self, run_id: str) -> None:
         for event in self._listeners.get(run_id, ()):
             event.set()
 

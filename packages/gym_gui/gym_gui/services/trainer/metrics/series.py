@@ -1,7 +1,7 @@
-"""One curve on disk: its points in three columns, and above them a pyramid of buckets with their extremes and means.
+"""One curve on disk: its points in three columns, and a pyramid of buckets with their extremes and means.
 
-A plot of any stretch of it reads about as many records as it draws points, however long the curve is. Nothing here is
-the only copy: the event files are, and everything can be made again from them.
+A plot of any range reads about as many records as it draws points, however long the curve is. All of it can be rebuilt
+from the event files.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _BUCKET = 8
 and number of its finite values"""
 _COLUMNS = (("steps", "q"), ("times", "d"), ("values", "d"))
 _LEVELS = 12
-"""16^12 points are more than anybody will see"""
+"""Enough for 16^12 points"""
 
 
 @dataclass
 class Points:
-    """Points of one curve in their order."""
+    """Points of one curve in order."""
 
     steps: array[int] = field(default_factory=lambda: array("q"))
     times: array[float] = field(default_factory=lambda: array("d"))
@@ -39,34 +39,37 @@ class Points:
         return len(self.steps)
 
     def extend(self, other: Points) -> None:
+        """Append other points."""
         self.steps.extend(other.steps)
         self.times.extend(other.times)
         self.values.extend(other.values)
 
     def add(self, step: int, time: float, value: float) -> None:
+        """Append one point."""
         self.steps.append(step)
         self.times.append(time)
         self.values.append(value)
 
-    def cut(self, begin: int, end: int) -> Points:
+    def slice(self, begin: int, end: int) -> Points:
+        """Return the points from index `begin` to `end`."""
         return Points(self.steps[begin:end], self.times[begin:end], self.values[begin:end])
 
 
 class DamagedSeries(Exception):
-    """The files are not what the index says; the curve has to be made again."""
+    """The files do not match the index; the curve has to be rebuilt."""
 
 
 class Series:
-    """A growing curve; `flush` writes what was added since. `stem` is the path of its files without a suffix."""
+    """A growing curve; `flush` writes new points. `stem` is the path of its files without a suffix."""
 
     def __init__(self, stem: Path, stored: int = 0, *, is_sorted: bool = True) -> None:
         self._stem = stem
         self.stored = stored
         self.is_sorted = is_sorted
-        """Steps never go back: a stretch of steps is found without reading the curve"""
+        """Whether steps never decrease, so that a range of steps is found by bisection"""
         self._recent = Points()
         self._buckets: list[array[float]] = []
-        """By level, what is not on disk yet; the lowest level first"""
+        """By level, the buckets that are not on disk yet"""
         self._bucket_counts: list[int] = []
         self._last_step = -(2**63)
         if stored:
@@ -78,16 +81,18 @@ class Series:
 
     @property
     def last_step(self) -> int:
+        """Return the step of the last point."""
         return self._last_step
 
     @property
     def unstored(self) -> int:
-        """Points that only memory has."""
+        """Return the number of points that are not on disk."""
         return len(self._recent)
 
-    # ------------------------------------------------------------------ growing
+    # ------------------------------------------------------------------ writing
 
     def append(self, points: Points) -> None:
+        """Add points; `flush` writes them."""
         if not points:
             return
         steps = points.steps
@@ -98,28 +103,28 @@ class Series:
         self._build()
 
     def drop_from(self, step: int) -> None:
-        """Forget the points at this step and after it."""
+        """Drop the points at this step and later ones."""
         if self.is_sorted:
             self._truncate(self._index_of(step))
             return
         everything = self._points(0, len(self))
         self._truncate(0)
         self.is_sorted = True
-        kept = Points()
+        remaining = Points()
         for index, known in enumerate(everything.steps):
             if known < step:
-                kept.add(known, everything.times[index], everything.values[index])
-        self.append(kept)
+                remaining.add(known, everything.times[index], everything.values[index])
+        self.append(remaining)
 
     def _truncate(self, count: int) -> None:
         if count >= len(self):
             return
         if count < self.stored:
             for suffix, _ in _COLUMNS:
-                _cut(self._path(suffix), 8 * count)
+                _truncate_file(self._path(suffix), 8 * count)
             self._recent, self.stored = Points(), count
         else:
-            self._recent = self._recent.cut(0, count - self.stored)
+            self._recent = self._recent.slice(0, count - self.stored)
         for level in range(len(self._bucket_counts)):
             self._truncate_level(level, count // FAN_OUT ** (level + 1))
         self._last_step = self._points(count - 1, count).steps[0] if count else -(2**63)
@@ -128,14 +133,14 @@ class Series:
         pending = len(self._buckets[level]) // _BUCKET
         stored = self._bucket_counts[level] - pending
         if count < stored:
-            _cut(self._path(f"level{level + 1}"), 8 * _BUCKET * count)
+            _truncate_file(self._path(f"level{level + 1}"), 8 * _BUCKET * count)
             self._buckets[level] = array("d")
         elif count < self._bucket_counts[level]:
             self._buckets[level] = self._buckets[level][: (count - stored) * _BUCKET]
         self._bucket_counts[level] = min(self._bucket_counts[level], count)
 
     def _build(self) -> None:
-        """Make the buckets that are full now, level by level."""
+        """Build the buckets that are now full, level by level."""
         below = len(self)
         for level in range(_LEVELS):
             full = below // FAN_OUT
@@ -186,7 +191,7 @@ class Series:
     # ------------------------------------------------------------------ files
 
     def flush(self) -> None:
-        """Append what only memory has; the index must be written after this, and says how much counts."""
+        """Append new points to the files; the index, which states how many count, must be written afterwards."""
         for suffix, _ in _COLUMNS:
             _append(self._path(suffix), getattr(self._recent, suffix))
         self.stored += len(self._recent)
@@ -196,7 +201,7 @@ class Series:
             self._buckets[level] = array("d")
 
     def _check_files(self) -> None:
-        """Cut off what a killed daemon appended after its last index; less than the index says is damage."""
+        """Truncate what a killed daemon appended after its last index; raise DamagedSeries if files are too short."""
         count, level = self.stored, 0
         for suffix, _ in _COLUMNS:
             self._fit(self._path(suffix), 8 * count)
@@ -215,7 +220,7 @@ class Series:
         if found < size:
             raise DamagedSeries(f"{path} has {found} bytes, its index says {size}")
         if found > size:
-            _cut(path, size)
+            _truncate_file(path, size)
 
     def _path(self, suffix: str) -> Path:
         return self._stem.with_suffix(f".{suffix}")
@@ -226,7 +231,7 @@ class Series:
     # ------------------------------------------------------------------ reading
 
     def points(self, begin: int, end: int, most: int) -> Points:
-        """Points number `begin` to `end`, or about `most` that show the same curve with its extremes."""
+        """Return points `begin` to `end`, or about `most` of them that keep the extremes."""
         begin, end = max(0, begin), min(end, len(self))
         if end - begin <= most or most <= 0 or not self._bucket_counts:
             return self._points(begin, end)
@@ -235,27 +240,27 @@ class Series:
             level, width = level + 1, width * FAN_OUT
         shown = Points()
         self._show(shown, level, begin, end)
-        last = self._points(end - 1, end)  # where the curve stands is what people look for first
+        last = self._points(end - 1, end)  # the last point is always shown
         if (shown.steps[-1], shown.values[-1]) != (last.steps[0], last.values[0]):
             shown.extend(last)
         return shown
 
     def means(self, begin: int, end: int, most: int) -> Points:
-        """Points number `begin` to `end`, or about `most`, each the mean of a stretch and at its end.
+        """Return points `begin` to `end`, or about `most`, each the mean of a bucket at its last step.
 
-        For whoever smooths a curve or averages it with others: of the extremes the middle is not the mean.
+        Use means to smooth a curve or average it with others; the middle of two extremes is not a mean.
         """
         begin, end = max(0, begin), min(end, len(self))
         if end - begin <= most or most <= 0:
             return self._points(begin, end)
-        wanted = -(-(end - begin) // most)
-        level = min(int(math.log(wanted, FAN_OUT)), len(self._bucket_counts)) - 1
+        bucket_size = -(-(end - begin) // most)
+        level = min(int(math.log(bucket_size, FAN_OUT)), len(self._bucket_counts)) - 1
         shown = Points()
         points, total, count = 0, 0.0, 0.0
         step, time = 0.0, 0.0
         for width, step, time, part, finite in self._sums(level, begin, end):
             points, total, count = points + width, total + part, count + finite
-            if points >= wanted:
+            if points >= bucket_size:
                 shown.add(int(step), time, total / count if count else math.nan)
                 points, total, count = 0, 0.0, 0.0
         if points:
@@ -263,14 +268,14 @@ class Series:
         return shown
 
     def between(self, first_step: int, last_step: int, most: int, *, means: bool = False) -> Points:
-        """The same for a stretch of steps, both included."""
+        """Return points (or means) of a range of steps, both ends included."""
         read = self.means if means else self.points
         if self.is_sorted:
             return read(self._index_of(first_step), self._index_of(last_step + 1), most)
         return read(0, len(self), most)
 
     def _show(self, shown: Points, level: int, begin: int, end: int) -> None:
-        """Add a stretch: points as they are, of a bucket its extremes."""
+        """Add a range to `shown`: single points, and the extremes of buckets."""
         for _, part in self._cover(level, begin, end):
             if isinstance(part, Points):
                 shown.extend(part)
@@ -285,7 +290,7 @@ class Series:
                     shown.add(int(pairs[1][0]), time, pairs[1][1])
 
     def _sums(self, level: int, begin: int, end: int) -> Iterator[tuple[int, float, float, float, float]]:
-        """A stretch in parts: how many points, last step and time, sum and number of the finite values."""
+        """Yield parts of a range: number of points, last step and time, sum and number of finite values."""
         for width, part in self._cover(level, begin, end):
             if isinstance(part, Points):
                 for step, time, value in zip(part.steps, part.times, part.values, strict=True):
@@ -297,7 +302,7 @@ class Series:
                     yield width, last_step, last_time, total, count
 
     def _cover(self, level: int, begin: int, end: int) -> Iterator[tuple[int, Points | array[float]]]:
-        """The largest buckets allowed over a stretch, at its ends smaller ones, then points; with their width."""
+        """Yield the parts that cover a range, with their widths: large buckets, smaller ones at its ends."""
         width = FAN_OUT ** (level + 1)
         if level < 0:
             yield 1, self._points(begin, end)
@@ -318,7 +323,7 @@ class Series:
         if begin < self.stored:
             for suffix, kind in _COLUMNS:
                 setattr(stored, suffix, self._read_column(suffix, kind, begin, min(end, self.stored)))
-        stored.extend(self._recent.cut(split - self.stored, max(end - self.stored, 0)))
+        stored.extend(self._recent.slice(split - self.stored, max(end - self.stored, 0)))
         return stored
 
     def _level(self, level: int, begin: int, end: int) -> array[float]:
@@ -331,7 +336,7 @@ class Series:
         return found
 
     def _index_of(self, step: int) -> int:
-        """The number of the first point at or after a step."""
+        """Return the index of the first point at or after a step."""
         if self._recent and self._recent.steps[0] < step:
             return self.stored + bisect_left(self._recent.steps, step)
         low, high = 0, self.stored
@@ -344,9 +349,9 @@ class Series:
         return low
 
 
-def _index(values: array[float], wanted: float) -> int:
-    """Where a value stands; NaN equals nothing, so it stands first."""
-    return 0 if math.isnan(wanted) else values.index(wanted)
+def _index(values: array[float], value: float) -> int:
+    """Return the index of a value; 0 for NaN, which equals nothing."""
+    return 0 if math.isnan(value) else values.index(value)
 
 
 def _append(path: Path, values: array[float]) -> None:
@@ -355,7 +360,7 @@ def _append(path: Path, values: array[float]) -> None:
             values.tofile(stream)
 
 
-def _cut(path: Path, size: int) -> None:
+def _truncate_file(path: Path, size: int) -> None:
     with open_plain(path, "r+b") as stream:
         stream.truncate(size)
 

@@ -1,4 +1,4 @@
-"""A submitted document before anybody looks at its meaning: JSON, an object, of a sane size and depth."""
+"""A submitted document before its meaning is checked: JSON, an object, of a sane size and depth."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mosaic_wire.errors import Problem
+from mosaic_wire.run_request import json_type
 
 from gym_gui.services.trainer.errors import InvalidConfig
 
@@ -39,41 +40,29 @@ def read_config_text(text: str | bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise InvalidConfig([Problem("", "not valid JSON: it must be UTF-8 text")]) from None
     except ValueError as error:  # a constant, a repeated key, or a number of thousands of digits
-        told = str(error) if isinstance(error, _NotJson) else "a number has too many digits"
-        raise InvalidConfig([Problem("", f"not valid JSON: {told}")]) from None
+        message = str(error) if isinstance(error, _NotJson) else "a number has too many digits"
+        raise InvalidConfig([Problem("", f"not valid JSON: {message}")]) from None
     if not isinstance(document, dict):
         raise InvalidConfig([Problem("", f"expected a JSON object, got {json_type(document)}")])
     return checked_document(document)
 
 
 def checked_document(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy an object that is plain JSON and of a sane shape; raise InvalidConfig naming everything that is not."""
+    """Return a copy of a plain JSON object; raise InvalidConfig with everything that is not JSON or too large."""
     problems: list[Problem] = []
     copy = _copy(document, "", 0, problems)
     if problems:
         raise InvalidConfig(problems)
     if not isinstance(copy, dict):
         raise InvalidConfig([Problem("", f"expected a JSON object, got {json_type(copy)}")])
-    # Twice: text of the allowed size may write a number shorter than Python does.
+    # Checked again, because numbers may be longer in Python's notation than in the text.
     if len(json.dumps(copy, ensure_ascii=False, separators=(",", ":")).encode()) > 2 * MAX_BYTES:
         raise InvalidConfig([Problem("", f"the config is larger than {MAX_BYTES} bytes")])
     return copy
 
 
-def json_type(value: Any) -> str:
-    """What people call this value in JSON."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    for kind, name in ((str, "a string"), (int | float, "a number"), (Mapping, "an object"), (list | tuple, "a list")):
-        if isinstance(value, kind):
-            return name
-    return type(value).__name__
-
-
 def join(path: str, key: str) -> str:
-    """The JSON path of a key below `path`."""
+    """Return the JSON path of a key below `path`."""
     return f"{path}.{key}" if path else key
 
 
@@ -123,7 +112,7 @@ def _problem_with_text(text: str) -> str | None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return "text must be valid Unicode (it holds half of a surrogate pair)"
+        return "text must be valid Unicode (it contains half of a surrogate pair)"
     return None
 
 
@@ -135,5 +124,5 @@ def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) != len(pairs):
         repeated = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise _NotJson(f"the key {repeated[:80]!r} stands twice in one object")
+        raise _NotJson(f"the key {repeated[:80]!r} is repeated in one object")
     return document

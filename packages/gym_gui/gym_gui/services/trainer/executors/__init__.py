@@ -1,1 +1,0 @@
-"""Where worker processes run; `local` is the embedded default."""

@@ -1,0 +1,1 @@
+"""Charts of runs: live while a run is, with other runs overlaid."""

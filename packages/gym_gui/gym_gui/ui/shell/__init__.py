@@ -1,0 +1,1 @@
+"""The main window: menu, workspaces, status bar, notifications, and how the window finds its daemon."""

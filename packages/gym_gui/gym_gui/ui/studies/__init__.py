@@ -1,0 +1,1 @@
+"""Hyperparameter studies: trials, plots, the best configuration."""
