@@ -154,6 +154,14 @@ def test_every_make_target_a_document_names_exists(command: str, where: str):
     assert words[:1] == [] or words[0] in targets[1].split(), where
 
 
+def test_every_module_that_the_architecture_names_exists():
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    places = ("packages", "workers", "tests", "benchmarks")
+    modules = {path.name for place in places for path in (ROOT / place).rglob("*.py")}
+    named = {Path(name).name for name in re.findall(r"`([\w/]+\.py)`", text)}
+    assert named - modules == set()
+
+
 # ---------------------------------------------------------------- settings and variables
 
 
