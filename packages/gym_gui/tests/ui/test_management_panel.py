@@ -17,8 +17,9 @@ from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink, LinkPhase
 from gym_gui.ui.management.disk_use import DiskUse
 from gym_gui.ui.management.panel import DISK, FILTERS, SETS, WORKERS, ManagementPanel
-from gym_gui.ui.management.sets_table import SetsJob, SetsTable
+from gym_gui.ui.management.sets_table import SetsTable
 from gym_gui.ui.runs.filtering import Facet, RunFilter
+from gym_gui.ui.workers.requirement_sets import SetsJob
 from mosaic_wire import env
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import Home

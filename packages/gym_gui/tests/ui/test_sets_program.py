@@ -11,14 +11,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from gym_gui.ui.management.sets_table import (
-    SetsJob,
-    SetsProblem,
-    SetsProgram,
-    can_be_installed,
-    can_be_removed,
-)
-from gym_gui.ui.workers.requirement_sets import InstallProgress
+from gym_gui.ui.management.sets_table import SetsProblem, SetsProgram, can_be_installed, can_be_removed
+from gym_gui.ui.workers.requirement_sets import InstallProgress, SetsJob
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 

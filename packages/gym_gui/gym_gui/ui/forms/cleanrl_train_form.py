@@ -34,7 +34,15 @@ from gym_gui.ui.presenters.workers.train_request import (
     WandbChoice,
 )
 from gym_gui.ui.widgets.parts import caption, fill, named
-from gym_gui.ui.workers.requirement_sets import ExtrasFailed, Installation, InstallProgress, RequirementSet, list_sets
+from gym_gui.ui.workers.requirement_sets import (
+    ExtrasFailed,
+    InstallProgress,
+    JobResult,
+    RequirementSet,
+    SetsJob,
+    install_job,
+    list_sets,
+)
 from gym_gui.ui.workers.translation import PRESENTERS
 from gym_gui.wording.formats import size
 
@@ -55,7 +63,7 @@ class RequirementSetsBox(QWidget):
         self._sets: tuple[RequirementSet, ...] = ()
         self._needed: tuple[str, ...] = ()
         self._asked: set[str] = set()
-        self._installation: Installation | None = None
+        self._installation: SetsJob | None = None
         self._was_asked = False
         self._ticks: dict[str, QCheckBox] = {}
         self._states: dict[str, QLabel] = {}
@@ -214,7 +222,7 @@ class RequirementSetsBox(QWidget):
         """Install one set in the background."""
         if self._installation is not None or self._home is None:
             return
-        installation = self._installation = Installation(self._program, self._home, [name])
+        installation = self._installation = install_job(self._program, self._home, [name])
         self._progress.setRange(0, 0)
         self._progress.show()
         self._stop.show()
@@ -228,8 +236,7 @@ class RequirementSetsBox(QWidget):
         background.run(
             lambda: installation.run(report),
             owner=self,
-            done=lambda _: self._end(self.tr("{name} is installed.").format(name=name)),
-            failed=self._fail,
+            done=lambda result: self._end(name, result),
         )
 
     def cancel(self) -> None:
@@ -242,16 +249,16 @@ class RequirementSetsBox(QWidget):
         self._progress.setValue(progress.done)
         self._say(f"{progress.set}: {progress.message}")
 
-    def _fail(self, error: Exception) -> None:
-        if not isinstance(error, ExtrasFailed):
-            raise error
-        self._end(str(error), is_problem=True)
-
-    def _end(self, text: str, *, is_problem: bool = False) -> None:
+    def _end(self, name: str, result: JobResult) -> None:
         self._installation = None
         self._progress.hide()
         self._stop.hide()
-        self._say(text, is_problem=is_problem)
+        if result.was_cancelled:
+            self._say(self.tr("The installation was cancelled; the incomplete environment is not used."))
+        elif result.succeeded:
+            self._say(self.tr("{name} is installed.").format(name=name))
+        else:
+            self._say(result.message, is_problem=True)
         self.refresh()
         self.installed.emit()
 

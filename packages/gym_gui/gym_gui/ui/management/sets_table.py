@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from mosaic_wire import env
 from mosaic_wire.errors import SpecError
@@ -26,11 +21,15 @@ from gym_gui.ui.daemon_link import DaemonLink, LinkPhase
 from gym_gui.ui.widgets.banner import Banner
 from gym_gui.ui.widgets.parts import caption, confirm, fill, named, push_button, styled
 from gym_gui.ui.widgets.tables import ColumnSpec, RowsTable, TableRow
-from gym_gui.ui.workers.requirement_sets import ExtrasFailed, InstallProgress, RequirementSet, list_sets
+from gym_gui.ui.workers.requirement_sets import (
+    ExtrasFailed,
+    InstallProgress,
+    JobResult,
+    RequirementSet,
+    SetsJob,
+    list_sets,
+)
 from gym_gui.wording import formats
-
-_LAST_LINES = 20
-
 
 SetsProblem = ExtrasFailed
 """A message for users about what failed"""
@@ -42,67 +41,6 @@ def can_be_installed(entry: RequirementSet) -> bool:
 
 def can_be_removed(entry: RequirementSet) -> bool:
     return not entry.in_base and entry.state not in ("not installed", "being installed") and entry.name != "base"
-
-
-@dataclass(frozen=True)
-class JobResult:
-    """The outcome of an installation, removal or cleanup."""
-
-    succeeded: bool
-    message: str
-    was_cancelled: bool = False
-    freed_bytes: int = 0
-
-
-class SetsJob:
-    """One process of the installer. `run` blocks until it exits; `cancel` may be called from any thread."""
-
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._argv, self._environment = list(argv), dict(environment)
-        self._process: subprocess.Popen[str] | None = None
-        self._cancelled = threading.Event()
-        self._lock = threading.Lock()
-
-    def cancel(self) -> None:
-        """Terminate the process and pip; an incomplete installation is not used."""
-        self._cancelled.set()
-        with self._lock:
-            if self._process is not None and self._process.poll() is None:
-                self._process.terminate()
-
-    def run(self, on_progress: Callable[[InstallProgress], Any]) -> JobResult:
-        """Run the process, report its progress and return the outcome; blocks, call it in a thread."""
-        with self._lock:
-            if self._cancelled.is_set():
-                return JobResult(False, "", was_cancelled=True)
-            try:
-                self._process = subprocess.Popen(
-                    self._argv,
-                    env=self._environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    errors="replace",
-                )
-            except OSError as error:
-                return JobResult(False, f"{self._argv[0]} cannot be started: {error.strerror or error}")
-        result: dict[str, Any] = {}
-        last_lines: deque[str] = deque(maxlen=_LAST_LINES)
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                document = _document(line)
-                if document.get("event") == "progress":
-                    on_progress(_progress(document))
-                elif document:
-                    result = document
-                elif line.strip():
-                    last_lines.append(line.rstrip())
-        code = self._process.wait()
-        if self._cancelled.is_set():
-            return JobResult(False, "", was_cancelled=True)
-        return _result(code, result, last_lines)
 
 
 class SetsProgram:
@@ -144,34 +82,6 @@ class SetsProgram:
 
     def _job(self, arguments: Sequence[str]) -> SetsJob:
         return SetsJob([*self._argv, *arguments], self._environment)
-
-
-def _document(line: str) -> dict[str, Any]:
-    if not line.startswith("{"):
-        return {}
-    try:
-        document = json.loads(line)
-    except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-def _progress(document: Mapping[str, Any]) -> InstallProgress:
-    done, total = (value if isinstance(value := document.get(key), int) else 0 for key in ("done", "total"))
-    return InstallProgress(
-        str(document.get("set", "")), str(document.get("phase", "")), str(document.get("message", "")), done, total
-    )
-
-
-def _result(code: int, result: Mapping[str, Any], last_lines: Iterable[str]) -> JobResult:
-    freed = result.get("bytes")
-    freed_bytes = freed if isinstance(freed, int) else 0
-    kept = result.get("kept") or ()
-    reported = [str(entry.get("message")) for entry in result.get("sets", ()) if entry.get("message")]
-    if code == 0:
-        return JobResult(True, "\n".join(reported), freed_bytes=freed_bytes)
-    text = "\n".join([*reported, *map(str, kept), *filter(None, [str(result.get("message") or "")])])
-    return JobResult(False, text or "\n".join(last_lines) or f"It exited with code {code}.", freed_bytes=freed_bytes)
 
 
 _STATE = 1

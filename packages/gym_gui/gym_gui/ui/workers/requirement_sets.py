@@ -9,7 +9,8 @@ import json
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -17,6 +18,7 @@ from mosaic_wire import env
 from mosaic_wire.paths import Home
 
 _LIST_TIMEOUT_S = 60
+_LAST_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -73,81 +75,102 @@ def list_sets(program: Sequence[str], home: Home) -> tuple[RequirementSet, ...]:
         raise ExtrasFailed(_last_line(done.stderr) or "the list of requirement sets cannot be read") from None
 
 
-class Installation:
-    """One running installation: call `run` in a thread, `cancel` in any."""
+@dataclass(frozen=True)
+class JobResult:
+    """The outcome of an installation, removal or cleanup."""
 
-    def __init__(self, program: Sequence[str], home: Home, names: Sequence[str]) -> None:
-        self.names = tuple(names)
-        self._argv = [*program, "--set", ",".join(names), "--progress-json", "--home", str(home.root)]
-        self._home = home
-        self._process: subprocess.Popen[bytes] | None = None
+    succeeded: bool
+    message: str
+    was_cancelled: bool = False
+    freed_bytes: int = 0
+
+
+def install_job(program: Sequence[str], home: Home, names: Sequence[str]) -> SetsJob:
+    """Return the job that installs these sets."""
+    return SetsJob([*program, "--set", ",".join(names), "--progress-json"], _variables(home))
+
+
+class SetsJob:
+    """One process of an installer. `run` blocks until it exits; `cancel` may be called from any thread."""
+
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._argv, self._environment = list(argv), dict(environment)
+        self._process: subprocess.Popen[str] | None = None
+        self._cancelled = threading.Event()
         self._lock = threading.Lock()
-        self._cancelled = False
-
-    def run(self, report: Callable[[InstallProgress], Any]) -> None:
-        """Install and report progress; raise ExtrasFailed on errors."""
-        with self._lock:
-            if self._cancelled:
-                return
-            try:
-                process = self._process = subprocess.Popen(
-                    self._argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    env=_variables(self._home),
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise ExtrasFailed(f"{self._argv[0]} cannot be started: {error.strerror or error}") from None
-        result: dict[str, Any] = {}
-        with process:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            errors: list[bytes] = []
-            drain = threading.Thread(target=lambda: errors.append(process.stderr.read()), daemon=True)  # type: ignore[union-attr]
-            drain.start()
-            for line in process.stdout:
-                reported = _object(line)
-                if reported.get("event") == "progress":
-                    report(
-                        InstallProgress(
-                            str(reported.get("set", "")),
-                            str(reported.get("phase", "")),
-                            str(reported.get("message", "")),
-                            int(reported.get("done") or 0),
-                            int(reported.get("total") or 0),
-                        )
-                    )
-                elif reported.get("event") == "result":
-                    result = reported
-            code = process.wait()
-            drain.join()
-        if self._cancelled:
-            raise ExtrasFailed("the installation was cancelled; the incomplete environment is not used")
-        if code != 0:
-            failed = [str(entry.get("message")) for entry in result.get("sets", ()) if not entry.get("ready")]
-            text = " ".join(failed) or str(result.get("message") or "") or _last_line(b"".join(errors))
-            raise ExtrasFailed(text or f"the installation exited with code {code}")
 
     def cancel(self) -> None:
-        """Cancel it; the program removes the incomplete environment."""
+        """Terminate the process and pip; an incomplete installation is not used."""
+        self._cancelled.set()
         with self._lock:
-            self._cancelled = True
             if self._process is not None and self._process.poll() is None:
                 self._process.terminate()
+
+    def run(self, on_progress: Callable[[InstallProgress], Any]) -> JobResult:
+        """Run the process, report its progress and return the outcome; blocks, call it in a thread."""
+        with self._lock:
+            if self._cancelled.is_set():
+                return JobResult(False, "", was_cancelled=True)
+            try:
+                self._process = subprocess.Popen(
+                    self._argv,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    errors="replace",
+                )
+            except OSError as error:
+                return JobResult(False, f"{self._argv[0]} cannot be started: {error.strerror or error}")
+        result: dict[str, Any] = {}
+        last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                document = _document(line)
+                if document.get("event") == "progress":
+                    on_progress(_progress(document))
+                elif document:
+                    result = document
+                elif line.strip():
+                    last_lines.append(line.rstrip())
+        code = self._process.wait()
+        if self._cancelled.is_set():
+            return JobResult(False, "", was_cancelled=True)
+        return _result(code, result, last_lines)
+
+
+def _document(line: str) -> dict[str, Any]:
+    if not line.startswith("{"):
+        return {}
+    try:
+        document = json.loads(line)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _progress(document: Mapping[str, Any]) -> InstallProgress:
+    done, total = (value if isinstance(value := document.get(key), int) else 0 for key in ("done", "total"))
+    return InstallProgress(
+        str(document.get("set", "")), str(document.get("phase", "")), str(document.get("message", "")), done, total
+    )
+
+
+def _result(code: int, result: Mapping[str, Any], last_lines: Iterable[str]) -> JobResult:
+    freed = result.get("bytes")
+    freed_bytes = freed if isinstance(freed, int) else 0
+    kept = result.get("kept") or ()
+    reported = [str(entry.get("message")) for entry in result.get("sets", ()) if entry.get("message")]
+    if code == 0:
+        return JobResult(True, "\n".join(reported), freed_bytes=freed_bytes)
+    text = "\n".join([*reported, *map(str, kept), *filter(None, [str(result.get("message") or "")])])
+    return JobResult(False, text or "\n".join(last_lines) or f"It exited with code {code}.", freed_bytes=freed_bytes)
 
 
 def _variables(home: Home) -> dict[str, str]:
     return {**os.environ, env.MOSAIC_HOME: str(home.root)}
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    try:
-        reported = json.loads(line)
-    except ValueError:
-        return {}
-    return reported if isinstance(reported, dict) else {}
 
 
 def _last_line(output: bytes) -> str:
