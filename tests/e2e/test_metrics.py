@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -141,6 +143,18 @@ def test_nothing_is_lost_or_counted_twice_when_the_daemon_dies_in_between(daemon
     loss = curves(daemon, run_id, "losses/value_loss", max_points=-1)["losses/value_loss"]
     assert list(loss.steps) == list(range(600))
     assert wait_until(lambda: daemon.client.get(run_id).metrics.get("charts/episodic_return") == 599 % 200)
+
+
+def test_a_daemon_cleans_up_a_run_whose_end_its_predecessor_recorded_and_no_more(daemon: RunningDaemon) -> None:
+    run_id = scribble(daemon, points=50)
+    daemon.wait_for(run_id)
+    assert wait_until(lambda: daemon.client.get(run_id).size_bytes)
+    daemon.kill()
+    with closing(sqlite3.connect(daemon.home.database)) as registry, registry:  # what the kill leaves a moment earlier
+        registry.execute("UPDATE runs SET size_bytes = 0, metrics = '{}' WHERE run_id = ?", (run_id,))
+    daemon.start()
+    assert wait_until(lambda: daemon.client.get(run_id).metrics.get("charts/episodic_return") == 49)
+    assert wait_until(lambda: daemon.client.get(run_id).size_bytes)
 
 
 def _points(daemon: RunningDaemon, run_id: str) -> int:

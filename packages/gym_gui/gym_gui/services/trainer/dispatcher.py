@@ -140,6 +140,8 @@ class TrainerDispatcher:
                 self._unrecovered.add(record.run_id)
                 await self._journal.record(record.run_id, "recovery_failed", reason=str(error))
                 self._spawn(self._recover_later(record.run_id), f"recovery {record.run_id}")
+        for record in await self._journal.read(self._journal.registry.unsettled):
+            self._spawn(self._ended(record), f"end {record.run_id}")
         self._recovered.set()
         self._spawn(self._serve_queue(), "queue")
         self._spawn(self._cancel_orphans(), "orphans")

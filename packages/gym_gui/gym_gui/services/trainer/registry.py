@@ -33,6 +33,8 @@ Events = list[StoryEvent]
 SUBMITTED = "submitted"
 """Kind of the first event of every run"""
 
+_UNSETTLED = 500
+"""The last runs to end, among which a new daemon looks for those that still have to be cleaned up"""
 _OF_THIS_MACHINE = {
     *("number", "event_seq", "pid", "start_ticks", "boot_id", "pid_namespace", "mark", "worker_instance", "claimed"),
     *("run_token_sha256", "session_token_sha256", "cancel_requested", "cancel_reason", "pause_requested"),
@@ -139,6 +141,15 @@ class RunRegistry:
         """Return every unfinished run in order of submission."""
         with self._database.read() as connection:
             return sql.select_runs(connection, "status <> 'TERM' ORDER BY number")
+
+    def unsettled(self) -> Runs:
+        """Return the runs whose daemon died between their end and the cleanup after it, which stores their size."""
+        lately = f"SELECT run_id FROM events WHERE to_status = 'TERM' ORDER BY seq DESC LIMIT {_UNSETTLED}"
+        started = "EXISTS (SELECT 1 FROM events WHERE events.run_id = runs.run_id AND kind = 'dispatched')"
+        with self._database.read() as connection:
+            return sql.select_runs(
+                connection, f"status = 'TERM' AND size_bytes = 0 AND run_id IN ({lately}) AND {started} ORDER BY number"
+            )
 
     def unfinished_of(self, submitter: str) -> Runs:
         """Return the unfinished runs that the worker of this run submitted."""
