@@ -261,9 +261,7 @@ def _is_of_a_foreign_run(segment: Path, ours: Path) -> bool:
 def _in_use_by_a_stranger(segment: Path) -> bool:
     """Mapped (FastLane) or merely open (the picture of a game)."""
     ours = {os.getpid(), *(child.pid for child in _children())}
-    return any(
-        _has_open(entry, segment) for entry in Path("/proc").glob("[0-9]*") if int(entry.name) not in ours
-    )  # fmt: skip
+    return any(_has_open(entry, segment) for entry in Path("/proc").glob("[0-9]*") if int(entry.name) not in ours)
 
 
 def _has_open(process: Path, file: Path) -> bool:

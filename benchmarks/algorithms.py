@@ -58,9 +58,13 @@ class Side:
         began = time.monotonic()
         with log.open("wb") as output:
             process = subprocess.Popen(
-                self.argv(steps), cwd=self.folder, env={**os.environ, **ONE_THREAD, **self.variables},
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+                self.argv(steps),
+                cwd=self.folder,
+                env={**os.environ, **ONE_THREAD, **self.variables},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         wall = time.monotonic() - began
@@ -126,11 +130,18 @@ def measure(case: Case, both: tuple[Side, Side], *, pairs: int, steps: tuple[int
         for side, costs in zip(("ours", "upstream"), found, strict=True)
     }
     return {
-        "algo": case.algo, "env_id": case.env_id, "flags": list(case.flags),
-        "own_flags": list(case.own_flags), "steps": list(steps), **speeds,
-        "target": case.target, "moonshot": case.moonshot, "date": time.strftime("%Y-%m-%d"),
-        "machine": this_machine(), "load": [round(load, 1), round(os.getloadavg()[0], 1)],
-    }  # fmt: skip
+        "algo": case.algo,
+        "env_id": case.env_id,
+        "flags": list(case.flags),
+        "own_flags": list(case.own_flags),
+        "steps": list(steps),
+        **speeds,
+        "target": case.target,
+        "moonshot": case.moonshot,
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": this_machine(),
+        "load": [round(load, 1), round(os.getloadavg()[0], 1)],
+    }
 
 
 def name_of(result: dict[str, Any]) -> str:

@@ -35,9 +35,12 @@ class Measured:
                 file.unlink()
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
-            [sys.executable, "-c", MEASURED, *self._argv], env={**os.environ, env.MOSAIC_HOME: str(self._home)},
-            stdout=subprocess.PIPE, text=True, check=True,
-        )  # fmt: skip
+            [sys.executable, "-c", MEASURED, *self._argv],
+            env={**os.environ, env.MOSAIC_HOME: str(self._home)},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.memory_mb.append(float(done.stdout))
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

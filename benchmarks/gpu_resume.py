@@ -25,8 +25,15 @@ import gymnasium as gym
 import numpy as np
 
 CARRIED = (
-    "gymnasium", "farama_notifications", "cloudpickle", "safetensors", "tensorboard", "google", "absl", "packaging",
-)  # fmt: skip
+    "gymnasium",
+    "farama_notifications",
+    "cloudpickle",
+    "safetensors",
+    "tensorboard",
+    "google",
+    "absl",
+    "packaging",
+)
 """Packages that run on any Python from 3.10 on, as they lie in site-packages"""
 
 
@@ -73,10 +80,18 @@ CASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("rainbow_atari", {**REPLAY, "env_id": FRAMES}),
     ("dqn", {**REPLAY, "env_id": "CartPole-v1", "train_frequency": 2}),
     ("dqn_atari", {**REPLAY, "env_id": FRAMES}),
-    ("qdagger_dqn_atari_impalacnn", {
-        **REPLAY, "env_id": FRAMES, "teacher_steps": 200, "offline_steps": 200, "total_timesteps": 600,
-        "learning_starts": 50, "teacher_eval_episodes": 2,
-    }),
+    (
+        "qdagger_dqn_atari_impalacnn",
+        {
+            **REPLAY,
+            "env_id": FRAMES,
+            "teacher_steps": 200,
+            "offline_steps": 200,
+            "total_timesteps": 600,
+            "learning_starts": 50,
+            "teacher_eval_episodes": 2,
+        },
+    ),
     ("sac_atari", {**REPLAY, "env_id": FRAMES}),
     ("sac_continuous_action", {**REPLAY, "env_id": "Pendulum-v1"}),
     ("td3_continuous_action", {**REPLAY, "env_id": "Pendulum-v1"}),
@@ -91,7 +106,7 @@ CASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("pqn", {**ROLLOUTS, "env_id": "CartPole-v1"}),
     ("pqn_atari_envpool", {**ROLLOUTS, "env_id": FRAMES}),
     ("pqn_atari_envpool_lstm", {**ROLLOUTS, "env_id": FRAME}),
-)  # fmt: skip
+)
 
 
 def qdagger_train(args: Any, run: Any) -> Any:
@@ -105,9 +120,12 @@ def qdagger_train(args: Any, run: Any) -> Any:
     envs = run.make_envs(args)
     torch.manual_seed(0)
     learner = QDaggerLearner(
-        args, envs, device_for(args), teacher=TeacherNetwork(4, 4),
+        args,
+        envs,
+        device_for(args),
+        teacher=TeacherNetwork(4, 4),
         make_buffer=lambda size: make_replay(replace(args, buffer_size=size), envs, folder=run.folder.root),
-    )  # fmt: skip
+    )
     return run_training_loop(learner, run, total=learner.total)
 
 

@@ -60,7 +60,7 @@ def measured(who: str, seconds: float, platform: str) -> float:
     with drawing(run_id):
         done = subprocess.run(
             command, env={**os.environ, "QT_QPA_PLATFORM": platform}, capture_output=True, text=True, check=True
-        )  # fmt: skip
+        )
     share, shown = map(float, done.stdout.split())
     if shown < 0.8 * FPS * seconds:
         print(f"    {who}: only {shown / seconds:.1f} pictures a second were shown")
@@ -171,9 +171,7 @@ def main() -> None:
         view_as(arguments.who, arguments.run, arguments.seconds)
         return
     rest = arguments.seconds, arguments.platform
-    ours, peer = alternate(
-        lambda: measured("view", *rest), lambda: measured("label", *rest), pairs=arguments.pairs
-    )  # fmt: skip
+    ours, peer = alternate(lambda: measured("view", *rest), lambda: measured("label", *rest), pairs=arguments.pairs)
     fitted = measured("fitted", *rest)
     print_table(
         f"{FPS} pictures of {WIDTH} × {HEIGHT} a second on {arguments.platform}: share of a core",

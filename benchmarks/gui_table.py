@@ -41,16 +41,26 @@ def some_runs(count: int) -> list[pb.Run]:
         is_live = number >= count - 50
         algo, env_id, seed = rng.choice(ALGOS), rng.choice(ENVS), number % 5
         run = pb.Run(
-            run_id=new_run_id(), number=number + 1, status="EXEC" if is_live else "TERM",
+            run_id=new_run_id(),
+            number=number + 1,
+            status="EXEC" if is_live else "TERM",
             outcome="" if is_live else rng.choice(["completed"] * 8 + ["failed", "cancelled"]),
-            name=f"{algo}-{env_id}-seed-{seed}-{number:05d}", worker_type="cleanrl",
-            algo=algo, env_id=env_id, seed=seed,
-            step=rng.randrange(500_000), total=500_000, episodic_return=rng.uniform(-200, 500),
-            sps=rng.uniform(200, 20_000), tags=["bench", f"group-{number % 20}"],
-            created_at=now - 60 * (count - number), started_at=now - 60 * (count - number) + 2,
-            finished_at=0 if is_live else now - 60 * (count - number) + 300, size_bytes=rng.randrange(10**7),
+            name=f"{algo}-{env_id}-seed-{seed}-{number:05d}",
+            worker_type="cleanrl",
+            algo=algo,
+            env_id=env_id,
+            seed=seed,
+            step=rng.randrange(500_000),
+            total=500_000,
+            episodic_return=rng.uniform(-200, 500),
+            sps=rng.uniform(200, 20_000),
+            tags=["bench", f"group-{number % 20}"],
+            created_at=now - 60 * (count - number),
+            started_at=now - 60 * (count - number) + 2,
+            finished_at=0 if is_live else now - 60 * (count - number) + 300,
+            size_bytes=rng.randrange(10**7),
             extras_json='{"algo_params": {"learning_rate": %s}}' % rng.choice(["2.5e-4", "1e-3", "3e-4"]),  # noqa: UP031
-        )  # fmt: skip
+        )
         runs.append(run)
     return runs
 

@@ -85,11 +85,14 @@ def install_sleeper(home: Home) -> None:
     folder.mkdir(parents=True)
     (folder / "worker.sh").write_text(SLEEPER)
     spec = WorkerSpec(
-        name="sleeper", display_name="sleeper", version="1", module="sleeper.cli",
+        name="sleeper",
+        display_name="sleeper",
+        version="1",
+        module="sleeper.cli",
         capabilities=WorkerCapabilities("sleeper", estimated_memory_mb=1),  # the next one waits for no memory
         argv=("/bin/sh", str(folder / "worker.sh")),
         algorithms=(AlgorithmSpec("script", open_flags=True, modes=("train",)),),
-    )  # fmt: skip
+    )
     write_json_atomically(folder / "worker.json", spec.to_json())
 
 

@@ -44,8 +44,12 @@ def swept(daemon: RunningDaemon, trials: int, sampler: str) -> tuple[float, floa
     worker_part(trial).pop("seed")
     settings: dict[str, Any] = {"parameters": RANGES, "trial": trial, "parallel": SLOTS, "sampler": sampler}
     config = {
-        "algo": "sweep", "env_id": "none", "total_timesteps": trials, "seed": 1, "extras": {"algo_params": settings},
-    }  # fmt: skip
+        "algo": "sweep",
+        "env_id": "none",
+        "total_timesteps": trials,
+        "seed": 1,
+        "extras": {"algo_params": settings},
+    }
     began = time.monotonic()
     run_id = daemon.client.submit({"metadata": {"worker": {"type": "sweep", "config": config}}}).run.run_id
     used = 0.0

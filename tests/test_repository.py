@@ -276,9 +276,20 @@ def test_a_planted_import_breaks_its_contract(source_copy, contract, module, pla
 # ---------------------------------------------------------------- tests that depend on the machine
 
 CLOCKS = {
-    "clock_gettime", "cpu_times", "getrusage", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns",
-    "process_time", "process_time_ns", "thread_time", "thread_time_ns", "time", "time_ns",
-}  # fmt: skip
+    "clock_gettime",
+    "cpu_times",
+    "getrusage",
+    "monotonic",
+    "monotonic_ns",
+    "perf_counter",
+    "perf_counter_ns",
+    "process_time",
+    "process_time_ns",
+    "thread_time",
+    "thread_time_ns",
+    "time",
+    "time_ns",
+}
 TIME_NAMES = re.compile(r"(^|_)(elapsed|took|duration|latency)(_|$)|_ms$|_seconds$")
 
 

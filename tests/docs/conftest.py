@@ -157,9 +157,15 @@ class Session:
             ]
         )
         return subprocess.Popen(
-            ["bash", "-o", "pipefail", "-c", script], env=self.variables, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-        )  # fmt: skip
+            ["bash", "-o", "pipefail", "-c", script],
+            env=self.variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
 
     def run(self, command: str) -> tuple[int, str]:
         """Its exit code and everything it printed."""

@@ -81,8 +81,10 @@ def test_a_run_goes_to_another_home_and_back_with_story_manifest_lineage_and_che
         assert elsewhere.manifest(run_id) == daemon.manifest(run_id)
     there = elsewhere.client.get(child.run_id)
     assert (there.parent.run_id, there.parent.step, there.parent.sha256) == (
-        child.parent.run_id, child.parent.step, child.parent.sha256,
-    )  # fmt: skip
+        child.parent.run_id,
+        child.parent.step,
+        child.parent.sha256,
+    )
     assert (there.name, there.notes, list(there.tags)) == ("my best", "worth keeping\nreally", ["keep", "me", "second"])
     assert [run.run_id for run in elsewhere.client.list().runs] == [child.run_id, parent.run_id]  # newest first
 
@@ -104,8 +106,9 @@ def repacked(archive: bytes, member: str, old: str, new: str) -> bytes:
     content[member] = json.dumps(document).encode()
     manifest = json.loads(content.pop("manifest.json"))
     manifest["members"][member] = {
-        "size": len(content[member]), "sha256": hashlib.sha256(content[member]).hexdigest(),
-    }  # fmt: skip
+        "size": len(content[member]),
+        "sha256": hashlib.sha256(content[member]).hexdigest(),
+    }
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         for name, data in {**content, "manifest.json": json.dumps(manifest).encode()}.items():
@@ -155,8 +158,12 @@ def test_deleting_a_run_removes_every_trace_and_importing_brings_it_back(daemon:
     before, kept, archive = content_of(daemon.home, gone.run_id), content_of(daemon.home, keep.run_id), None
     archive = export(daemon, gone.run_id)
     story = told(daemon, gone.run_id)
-    size = sum(path.stat().st_size for place in places_of_run(daemon.home, gone.run_id).values()
-               for path in ([place] if place.is_file() else place.rglob("*")) if path.is_file())  # fmt: skip
+    size = sum(
+        path.stat().st_size
+        for place in places_of_run(daemon.home, gone.run_id).values()
+        for path in ([place] if place.is_file() else place.rglob("*"))
+        if path.is_file()
+    )
     assert daemon.client.delete(gone.run_id) == size
     assert not segment.exists()
     assert [path for path in daemon.home.root.rglob("*") if gone.run_id in str(path)] == []

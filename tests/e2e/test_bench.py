@@ -58,8 +58,21 @@ def benched(
     if request.param == "scripted":
         algos, more = ("good", "bad"), ["--worker", "two", "--total-timesteps", "1490"]
         install_two_algorithms(shared_daemon)
-    words = ("bench", "--algos", ",".join(algos), "--envs", "CartPole-v1", "--seeds", "1-3", "--parallel", *more,
-             "--name", name, "--out", str(folder))  # fmt: skip
+    words = (
+        "bench",
+        "--algos",
+        ",".join(algos),
+        "--envs",
+        "CartPole-v1",
+        "--seeds",
+        "1-3",
+        "--parallel",
+        *more,
+        "--name",
+        name,
+        "--out",
+        str(folder),
+    )
     log = folder.parent / "first.log"
     command = [sys.executable, "-m", "gym_gui", *words]
     with log.open("wb") as stream:
@@ -154,10 +167,15 @@ def test_its_tables_agree_with_each_other_and_with_the_curves(benched: Benched) 
 def test_its_report_names_the_figures_and_shows_plots_that_are_there(benched: Benched) -> None:
     text = (benched.folder / "report.md").read_text()
     expected = [
-        "6 runs: 6 completed", "## CartPole-v1", "final return: IQM", "A policy that acts at random reaches",
-        "probability of improvement", "## Compared with published returns", "## Every run",
+        "6 runs: 6 completed",
+        "## CartPole-v1",
+        "final return: IQM",
+        "A policy that acts at random reaches",
+        "probability of improvement",
+        "## Compared with published returns",
+        "## Every run",
         f"mosaic bench --report-only {benched.name}",
-    ]  # fmt: skip
+    ]
     real, played = ["490.0 ± 6.12", "488.7 ± 16.1"], ["Nothing was published", "**Learned nothing**"]
     expected += real if "ppo" in benched.algos else played
     assert [words for words in expected if words not in text] == []
@@ -239,8 +257,24 @@ def test_a_failed_run_is_listed_the_others_go_on_and_it_can_be_tried_again(
 ) -> None:
     install_scripted_worker(shared_daemon.home, "flaky", FLAKY)
     folder = tmp_path / "report"
-    words = ("bench", "--worker", "flaky", "--algos", "script", "--envs", "Home-v0", "--seeds", "1-3", "--parallel",
-             "--total-timesteps", "1200", "--name", "flaky", "--out", str(folder))  # fmt: skip
+    words = (
+        "bench",
+        "--worker",
+        "flaky",
+        "--algos",
+        "script",
+        "--envs",
+        "Home-v0",
+        "--seeds",
+        "1-3",
+        "--parallel",
+        "--total-timesteps",
+        "1200",
+        "--name",
+        "flaky",
+        "--out",
+        str(folder),
+    )
     code, _, err = mosaic(*words)
     assert code == 1
     assert "script Home-v0 seed 2 failed" in err
@@ -280,9 +314,21 @@ def test_a_cell_that_the_daemon_refuses_is_named_and_the_others_are_queued(
 ) -> None:
     install_two_algorithms(shared_daemon)
     code, out, err = mosaic(
-        "bench", "--worker", "two", "--algos", "good", "--envs", f"Kept-v0,{'x' * 257}", "--seeds", "1",
-        "--total-timesteps", "10", "--name", "refused", "--no-follow",
-    )  # fmt: skip
+        "bench",
+        "--worker",
+        "two",
+        "--algos",
+        "good",
+        "--envs",
+        f"Kept-v0,{'x' * 257}",
+        "--seeds",
+        "1",
+        "--total-timesteps",
+        "10",
+        "--name",
+        "refused",
+        "--no-follow",
+    )
     assert code == 1
     assert "was not queued" in err
     assert "expected a name of 1 to 256 characters" in err

@@ -70,9 +70,12 @@ def released(daemon: RunningDaemon) -> str:
 def faulted(daemon: RunningDaemon) -> str:
     """In FAULT for as long as its stubborn children get to end themselves."""
     run_id = daemon.submit(
-        **ENDLESS, spawn_children=1, stubborn_children=True, ignore_sigterm=True,
+        **ENDLESS,
+        spawn_children=1,
+        stubborn_children=True,
+        ignore_sigterm=True,
         resources={"max_wallclock_minutes": 0.01},
-    ).run_id  # fmt: skip
+    ).run_id
     return daemon.wait_for(run_id, "FAULT").run_id
 
 

@@ -75,13 +75,17 @@ def undisturbed(daemon: RunningDaemon) -> Callable[[str], RunFolder]:
 def config(algo: str, *, retries: int = 0, **flags: Any) -> dict[str, Any]:
     env_id, total, usual = CASES[algo]
     worker_config = {
-        "algo": algo.split()[0], "env_id": env_id, "seed": 1, "total_timesteps": total,
+        "algo": algo.split()[0],
+        "env_id": env_id,
+        "seed": 1,
+        "total_timesteps": total,
         "extras": {"algo_params": {**usual, "checkpoint_freq": total // 8, **flags}},
-    }  # fmt: skip
+    }
     return {
-        "resources": {"cpus": {"requested": 0}}, "scheduling": {"retries": retries},
+        "resources": {"cpus": {"requested": 0}},
+        "scheduling": {"retries": retries},
         "metadata": {"worker": {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": worker_config}},
-    }  # fmt: skip
+    }
 
 
 def completed(daemon: RunningDaemon, run_id: str) -> RunFolder:

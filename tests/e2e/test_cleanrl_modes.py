@@ -29,9 +29,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """One daemon for all of them: each run is one more of its home."""
     folder = tmp_path_factory.mktemp("modes")
     (folder / "scripts").mkdir()
-    settings = {
-        "heartbeat_s": 0.2, "grace_s": 10, "min_free_disk_mb": 0, "custom_scripts": [str(folder / "scripts")]
-    }  # fmt: skip
+    settings = {"heartbeat_s": 0.2, "grace_s": 10, "min_free_disk_mb": 0, "custom_scripts": [str(folder / "scripts")]}
     with RunningDaemon(Home(folder / "home"), folder / "config", settings=settings) as daemon:
         yield daemon
 
@@ -39,9 +37,12 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 def config(total: int = 1024, env_id: str = "CartPole-v1", algo: str = "ppo", **extras: Any) -> dict[str, Any]:
     parameters = {"num_steps": 32, **extras.pop("algo_params", {})} if algo == "ppo" else {}
     worker_config = {
-        "algo": algo, "env_id": env_id, "seed": 1, "total_timesteps": total,
+        "algo": algo,
+        "env_id": env_id,
+        "seed": 1,
+        "total_timesteps": total,
         "extras": {"algo_params": parameters, **extras},
-    }  # fmt: skip
+    }
     return {
         "resources": {"cpus": {"requested": 0}},
         "metadata": {"worker": {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": worker_config}},
@@ -70,9 +71,13 @@ def training_pid(run_id: str) -> int:
 
 def mosaic(daemon: RunningDaemon, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "gym_gui", *words], env=daemon.variables, capture_output=True, text=True,
-        timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "gym_gui", *words],
+        env=daemon.variables,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
 
 
 def payloads(daemon: RunningDaemon, run_id: str, kind: str) -> list[dict[str, Any]]:

@@ -192,13 +192,18 @@ def test_commands_that_follow_a_run_wait_for_the_next_daemon_and_go_on(daemon: R
     install_scripted_worker(daemon.home, "curves", source)
     run_id = daemon.client.submit(curve_config(endless=True, pause_s=0.05)).run.run_id
     daemon.wait_for_run(run_id, lambda run: run.step > 20)
-    commands = {"logs": ["logs", "-f", run_id, "--stream", "stdout"], "watch": ["watch", run_id],
-                "metrics": ["metrics", "-f", run_id, "charts/SPS"]}  # fmt: skip
+    commands = {
+        "logs": ["logs", "-f", run_id, "--stream", "stdout"],
+        "watch": ["watch", run_id],
+        "metrics": ["metrics", "-f", run_id, "charts/SPS"],
+    }
     out, said = ({name: tmp_path / f"{name}.{end}" for name in commands} for end in ("out", "err"))
     with ExitStack() as stack:
         for name, words in commands.items():
-            streams = {"stdout": stack.enter_context(out[name].open("wb")),
-                       "stderr": stack.enter_context(said[name].open("wb"))}  # fmt: skip
+            streams = {
+                "stdout": stack.enter_context(out[name].open("wb")),
+                "stderr": stack.enter_context(said[name].open("wb")),
+            }
             process = subprocess.Popen([sys.executable, "-m", "gym_gui", *words], env=daemon.variables, **streams)
             stack.callback(process.wait)
             stack.callback(process.kill)

@@ -116,8 +116,10 @@ def test_an_export_that_finds_no_room_leaves_no_half_archive(make_daemon, tmp_pa
     daemon = make_daemon()
     run_id = daemon.wait_for(daemon.submit(timesteps=3, log_mb=4).run_id).run_id
     (tmp_path / "small").mkdir()
-    for folder, said in ((tmp_path / "small", "small/run.tar.gz cannot be written and was removed"),
-                         (daemon.home.archive, "cannot be packed in")):  # fmt: skip
+    for folder, said in (
+        (tmp_path / "small", "small/run.tar.gz cannot be written and was removed"),
+        (daemon.home.archive, "cannot be packed in"),
+    ):
         folder.mkdir(exist_ok=True)
         mount(folder, "size=8k")
         try:
@@ -239,9 +241,12 @@ def test_training_with_a_replay_buffer_that_fills_the_disk_fails_for_that_reason
 ) -> None:
     flags = {"learning_starts": 300, "buffer_size": 100_000, "train_frequency": 10, "checkpoint_freq": 2000}
     worker = {
-        "algo": "dqn", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": 10_000_000,
+        "algo": "dqn",
+        "env_id": "CartPole-v1",
+        "seed": 1,
+        "total_timesteps": 10_000_000,
         "extras": {"algo_params": flags},
-    }  # fmt: skip
+    }
     config = {
         "resources": {"cpus": {"requested": 0}},
         "metadata": {"worker": {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": worker}},
@@ -267,9 +272,12 @@ def test_training_with_a_replay_buffer_that_fills_the_disk_fails_for_that_reason
 
 def cleanrl_config(algo: str, **flags: object) -> dict[str, object]:
     worker = {
-        "algo": algo, "env_id": "CartPole-v1", "seed": 1, "total_timesteps": 10_000_000,
+        "algo": algo,
+        "env_id": "CartPole-v1",
+        "seed": 1,
+        "total_timesteps": 10_000_000,
         "extras": {"algo_params": flags},
-    }  # fmt: skip
+    }
     return {
         "resources": {"cpus": {"requested": 0}},
         "metadata": {"worker": {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": worker}},

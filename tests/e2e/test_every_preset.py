@@ -26,11 +26,27 @@ QUICK_NAMES = {"ppo", "ppo_atari"}
 """Run in `make test`, for each set that is installed there; each of the others costs five seconds of CPU"""
 
 TINY: dict[str, Any] = {
-    "num_envs": 2, "local_num_envs": 2, "num_steps": 16, "num_minibatches": 2, "update_epochs": 1, "batch_size": 16,
-    "learning_starts": 32, "buffer_size": 128, "n_iteration": 1, "e_auxiliary": 1, "e_policy": 1, "v_value": 1,
-    "num_aux_rollouts": 1, "n_aux_grad_accum": 1, "num_iterations_obs_norm_init": 1, "teacher_steps": 64,
-    "offline_steps": 32, "teacher_eval_episodes": 1, "target_network_frequency": 32, "n_atoms": 11,
-}  # fmt: skip
+    "num_envs": 2,
+    "local_num_envs": 2,
+    "num_steps": 16,
+    "num_minibatches": 2,
+    "update_epochs": 1,
+    "batch_size": 16,
+    "learning_starts": 32,
+    "buffer_size": 128,
+    "n_iteration": 1,
+    "e_auxiliary": 1,
+    "e_policy": 1,
+    "v_value": 1,
+    "num_aux_rollouts": 1,
+    "n_aux_grad_accum": 1,
+    "num_iterations_obs_norm_init": 1,
+    "teacher_steps": 64,
+    "offline_steps": 32,
+    "teacher_eval_episodes": 1,
+    "target_network_frequency": 32,
+    "n_atoms": 11,
+}
 """What makes a training end soon; each name is given those flags it has and does not compute"""
 
 
@@ -65,9 +81,12 @@ class Preset:
         if "buffer_size" in known:
             tiny.pop("num_envs", None)
         worker_config = {
-            "algo": self.algo, "env_id": self.environment, "seed": 1, "total_timesteps": self.steps,
+            "algo": self.algo,
+            "env_id": self.environment,
+            "seed": 1,
+            "total_timesteps": self.steps,
             "extras": {"algo_params": {**tiny, **self.flags, **more}},
-        }  # fmt: skip
+        }
         return {
             "resources": {"cpus": {"requested": 1}},
             "metadata": {"worker": {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": worker_config}},

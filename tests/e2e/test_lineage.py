@@ -40,9 +40,14 @@ def test_a_damaged_checkpoint_is_passed_over_when_a_run_is_retried(make_daemon) 
     daemon = make_daemon()
     everything = {"cpus": {"requested": daemon.client.health().cpus_total}}
     run_id = daemon.submit(
-        timesteps=100, checkpoint_every=10, steps_per_second=50, hang_at_step=37, faulty_attempts=1,
-        scheduling={"retries": 1}, resources=everything,
-    ).run_id  # fmt: skip
+        timesteps=100,
+        checkpoint_every=10,
+        steps_per_second=50,
+        hang_at_step=37,
+        faulty_attempts=1,
+        scheduling={"retries": 1},
+        resources=everything,
+    ).run_id
     folder = daemon.home.run_folder(run_id)
     newest = folder.checkpoints / "step-30" / "state.json"
     assert wait_until(newest.exists, timeout_s=60)
@@ -68,9 +73,7 @@ def test_retries_are_counted_and_off_by_default(daemon: RunningDaemon) -> None:
 
 
 def test_a_run_that_waits_for_its_retry_survives_the_daemon(daemon: RunningDaemon) -> None:
-    run_id = daemon.submit(
-        timesteps=50, kill_at_step=5, faulty_attempts=2, scheduling={"retries": 3}
-    ).run_id  # fmt: skip
+    run_id = daemon.submit(timesteps=50, kill_at_step=5, faulty_attempts=2, scheduling={"retries": 3}).run_id
     daemon.wait_for_run(run_id, lambda run: run.status == "INIT" and run.attempt == 3)
     daemon.restart()
     ended = daemon.wait_for(run_id)

@@ -44,8 +44,15 @@ def test_every_code_of_the_table_is_written_and_only_for_changes(make_daemon, tm
     lines = coded_lines(daemon)
     assert {line.number for line in lines} == {code.number for code in ALL_CODES}
     assert [line.number for line in lines if line.extra.get("run_id") == run_id] == [
-        401, 402, 403, 501, 409, 410, 406, 404,
-    ]  # fmt: skip
+        401,
+        402,
+        403,
+        501,
+        409,
+        410,
+        406,
+        404,
+    ]
     of_waits = [line.number for line in lines if line.extra.get("run_id") == waits]
     assert of_waits == [401, 412, 412, 402, 403, 501, 404]  # each daemon says once that it waits
     ended = [line.message for line in lines if line.number == 404]

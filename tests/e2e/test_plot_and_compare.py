@@ -31,9 +31,12 @@ DQN = {"algo": "dqn", "total_timesteps": 3_000, "algo_params": {"learning_starts
 
 def config(choice: dict[str, Any], seed: int, **extras: Any) -> dict[str, Any]:
     worker = {
-        "algo": choice["algo"], "env_id": "CartPole-v1", "seed": seed, "total_timesteps": choice["total_timesteps"],
+        "algo": choice["algo"],
+        "env_id": "CartPole-v1",
+        "seed": seed,
+        "total_timesteps": choice["total_timesteps"],
         "extras": {"algo_params": choice["algo_params"], **extras},
-    }  # fmt: skip
+    }
     return {
         "resources": {"cpus": {"requested": 0}},
         "tags": ["seeds"],
@@ -293,7 +296,7 @@ def test_mistakes_are_one_message(mosaic, runs, tmp_path):
         (["plot", runs[0].run_id, "--size", "big"], 2, "such as 960x540"),
         (["eval"], 2, "Give a RUN or CKPT, or --random ENV"),
         (["eval", runs[0].run_id, "--random", "CartPole-v1"], 2, "Give a RUN or CKPT, or --random ENV"),
-    ):  # fmt: skip
+    ):
         found, _, err = mosaic(*words)
         assert (found, message in err, err.startswith("mosaic: ")) == (code, True, True), (words, err)
     assert list(tmp_path.iterdir()) == []

@@ -150,9 +150,13 @@ def test_the_model_a_script_saved_is_what_an_evaluation_of_its_run_plays(daemon:
     daemon.wait_for(run_id, "TERM", timeout_s=PATIENCE_S)
     assert daemon.manifest(run_id).policy == "runs/x/ppo.cleanrl_model"
     done = subprocess.run(
-        [sys.executable, "-m", "gym_gui", "eval", run_id, "--episodes", "2"], env=daemon.variables,
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "gym_gui", "eval", run_id, "--episodes", "2"],
+        env=daemon.variables,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "completed" in done.stdout
 
@@ -161,9 +165,14 @@ def test_mosaic_train_script_sweep_and_bench_take_a_file(daemon: RunningDaemon, 
     def mosaic(*words: str) -> subprocess.CompletedProcess[str]:
         program = Path(sys.executable).with_name("mosaic")
         return subprocess.run(
-            [program, *words], env=daemon.variables, cwd=SCRIPTS, capture_output=True, text=True, timeout=PATIENCE_S,
+            [program, *words],
+            env=daemon.variables,
+            cwd=SCRIPTS,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
             check=False,
-        )  # fmt: skip
+        )
 
     shown = mosaic("train", "./reinforce_tyro.py", "--help")
     assert "--learning-rate FLOAT" in shown.stdout

@@ -291,8 +291,9 @@ def test_only_a_worker_that_may_ask_for_runs_submits_one_and_only_as_its_own(
     daemon.client.cancel(asking.askers[0].run_id)
     ended = daemon.wait_for(child.run_id)
     assert (ended.outcome, ended.reason) == (
-        "cancelled", f"cancelled with run {asking.askers[0].run_id}, which submitted it",
-    )  # fmt: skip
+        "cancelled",
+        f"cancelled with run {asking.askers[0].run_id}, which submitted it",
+    )
     assert asking.submit("", *first) is refused, "a session ends with its run"
 
 
@@ -305,10 +306,12 @@ def test_a_worker_looks_at_and_steers_only_the_runs_it_asked_for(
     daemon.client.update(child.run_id, remove_tags=child.tags, add_tags=[f"asker:{asking.askers[1].run_id}"])
     others = [daemon.submit(**ENDLESS).run_id, *(run.run_id for run in asking.askers)]
     asks: dict[str, tuple[Any, Any]] = {
-        "GetRun": (stub.GetRun, pb.RunRequest), "ListRunMetrics": (stub.ListRunMetrics, pb.RunRequest),
+        "GetRun": (stub.GetRun, pb.RunRequest),
+        "ListRunMetrics": (stub.ListRunMetrics, pb.RunRequest),
         "StreamRunMetrics": (stub.StreamRunMetrics, pb.StreamRunMetricsRequest),
-        "WatchRuns": (stub.WatchRuns, pb.WatchRunsRequest), "CancelRun": (stub.CancelRun, pb.CancelRunRequest),
-    }  # fmt: skip
+        "WatchRuns": (stub.WatchRuns, pb.WatchRunsRequest),
+        "CancelRun": (stub.CancelRun, pb.CancelRunRequest),
+    }
     assert {*asks, "SubmitRun", "ListRuns"} == {method.rpartition("/")[2] for method in SUBMITTER_METHODS}
     attempts = [(run_id, first) for run_id in others]
     attempts += [(child.run_id, metadata) for metadata in (second, asking.stranger, (first[0], second[1]))]
@@ -331,8 +334,13 @@ def test_a_worker_looks_at_and_steers_only_the_runs_it_asked_for(
 
 def test_the_methods_that_need_no_daemon_token_are_those_of_workers_alone() -> None:
     assert {method.rpartition("/")[2] for method in WORKER_METHODS} == {
-        "RegisterWorker", "Heartbeat", "ControlStream", "PublishRunMetrics", "PublishRunSteps", "PublishRunEpisodes",
-    }  # fmt: skip
+        "RegisterWorker",
+        "Heartbeat",
+        "ControlStream",
+        "PublishRunMetrics",
+        "PublishRunSteps",
+        "PublishRunEpisodes",
+    }
 
 
 # ---------------------------------------------------------------------- another user of the machine
@@ -404,8 +412,11 @@ def test_another_user_of_the_machine_gets_in_nowhere() -> None:
             arguments = [daemon.home.root, record.unix.removeprefix("unix:"), record.tcp, run.pid, NOBODY]
             stranger = subprocess.run(
                 [sys.executable, "-c", STRANGER, *map(str, arguments)],
-                capture_output=True, text=True, timeout=60, check=False,
-            )  # fmt: skip
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
             assert stranger.returncode == 0, stranger.stderr
             found = json.loads(stranger.stdout.splitlines()[-1])
             readable = found.pop("readable")

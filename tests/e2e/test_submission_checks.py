@@ -62,12 +62,13 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     (config(env_kwargs="slippery"), ".algo_params.env_kwargs", "--env-kwargs is not JSON"),
     (config(extras={"env_kwargs": {"no_such": 1}}), ".config.env_id", "no_such"),
     (
-        config("ppo_atari", "ALE/Pong-v5"), ".extras.install_missing",
+        config("ppo_atari", "ALE/Pong-v5"),
+        ".extras.install_missing",
         "Install: mosaic extras install atari (about 165 MB), or add --install-missing",
     ),
     (config(capture_video=True), ".extras.install_missing", "mosaic extras install video (about 135 MB)"),
     (config("dqn", buffer_size=10**12), "memory", "is all that this machine has; lower --buffer-size"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("document", "path", "sentence"), WRONG, ids=[path for _, path, _ in WRONG])
@@ -126,9 +127,12 @@ def test_environment_keywords_may_be_written_as_pairs(shared_daemon: RunningDaem
 
 @pytest.mark.parametrize(
     ("typed", "env_id", "meant"),
-    [("ppo", "Pendulum-v1", "ppo_continuous_action"), ("sac", "Pendulum-v1", "sac_continuous_action"),
-     ("ppo", "CartPole-v1", "ppo")],
-)  # fmt: skip
+    [
+        ("ppo", "Pendulum-v1", "ppo_continuous_action"),
+        ("sac", "Pendulum-v1", "sac_continuous_action"),
+        ("ppo", "CartPole-v1", "ppo"),
+    ],
+)
 def test_a_name_means_the_algorithm_that_fits(
     mosaic: Mosaic, shared_daemon: RunningDaemon, typed, env_id, meant
 ) -> None:
@@ -192,14 +196,18 @@ def test_the_list_of_algorithms_is_what_dry_runs_accept(mosaic: Mosaic, capsys: 
 
 
 INSTALLED_HERE = [
-    ("atari", "ALE/Pong-v5", "ppo_atari"), ("minigrid", "MiniGrid-Empty-5x5-v0", "ppo"),
-]  # fmt: skip
+    ("atari", "ALE/Pong-v5", "ppo_atari"),
+    ("minigrid", "MiniGrid-Empty-5x5-v0", "ppo"),
+]
 INSTALLED_FIRST = [
-    ("minigrid", "BabyAI-GoToRedBallGrey-v0", "ppo"), ("mujoco", "HalfCheetah-v5", "td3_continuous_action"),
-    ("box2d", "LunarLander-v3", "dqn"), ("envpool", "Breakout-v5", "ppo_atari_envpool"),
-    ("procgen", "starpilot", "ppo_procgen"), ("pettingzoo", "pong_v3", "ppo_pettingzoo_ma_atari"),
+    ("minigrid", "BabyAI-GoToRedBallGrey-v0", "ppo"),
+    ("mujoco", "HalfCheetah-v5", "td3_continuous_action"),
+    ("box2d", "LunarLander-v3", "dqn"),
+    ("envpool", "Breakout-v5", "ppo_atari_envpool"),
+    ("procgen", "starpilot", "ppo_procgen"),
+    ("pettingzoo", "pong_v3", "ppo_pettingzoo_ma_atari"),
     ("dm_control", "dm_control/cartpole-balance-v0", "sac_continuous_action"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,12 @@ def sweep_config(trial: dict[str, Any], *, trials: int, seed: int = 1, **setting
     worker.pop("seed", None)
     parameters = {"parameters": {"x": X}, "trial": trial, "parallel": 2, "sampler": "random", **settings}
     config = {
-        "algo": "sweep", "env_id": worker["env_id"], "total_timesteps": trials, "seed": seed,
+        "algo": "sweep",
+        "env_id": worker["env_id"],
+        "total_timesteps": trials,
+        "seed": seed,
         "extras": {"algo_params": parameters},
-    }  # fmt: skip
+    }
     return {"metadata": {"worker": {"type": "sweep", "config": config}}}
 
 
@@ -414,19 +417,33 @@ def test_trials_of_a_sweep_that_is_over_are_ended_by_the_next_daemon(mortal: Run
 def test_ppo_on_cartpole_finds_prunes_is_killed_and_finishes(lasting: RunningDaemon, client: TrainerClient) -> None:
     seed = random.SystemRandom().randrange(1_000_000)
     trial = {
-        "metadata": {"worker": {"type": "cleanrl", "config": {
-            "algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 8_192,
-            "extras": {"algo_params": {"num_envs": 4, "cuda": False}},
-        }}},
-    }  # fmt: skip
+        "metadata": {
+            "worker": {
+                "type": "cleanrl",
+                "config": {
+                    "algo": "ppo",
+                    "env_id": "CartPole-v1",
+                    "total_timesteps": 8_192,
+                    "extras": {"algo_params": {"num_envs": 4, "cuda": False}},
+                },
+            }
+        },
+    }
     config = sweep_config(
-        trial, trials=8, seed=seed, sampler="tpe", startup_trials=4, pruner="median", warmup_trials=2, reports=8,
+        trial,
+        trials=8,
+        seed=seed,
+        sampler="tpe",
+        startup_trials=4,
+        pruner="median",
+        warmup_trials=2,
+        reports=8,
         parameters={
             "learning_rate": {"kind": "float", "low": 1e-6, "high": 1e-2, "log": True},
             "num_steps": {"kind": "int", "low": 32, "high": 128, "step": 32},
             "anneal_lr": {"kind": "categorical", "choices": [True, False]},
         },
-    )  # fmt: skip
+    )
     run, story = kill_at_random(lasting, config, seed=seed, kills=2)
     ends = check_each_ended_once(lasting, run, trials=8)
     assert ends[TrialState.COMPLETE] >= 2, story

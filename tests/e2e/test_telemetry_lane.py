@@ -401,9 +401,12 @@ def test_a_deleted_run_leaves_no_steps(daemon: RunningDaemon) -> None:
 def test_a_training_that_asked_for_minimal_telemetry_sends_its_episodes(daemon: RunningDaemon) -> None:
     """The rows come from its event files: whatever script it is, it need not be changed for that."""
     config = {
-        "algo": "ppo", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": 2_000,
+        "algo": "ppo",
+        "env_id": "CartPole-v1",
+        "seed": 1,
+        "total_timesteps": 2_000,
         "extras": {"minimal_telemetry": True},
-    }  # fmt: skip
+    }
     worker = {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": config}
     document = {"resources": {"cpus": {"requested": 0}}, "metadata": {"worker": worker}}
     run_id = daemon.client.submit(document).run.run_id

@@ -57,10 +57,17 @@ def test_a_first_hour_with_the_window(home: Home, tmp_path: Path, display: str) 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-4000:]}"
     steps = [line.removeprefix("ok: ") for line in done.stdout.splitlines()]
     for step in (
-        "the run appears", "the live curve moves", "it is paused", "it goes on", "it finished",
-        "five episodes were played", "it plays", "the clone is queued", "it is archived and gone from the list",
+        "the run appears",
+        "the live curve moves",
+        "it is paused",
+        "it goes on",
+        "it finished",
+        "five episodes were played",
+        "it plays",
+        "the clone is queued",
+        "it is archived and gone from the list",
         "it is back without a click",
-    ):  # fmt: skip
+    ):
         assert step in steps
     assert "Traceback" not in done.stderr
     shots = sorted(pictures.glob("*.png"))

@@ -20,13 +20,14 @@ DEATHS: dict[str, tuple[dict[str, Any], str]] = {
     "another exit code without a word": ({"exit_at_step": 3, "exit_code": 7}, "exited with code 7"),
     "exit 0 before it registered, its child lives on": ({"fork_and_exit": True}, "code 0 without reporting"),
     "gone, its children live on": (
-        {"kill_at_step": 3, "spawn_children": 2, "detach_children": True}, "killed by SIGKILL",
+        {"kill_at_step": 3, "spawn_children": 2, "detach_children": True},
+        "killed by SIGKILL",
     ),
     "gone, its children ignore SIGTERM": (
         {"kill_at_step": 3, "spawn_children": 2, "detach_children": True, "stubborn_children": True},
         "killed by SIGKILL",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture

@@ -101,9 +101,16 @@ tell()
     )
     codes = [code for code, _ in answers]
     assert codes == [
-        *["UNAUTHENTICATED"] * 4, "INVALID_ARGUMENT", "FAILED_PRECONDITION", "FAILED_PRECONDITION",
-        "INVALID_ARGUMENT", "INVALID_ARGUMENT", "OK", *["UNAUTHENTICATED"] * 3, "OK",
-    ]  # fmt: skip
+        *["UNAUTHENTICATED"] * 4,
+        "INVALID_ARGUMENT",
+        "FAILED_PRECONDITION",
+        "FAILED_PRECONDITION",
+        "INVALID_ARGUMENT",
+        "INVALID_ARGUMENT",
+        "OK",
+        *["UNAUTHENTICATED"] * 3,
+        "OK",
+    ]
     assert f"speaks protocol {PROTOCOL_VERSION + 1}, this daemon {PROTOCOL_VERSION}" in answers[6][1]
     # It never said run_started nor run_completed: exit 0 is no success.
     assert (run.outcome, "without reporting run_completed" in run.reason) == ("failed", True)
@@ -160,19 +167,40 @@ def test_the_run_token_reaches_the_worker_and_none_of_its_children(daemon: Runni
     ("source", "outcome", "reason"),
     [
         ("session = open_session()\nsession.emit(LifecycleKind.RUN_COMPLETED)\n", "failed", "before run_started"),
-        ("session = open_session()\nsession.started()\nsession.started()\n"
-         "session.finish(ExitOutcome.COMPLETED, exit_code=0)\n", "completed", "completed"),
-        ("session = open_session()\nsession.emit(LifecycleKind.RESUMED)\nsession.started()\n"
-         "session.finish(ExitOutcome.COMPLETED, exit_code=0)\n", "completed", "completed"),
-        ("session = open_session()\nsession.started()\nsession.finish(ExitOutcome.COMPLETED, exit_code=0)\n"
-         "sys.exit(9)\n", "failed", "exited with code 9"),
-        ("session = open_session()\nsession.started()\nsession.finish(ExitOutcome.RELEASED, exit_code=0)\n",
-         "failed", ""),
+        (
+            "session = open_session()\nsession.started()\nsession.started()\n"
+            "session.finish(ExitOutcome.COMPLETED, exit_code=0)\n",
+            "completed",
+            "completed",
+        ),
+        (
+            "session = open_session()\nsession.emit(LifecycleKind.RESUMED)\nsession.started()\n"
+            "session.finish(ExitOutcome.COMPLETED, exit_code=0)\n",
+            "completed",
+            "completed",
+        ),
+        (
+            "session = open_session()\nsession.started()\nsession.finish(ExitOutcome.COMPLETED, exit_code=0)\n"
+            "sys.exit(9)\n",
+            "failed",
+            "exited with code 9",
+        ),
+        (
+            "session = open_session()\nsession.started()\nsession.finish(ExitOutcome.RELEASED, exit_code=0)\n",
+            "failed",
+            "",
+        ),
         ("print('no such thing')\nsys.exit(2)\n", "failed", "exited with code 2"),
     ],
-    ids=["completed before started", "started twice", "resumed before started", "completed, exit 9",
-         "released unasked", "bad input"],
-)  # fmt: skip
+    ids=[
+        "completed before started",
+        "started twice",
+        "resumed before started",
+        "completed, exit 9",
+        "released unasked",
+        "bad input",
+    ],
+)
 def test_a_worker_that_says_things_out_of_order_harms_only_itself(
     daemon: RunningDaemon, source: str, outcome: str, reason: str
 ) -> None:

@@ -20,16 +20,34 @@ WIRE = HERE.parents[2] / "packages" / "mosaic_wire" / "mosaic_wire"
 DOCUMENT = HERE / "common_errors.md"
 
 ERRORS = (
-    "BadInput", "TrainingStopped", "Problem", "UnknownSet", "BadPinList", "SetsDisagree", "BaseUnfit", "SetNotReady",
-    "SetInUse", "InstallFailed", "DamagedCheckpoint", "RegistrationRefused", "SessionError",
-)  # fmt: skip
+    "BadInput",
+    "TrainingStopped",
+    "Problem",
+    "UnknownSet",
+    "BadPinList",
+    "SetsDisagree",
+    "BaseUnfit",
+    "SetNotReady",
+    "SetInUse",
+    "InstallFailed",
+    "DamagedCheckpoint",
+    "RegistrationRefused",
+    "SessionError",
+)
 """What the worker raises or lists for people; the text is their argument"""
 
 SENTENCES = (
     "declarations.py",
-    "needs.py", "preflight.py", "environment_probe.py", "runtime.py", "scripts/checking.py", "scripts/runtime.py",
-    "scripts/custom.py", "requirement_sets/overlays.py", "mosaic_wire/worker_config.py",
-)  # fmt: skip
+    "needs.py",
+    "preflight.py",
+    "environment_probe.py",
+    "runtime.py",
+    "scripts/checking.py",
+    "scripts/runtime.py",
+    "scripts/custom.py",
+    "requirement_sets/overlays.py",
+    "mosaic_wire/worker_config.py",
+)
 """Modules that also put their texts together elsewhere: there every sentence counts"""
 
 PARTS = (
@@ -78,21 +96,44 @@ TOPICS = (
     ),
     Topic(
         "Values that do not fit each other",
-        ("declarations.py",
-         "algorithms/ppo.py", "algorithms/c51.py", "algorithms/ddpg.py", "algorithms/dqn.py", "algorithms/ppg.py",
-         "algorithms/ppo_atari_lstm.py", "algorithms/ppo_atari_multigpu.py",
-         "algorithms/ppo_pettingzoo_ma_atari.py", "algorithms/ppo_rnd.py", "algorithms/pqn.py",
-         "algorithms/pqn_lstm.py", "algorithms/qdagger.py", "algorithms/rainbow.py", "algorithms/sac.py",
-         "algorithms/sac_discrete.py", "algorithms/td3.py",
-         "training/args.py", "training/policies.py", "training/off_policy.py", "training/fast_cpu/__init__.py"),
+        (
+            "declarations.py",
+            "algorithms/ppo.py",
+            "algorithms/c51.py",
+            "algorithms/ddpg.py",
+            "algorithms/dqn.py",
+            "algorithms/ppg.py",
+            "algorithms/ppo_atari_lstm.py",
+            "algorithms/ppo_atari_multigpu.py",
+            "algorithms/ppo_pettingzoo_ma_atari.py",
+            "algorithms/ppo_rnd.py",
+            "algorithms/pqn.py",
+            "algorithms/pqn_lstm.py",
+            "algorithms/qdagger.py",
+            "algorithms/rainbow.py",
+            "algorithms/sac.py",
+            "algorithms/sac_discrete.py",
+            "algorithms/td3.py",
+            "training/args.py",
+            "training/policies.py",
+            "training/off_policy.py",
+            "training/fast_cpu/__init__.py",
+        ),
         "each value is possible, but no run can be made of them together, or the environment is not for this algorithm",
         "change one of the values the message names; a dry run tells all of them at once",
     ),
     Topic(
         "Environments",
-        ("environment_probe.py", "env_kwargs.py", "training/envs/construction.py",
-         "training/envs/factory.py", "training/envs/processes.py",
-         "training/envs/envpool_envs.py", "training/envs/procgen_games.py", "training/envs/two_players.py"),
+        (
+            "environment_probe.py",
+            "env_kwargs.py",
+            "training/envs/construction.py",
+            "training/envs/factory.py",
+            "training/envs/processes.py",
+            "training/envs/envpool_envs.py",
+            "training/envs/procgen_games.py",
+            "training/envs/two_players.py",
+        ),
         "the id is not registered, a package is missing, or the environment's own code raised",
         "check the id; install the module of a `module:Env-v0` into the environment; try `gymnasium.make` yourself",
     ),
@@ -105,9 +146,16 @@ TOPICS = (
     ),
     Topic(
         "Checkpoints and models",
-        ("mosaic_wire/checkpoints.py", "modes/checkpoints.py", "training/checkpointing.py",
-         "training/envs/normalization.py",
-         "training/foreign_model.py", "training/weights_reader.py", "training/replay.py", "training/teacher.py"),
+        (
+            "mosaic_wire/checkpoints.py",
+            "modes/checkpoints.py",
+            "training/checkpointing.py",
+            "training/envs/normalization.py",
+            "training/foreign_model.py",
+            "training/weights_reader.py",
+            "training/replay.py",
+            "training/teacher.py",
+        ),
         "the checkpoint is missing, damaged, or of another algorithm, environment or shape; or a model file is none",
         "name another checkpoint (`mosaic show RUN` lists them) or train from the start",
     ),
@@ -119,9 +167,17 @@ TOPICS = (
     ),
     Topic(
         "While it trains",
-        ("runtime.py", "training/metrics.py", "training/run.py", "training/evaluation.py",
-         "training/rendering.py", "training/distributed.py",
-         "eval/batched.py", "eval/policies.py", "launcher.py"),
+        (
+            "runtime.py",
+            "training/metrics.py",
+            "training/run.py",
+            "training/evaluation.py",
+            "training/rendering.py",
+            "training/distributed.py",
+            "eval/batched.py",
+            "eval/policies.py",
+            "launcher.py",
+        ),
         "training started and could not go on; checkpoints written before are whole",
         "cure the reason, then `mosaic resume RUN` goes on from the last checkpoint",
     ),
@@ -139,13 +195,19 @@ TOPICS = (
     ),
     Topic(
         "Requirement sets",
-        ("requirement_sets/pins.py", "requirement_sets/selection.py", "requirement_sets/overlays.py",
-         "requirement_sets/installation.py", "requirement_sets/overlay_check.py", "tools/install_extras.py",
-         "training/standalone.py"),
+        (
+            "requirement_sets/pins.py",
+            "requirement_sets/selection.py",
+            "requirement_sets/overlays.py",
+            "requirement_sets/installation.py",
+            "requirement_sets/overlay_check.py",
+            "tools/install_extras.py",
+            "training/standalone.py",
+        ),
         "packages that this run needs are not installed, not intact, or cannot be together",
         "run the command the message ends with; [requirement sets](requirement_sets.md) tells the rest",
     ),
-)  # fmt: skip
+)
 
 SPECIFIC = {
     "does not divide the batch": (

@@ -65,10 +65,17 @@ def _row(entry: dict[str, Any]) -> str:
     outcome = entry["outcome"] if entry["outcome"] == "completed" else f"{entry['outcome']}: {entry['reason']}"
     versions = ", ".join(f"{name} {version}" for name, version in sorted(entry["versions"].items()))
     cells = (
-        f"`{entry['algo']}`", f"`{entry['env_id']}`", entry["source"], outcome, str(entry["steps"]),
-        ", ".join(entry["requirements"]) or "base", "yes" if entry["handshake"] else "no",
-        ", ".join(_left(entry["artefacts"])), versions, entry["written_at"][:10],
-    )  # fmt: skip
+        f"`{entry['algo']}`",
+        f"`{entry['env_id']}`",
+        entry["source"],
+        outcome,
+        str(entry["steps"]),
+        ", ".join(entry["requirements"]) or "base",
+        "yes" if entry["handshake"] else "no",
+        ", ".join(_left(entry["artefacts"])),
+        versions,
+        entry["written_at"][:10],
+    )
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 

@@ -121,8 +121,20 @@ training is what is compared.
 def render_page(learned: Sequence[Result], expected: Mapping[str, Any]) -> str:
     if not learned:
         return f"{INTRODUCTION}\nNothing was reported yet.\n"
-    columns = ("algorithm", "environment", "steps", "other flags", "return (seed)", "to reach", "reached", "evaluation",
-               "CPU seconds", "load", "versions", "when")  # fmt: skip
+    columns = (
+        "algorithm",
+        "environment",
+        "steps",
+        "other flags",
+        "return (seed)",
+        "to reach",
+        "reached",
+        "evaluation",
+        "CPU seconds",
+        "load",
+        "versions",
+        "when",
+    )
     lines = [INTRODUCTION, _line(columns), "|" + " --- |" * len(columns)]
     for key, results in groups(learned):
         lines.append(_line(_cells(key, results, expected)))
@@ -145,14 +157,19 @@ def _cells(key: tuple[Any, ...], results: Sequence[Result], expected: Mapping[st
     versions = {f"{name} {r['versions'][name]}" for r in results for name in shown if name in r["versions"]}
     named = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in sorted(json.loads(flags).items()))
     return (
-        f"`{algo}`", env_id, _steps(total, results), f"`{named}`" if named else "none", returns,
+        f"`{algo}`",
+        env_id,
+        _steps(total, results),
+        f"`{named}`" if named else "none",
+        returns,
         f"{_number(least[0])} ({least[1]})" if least else "–",
         f"{_reached(results, least[0])} of {len(results)}{_by_evaluation(results)}" if least else "–",
         ", ".join(f"{_number(e['mean'])} ± {_number(e['std'])}" for e in judged) or "–",
         ", ".join(_seconds(result["cpu_seconds"]) for result in results),
         ", ".join(" to ".join(map(str, r["load"])) for r in results if r["load"]) or "–",
-        ", ".join(sorted(versions)), ", ".join(sorted({result["date"] for result in results})),
-    )  # fmt: skip
+        ", ".join(sorted(versions)),
+        ", ".join(sorted({result["date"] for result in results})),
+    )
 
 
 def _reached(results: Sequence[Result], least: float) -> int:
@@ -195,8 +212,17 @@ def _line(cells: Sequence[str]) -> str:
 def render_matrix(learned: Sequence[Result], ran: Sequence[Result], expected: Mapping[str, Any]) -> str:
     """One row per training that was reported, then one row per algorithm with the environments it only ran in."""
     here = [entry.name for entry in DEFAULT_ALGO_REGISTRY.values() if entry.module]
-    columns = ("algorithm", "environment", "verdict", "mean return", "lowest to highest", "measured in", "to reach",
-               "seeds", "steps")  # fmt: skip
+    columns = (
+        "algorithm",
+        "environment",
+        "verdict",
+        "mean return",
+        "lowest to highest",
+        "measured in",
+        "to reach",
+        "seeds",
+        "steps",
+    )
     lines = [_line(columns), "|" + " --- |" * len(columns)]
     for algo in here:
         for (_, env_id, total, _), results in groups(result for result in learned if result["algo"] == algo):

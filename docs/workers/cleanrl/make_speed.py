@@ -24,8 +24,17 @@ count. Figures are medians, in brackets the smallest and the largest. CPU second
 the clock measures the others, too. A flag after an algorithm's name is one that only ours has.
 """
 NOTHING = "\nNothing was measured yet.\n"
-COLUMNS = ("algorithm", "environment", "CleanRL, steps per CPU second", "ours", "ratio", "by the clock", "to reach",
-           "moonshot", "")  # fmt: skip
+COLUMNS = (
+    "algorithm",
+    "environment",
+    "CleanRL, steps per CPU second",
+    "ours",
+    "ratio",
+    "by the clock",
+    "to reach",
+    "moonshot",
+    "",
+)
 
 
 def main() -> None:
@@ -58,11 +67,16 @@ def _cells(case: dict[str, Any]) -> tuple[str, ...]:
     ratio = statistics.median(by_cpu)
     verdict = "moonshot" if ratio >= case["moonshot"] else "reached" if ratio >= case["target"] else "missed"
     return (
-        _name(case), case["env_id"], f"{statistics.median(case['upstream']['cpu']):,.0f}",
+        _name(case),
+        case["env_id"],
+        f"{statistics.median(case['upstream']['cpu']):,.0f}",
         f"{statistics.median(case['ours']['cpu']):,.0f}",
-        f"{ratio:.2f} × ({min(by_cpu):.2f} – {max(by_cpu):.2f})", f"{statistics.median(by_clock):.2f} ×",
-        f"{case['target']:g} ×", f"{case['moonshot']:g} ×", verdict,
-    )  # fmt: skip
+        f"{ratio:.2f} × ({min(by_cpu):.2f} – {max(by_cpu):.2f})",
+        f"{statistics.median(by_clock):.2f} ×",
+        f"{case['target']:g} ×",
+        f"{case['moonshot']:g} ×",
+        verdict,
+    )
 
 
 def _name(case: dict[str, Any]) -> str:
@@ -76,10 +90,14 @@ def _ratios(case: dict[str, Any], unit: str) -> list[float]:
 def _circumstances(case: dict[str, Any]) -> tuple[str, ...]:
     short, long = case["steps"]
     return (
-        _name(case), f"`{' '.join(case['flags'])}`" if case["flags"] else "defaults",
-        f"{long:,} less {short:,}", str(len(case["ours"]["cpu"])), case["machine"],
-        " – ".join(str(load) for load in case["load"]), case["date"],
-    )  # fmt: skip
+        _name(case),
+        f"`{' '.join(case['flags'])}`" if case["flags"] else "defaults",
+        f"{long:,} less {short:,}",
+        str(len(case["ours"]["cpu"])),
+        case["machine"],
+        " – ".join(str(load) for load in case["load"]),
+        case["date"],
+    )
 
 
 def _versions(cases: Sequence[dict[str, Any]]) -> list[str]:

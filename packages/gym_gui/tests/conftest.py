@@ -107,8 +107,15 @@ class FakeTrainer(TrainerServiceServicer):
             context.set_trailing_metadata((("mosaic-error", "InvalidConfig"), ("mosaic-problems-bin", problems)))
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the run config has 1 problem")
         worker = config["metadata"]["worker"]["config"]
-        run = self.add(status="INIT", outcome="", seed=worker.get("seed"), total=worker["total_timesteps"],
-                       algo=worker["algo"], env_id=worker["env_id"], name=config.get("run_name", ""))  # fmt: skip
+        run = self.add(
+            status="INIT",
+            outcome="",
+            seed=worker.get("seed"),
+            total=worker["total_timesteps"],
+            algo=worker["algo"],
+            env_id=worker["env_id"],
+            name=config.get("run_name", ""),
+        )
         return pb.SubmitRunResponse(run=run)
 
     def ListRuns(self, request: pb.ListRunsRequest, context: grpc.ServicerContext) -> pb.ListRunsResponse:
@@ -186,10 +193,15 @@ class FakeTrainer(TrainerServiceServicer):
 
     def ListWorkers(self, request: Any, context: grpc.ServicerContext) -> pb.ListWorkersResponse:
         described = [
-            pb.Worker(name=spec.name, display_name=spec.display_name, version=spec.version, origin="entry point",
-                      spec_json=json.dumps(spec.to_json()))
+            pb.Worker(
+                name=spec.name,
+                display_name=spec.display_name,
+                version=spec.version,
+                origin="entry point",
+                spec_json=json.dumps(spec.to_json()),
+            )
             for spec in self.workers
-        ]  # fmt: skip
+        ]
         broken = pb.Worker(name="broken", display_name="Broken", origin="worker.json", problem="it does not start")
         return pb.ListWorkersResponse(workers=[*described, broken])
 
@@ -270,7 +282,10 @@ def real_wandb_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     variables = {**os.environ, "WANDB_SILENT": "true", "HOME": str(folder), "WANDB_ERROR_REPORTING": "false"}
     done = subprocess.run(
         [str(interpreter_with("wandb")), "-c", _WANDB_RUN, str(folder)],
-        env=variables, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return folder / "wandb"

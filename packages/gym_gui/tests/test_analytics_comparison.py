@@ -28,10 +28,20 @@ RANDOM = Baseline("CartPole-v1", 22.0, 10.0, 100, "B", None, tuple(np.random.def
 
 def make_run(number: int, *, algo="ppo", env_id="CartPole-v1", parameters=None, **fields) -> pb.Run:
     return pb.Run(
-        run_id=f"RUN{number:023}", number=number, algo=algo, env_id=env_id, seed=number, total=1000, step=1000,
-        worker_type="cleanrl", extras_json=json.dumps({"algo_params": parameters or {}}), sps=100.0 * number,
-        started_at=50.0, finished_at=60.0 + number, **fields,
-    )  # fmt: skip
+        run_id=f"RUN{number:023}",
+        number=number,
+        algo=algo,
+        env_id=env_id,
+        seed=number,
+        total=1000,
+        step=1000,
+        worker_type="cleanrl",
+        extras_json=json.dumps({"algo_params": parameters or {}}),
+        sps=100.0 * number,
+        started_at=50.0,
+        finished_at=60.0 + number,
+        **fields,
+    )
 
 
 def curve(run: pb.Run, values, steps=None) -> dict[str, Curve]:
@@ -216,9 +226,10 @@ def test_runs_of_an_edited_script_are_another_configuration():
     curves = {run.run_id: curve(run, [4.0 - run.number]) for run in (*runs, other)}
     found = compare_curves([*runs, other], curves)
     assert [group.label for group in found.groups] == [
-        "my_q.py · CartPole-v1 · script aaaaaaa (2 seeds)", "my_q.py · CartPole-v1 · script bbbbbbb (seed 3)",
+        "my_q.py · CartPole-v1 · script aaaaaaa (2 seeds)",
+        "my_q.py · CartPole-v1 · script bbbbbbb (seed 3)",
         "ppo · CartPole-v1 (seed 4)",
-    ]  # fmt: skip
+    ]
     assert found.differing == ("script_sha256",)
     unedited = compare_curves([*runs[:2], other], curves)
     assert unedited.groups[0].label == "my_q.py · CartPole-v1 (2 seeds)"

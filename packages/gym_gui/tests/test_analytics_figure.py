@@ -35,9 +35,14 @@ def make_run(
     extras = json.dumps({"mode": "train", "algo_params": parameters or {}})
     fields = {"total": 1000, "worker_type": "cleanrl", **fields}
     return pb.Run(
-        run_id=f"RUN{number:023}", number=number, algo=algo, env_id=env_id, seed=seed if seed is not None else number,
-        extras_json=extras, **fields,
-    )  # fmt: skip
+        run_id=f"RUN{number:023}",
+        number=number,
+        algo=algo,
+        env_id=env_id,
+        seed=seed if seed is not None else number,
+        extras_json=extras,
+        **fields,
+    )
 
 
 def line_of(run: pb.Run, steps, values, tag: str = RETURN) -> dict[str, Curve]:
@@ -355,9 +360,16 @@ def test_points_go_into_parquet_with_their_types(points, tmp_path):
     assert write_parquet(tmp_path / "points.parquet", curves, runs) == 4
     table = parquet.read_table(tmp_path / "points.parquet").to_pylist()
     assert table[1] == {
-        "run": runs[0].run_id, "name": "mine, really", "algo": "ppo", "env": "CartPole-v1", "seed": 1, "tag": RETURN,
-        "step": 2, "wall_time": 5002.0, "value": 1 / 3,
-    }  # fmt: skip
+        "run": runs[0].run_id,
+        "name": "mine, really",
+        "algo": "ppo",
+        "env": "CartPole-v1",
+        "seed": 1,
+        "tag": RETURN,
+        "step": 2,
+        "wall_time": 5002.0,
+        "value": 1 / 3,
+    }
     assert table[3]["seed"] is None
 
 

@@ -80,9 +80,12 @@ def test_the_bootstrap_interval_is_scipys_percentile_interval():
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.25)
     middle = bootstrap_interval(values, iqm, resamples=20_000)
     theirs = stats.bootstrap(
-        (values,), lambda sample, axis: stats.trim_mean(sample, 0.25, axis=axis), method="percentile",
-        n_resamples=20_000, rng=np.random.default_rng(1),
-    ).confidence_interval  # fmt: skip
+        (values,),
+        lambda sample, axis: stats.trim_mean(sample, 0.25, axis=axis),
+        method="percentile",
+        n_resamples=20_000,
+        rng=np.random.default_rng(1),
+    ).confidence_interval
     assert (middle.low, middle.high) == pytest.approx((theirs.low, theirs.high), abs=0.4)
 
 

@@ -40,20 +40,67 @@ CANARY = "canary-5ecret-0123456789"
 
 def finished_record(run_id: str, **changes: object) -> RunRecord:
     values: dict[str, object] = {
-        "run_id": run_id, "number": 7, "status": RunStatus.TERM, "outcome": RunOutcome.COMPLETED, "reason": "done",
-        "name": "a run", "worker_type": "random", "worker_id": "", "algo": "random", "env_id": "E", "seed": 1,
-        "step": 10, "total": 10, "episodic_return": 1.5, "sps": 100.0, "seconds_since_step": None,
-        "metrics": {"charts/SPS": 100.0}, "result": {"mean": 2}, "priority": 0, "tags": ("a", "b"), "notes": "n",
-        "archived": False, "queue_reason": "", "parent": Parent(new_run_id(), 5, "ab"), "created_at": 1.0,
-        "submitted_by": new_run_id(), "cancel_reason": "", "started_at": 2.0, "finished_at": 3.0, "cpus": 1.0,
-        "gpus": 0, "gpus_mandatory": 0, "gpu_ids": ("GPU-1",), "memory_mb": None, "max_wallclock_minutes": None,
-        "silence_s": None, "attempt": 1, "retries": 0, "size_bytes": 0, "protocol_version": 1,
-        "capabilities": {"worker_type": "random"}, "extras": {"x": 1}, "event_seq": 9, "pid": 4711, "start_ticks": 5,
-        "boot_id": "boot", "mark": "mark", "run_token_sha256": "aa", "session_token_sha256": "bb",
-        "worker_instance": "i", "lifecycle_seq": 3, "cancel_requested": False, "pause_requested": "",
-        "paused_by_signal": False, "released": False, "stalled": False, "no_progress": False, "fault_reason": "",
-        "claimed": True, **changes,
-    }  # fmt: skip
+        "run_id": run_id,
+        "number": 7,
+        "status": RunStatus.TERM,
+        "outcome": RunOutcome.COMPLETED,
+        "reason": "done",
+        "name": "a run",
+        "worker_type": "random",
+        "worker_id": "",
+        "algo": "random",
+        "env_id": "E",
+        "seed": 1,
+        "step": 10,
+        "total": 10,
+        "episodic_return": 1.5,
+        "sps": 100.0,
+        "seconds_since_step": None,
+        "metrics": {"charts/SPS": 100.0},
+        "result": {"mean": 2},
+        "priority": 0,
+        "tags": ("a", "b"),
+        "notes": "n",
+        "archived": False,
+        "queue_reason": "",
+        "parent": Parent(new_run_id(), 5, "ab"),
+        "created_at": 1.0,
+        "submitted_by": new_run_id(),
+        "cancel_reason": "",
+        "started_at": 2.0,
+        "finished_at": 3.0,
+        "cpus": 1.0,
+        "gpus": 0,
+        "gpus_mandatory": 0,
+        "gpu_ids": ("GPU-1",),
+        "memory_mb": None,
+        "max_wallclock_minutes": None,
+        "silence_s": None,
+        "attempt": 1,
+        "retries": 0,
+        "size_bytes": 0,
+        "protocol_version": 1,
+        "capabilities": {"worker_type": "random"},
+        "extras": {"x": 1},
+        "event_seq": 9,
+        "pid": 4711,
+        "start_ticks": 5,
+        "boot_id": "boot",
+        "mark": "mark",
+        "run_token_sha256": "aa",
+        "session_token_sha256": "bb",
+        "worker_instance": "i",
+        "lifecycle_seq": 3,
+        "cancel_requested": False,
+        "pause_requested": "",
+        "paused_by_signal": False,
+        "released": False,
+        "stalled": False,
+        "no_progress": False,
+        "fault_reason": "",
+        "claimed": True,
+        **changes,
+    }
     return RunRecord(**values)  # type: ignore[arg-type]
 
 
@@ -109,17 +156,30 @@ def test_a_run_comes_back_as_it_went(home, run, tmp_path):
     imported = import_archive(archive, there)
     assert not there.run_folder(run.run_id).root.exists()  # nothing in place before commit
     imported.commit()
-    for place in (lambda h: h.run_folder(run.run_id).root, lambda h: h.run_logs(run.run_id),
-                  lambda h: h.evaluation_folder(run.run_id), lambda h: h.custom_scripts / run.run_id):  # fmt: skip
+    for place in (
+        lambda h: h.run_folder(run.run_id).root,
+        lambda h: h.run_logs(run.run_id),
+        lambda h: h.evaluation_folder(run.run_id),
+        lambda h: h.custom_scripts / run.run_id,
+    ):
         assert files_below(place(there)) == files_below(place(home))
     assert (there.run_folder(run.run_id).root / "empty").is_dir()
     config = json.loads(there.config_file(run.run_id).read_text())
     assert config["extras"]["wandb_api_key"] == {"secret_ref": "k"}
     assert imported.history == tuple(story_of(run.run_id))
     assert imported.record == dataclasses.replace(
-        run, pid=0, start_ticks=0, boot_id="", mark="", run_token_sha256="", session_token_sha256="",
-        worker_instance="", lifecycle_seq=0, claimed=False, gpu_ids=(),
-    )  # fmt: skip
+        run,
+        pid=0,
+        start_ticks=0,
+        boot_id="",
+        mark="",
+        run_token_sha256="",
+        session_token_sha256="",
+        worker_instance="",
+        lifecycle_seq=0,
+        claimed=False,
+        gpu_ids=(),
+    )
     assert everything(there.trainer / "imports") == set()
 
 
@@ -502,10 +562,15 @@ def test_a_record_that_is_not_one_of_a_finished_run_is_refused(forge, refused, t
 @pytest.mark.parametrize(
     "story",
     [
-        b"{", b"[]\n", b"{}\n", b'{"seq": 1}\n', b"\xff\n", b"[" * 100_000,
+        b"{",
+        b"[]\n",
+        b"{}\n",
+        b'{"seq": 1}\n',
+        b"\xff\n",
+        b"[" * 100_000,
         json.dumps({**dataclasses.asdict(story_of("x")[0]), "run_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV"}).encode(),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_or_foreign_story_is_refused(forge, refused, tmp_path, story):
     forge.file("run.json", record_bytes(finished_record(forge.run_id))).file("story.jsonl", story)
     refused(forge.pack(tmp_path / "a"), "story.jsonl")

@@ -27,18 +27,24 @@ from rich.console import Console
 STEPS = FieldSpec("total_timesteps", "int", 500_000)
 RATE = FieldSpec("learning_rate", "float", 2.5e-4, minimum=0)
 PPO = AlgorithmSpec(
-    "ppo", fields=(STEPS, RATE, FieldSpec("num_envs", "int", 4)), action_spaces=("discrete",),
+    "ppo",
+    fields=(STEPS, RATE, FieldSpec("num_envs", "int", 4)),
+    action_spaces=("discrete",),
     observation_spaces=("vector", "image"),
-)  # fmt: skip
+)
 DQN = AlgorithmSpec("dqn", fields=(STEPS, RATE), action_spaces=("discrete",), observation_spaces=("vector",))
 SAC = AlgorithmSpec("sac", fields=(STEPS, RATE), action_spaces=("continuous",), observation_spaces=("vector",))
 ENDLESS = AlgorithmSpec("endless", fields=(RATE,))
 GONE = AlgorithmSpec("gone", fields=(STEPS,), unavailable="it needs the set atari")
 SPEC = WorkerSpec(
-    name="cleanrl", display_name="CleanRL", version="1", capabilities=WorkerCapabilities("cleanrl"),
-    module="cleanrl_worker.cli", algorithms=(PPO, DQN, SAC, ENDLESS, GONE),
+    name="cleanrl",
+    display_name="CleanRL",
+    version="1",
+    capabilities=WorkerCapabilities("cleanrl"),
+    module="cleanrl_worker.cli",
+    algorithms=(PPO, DQN, SAC, ENDLESS, GONE),
     environments=("CartPole-v1", "Acrobot-v1", "Pendulum-v1"),
-)  # fmt: skip
+)
 
 
 def plan(*algorithms: AlgorithmSpec, envs=("CartPole-v1",), seeds=(1, 2), **wishes) -> BenchPlan:
@@ -55,7 +61,7 @@ def test_every_combination_has_every_seed_and_the_first_seeds_come_first():
         for seed in (1, 2)
         for env in ("CartPole-v1", "Acrobot-v1")
         for algo in ("ppo", "dqn")
-    ]  # fmt: skip
+    ]
     assert {cell.total_timesteps for cell in found.cells} == {1000}
     assert not found.problems
 
@@ -85,7 +91,7 @@ def test_without_a_number_of_steps_each_algorithm_trains_as_long_as_it_usually_d
         ({"settings": [Setting("seed", "3")]}, "--set seed: write --seeds instead"),
         ({"seeds": range(3000)}, "3,000 runs at once are too many"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_named_and_nothing_is_planned(wrong, said):
     found = plan(PPO, **wrong)
     assert len(found.problems) == 1
@@ -101,8 +107,9 @@ def test_a_setting_for_one_algorithm_is_for_it_alone():
     shared, own = parse_setting("learning-rate=1e-3"), parse_setting("ppo.num_envs=8")
     found = plan(PPO, DQN, settings=[shared, own], seeds=(1,))
     assert {cell.algo: cell.parameters for cell in found.cells} == {
-        "ppo": {"learning_rate": 1e-3, "num_envs": 8}, "dqn": {"learning_rate": 1e-3},
-    }  # fmt: skip
+        "ppo": {"learning_rate": 1e-3, "num_envs": 8},
+        "dqn": {"learning_rate": 1e-3},
+    }
     (problem,) = plan(PPO, DQN, settings=[parse_setting("num_envs=8")]).problems
     assert problem == "'dqn' has no parameter 'num_envs'; for one algorithm alone write --set ALGO.num_envs=8"
 

@@ -300,7 +300,7 @@ def test_a_program_may_be_found_on_the_path(home):
         ({**SPEC, "argv": ["sh"], "env": ["ab", "c"]}, "malformed"),
         ({**SPEC, "argv": ["sh"], "algorithms": [{"name": "a", "fields": [WRONG_FIELD]}]}, "must be a number"),
     ],
-)  # fmt: skip
+)
 def test_a_malformed_worker_json_is_listed_as_a_problem(home, document, expected):
     write_worker_json(home, document)
     write_worker_json(home, {**SPEC, "name": "good", "argv": ["sh"]}, "good")

@@ -82,9 +82,18 @@ class Page(HTMLParser):
 
 def run(algo: str = "ppo", seed: int = 1, *, name: str = "", **fields) -> pb.Run:
     values = {
-        "status": "TERM", "outcome": "completed", "env_id": "CartPole-v1", "worker_type": "cleanrl", "step": 1000,
-        "total": 1000, "sps": 1234.0, "created_at": 1e9, "started_at": 1e9 + 1, "finished_at": 1e9 + 61, "number": seed,
-    }  # fmt: skip
+        "status": "TERM",
+        "outcome": "completed",
+        "env_id": "CartPole-v1",
+        "worker_type": "cleanrl",
+        "step": 1000,
+        "total": 1000,
+        "sps": 1234.0,
+        "created_at": 1e9,
+        "started_at": 1e9 + 1,
+        "finished_at": 1e9 + 61,
+        "number": seed,
+    }
     made = pb.Run(run_id=new_run_id(), algo=algo, seed=seed, name=name or f"{algo}-{seed}")
     made.MergeFrom(pb.Run(**{**values, **fields}))
     return made
@@ -151,32 +160,59 @@ def test_an_inline_drawing_keeps_its_ids_to_itself_and_takes_the_pages_colours()
 def test_a_page_of_several_runs_says_everything_and_loads_nothing(compared, tmp_path):
     runs, curves, comparison = compared
     manifest = AnalyticsManifest(
-        runs[0].run_id, host={"name": "box", "cpu": "Fast"}, versions={"torch": "2.13"}, argv=("python", "-m", "x"),
+        runs[0].run_id,
+        host={"name": "box", "cpu": "Fast"},
+        versions={"torch": "2.13"},
+        argv=("python", "-m", "x"),
         checkpoints=(CheckpointEntry("checkpoints/step-10", 10, "a" * 64, "best"),),
-    )  # fmt: skip
+    )
     told = [facts(runs[0], manifest=manifest, command="mosaic train ppo"), *map(facts, runs[1:])]
     page = Page(render(told, comparison, draw(runs, curves), tmp_path, title="", now=time.time()))
     page.check_that_it_loads_nothing()
     assert page.tags.count("svg") == 3  # return, loss, and what every seed reached
     for expected in (
-        "6 runs: ppo, dqn on CartPole-v1", "learned nothing", "Acting at random reaches CartPole-v1: 22.0 ± 10.0",
-        "not comparable: 1,000 of 500,000 steps", "likely: only 3 seeds", "torch", "2.13", "checkpoints/step-10",
-        "mosaic train ppo", f"mosaic clone {runs[5].run_id}", "charts/episodic_return", "losses/value_loss", "≠",
-    ):  # fmt: skip
+        "6 runs: ppo, dqn on CartPole-v1",
+        "learned nothing",
+        "Acting at random reaches CartPole-v1: 22.0 ± 10.0",
+        "not comparable: 1,000 of 500,000 steps",
+        "likely: only 3 seeds",
+        "torch",
+        "2.13",
+        "checkpoints/step-10",
+        "mosaic train ppo",
+        f"mosaic clone {runs[5].run_id}",
+        "charts/episodic_return",
+        "losses/value_loss",
+        "≠",
+    ):
         assert expected in page.words, expected
 
 
 def test_hostile_names_stay_names(tmp_path):
-    bad = run(HOSTILE, 1, name=HOSTILE, env_id=HOSTILE, notes=HOSTILE, tags=[HOSTILE], outcome="failed", reason=HOSTILE,
-              extras_json='{"algo_params": {"<b>": "</td><script>", "api_key": "s3cret-value"}}')  # fmt: skip
+    bad = run(
+        HOSTILE,
+        1,
+        name=HOSTILE,
+        env_id=HOSTILE,
+        notes=HOSTILE,
+        tags=[HOSTILE],
+        outcome="failed",
+        reason=HOSTILE,
+        extras_json='{"algo_params": {"<b>": "</td><script>", "api_key": "s3cret-value"}}',
+    )
     bad, other = redacted_run(bad), run(HOSTILE, 2, name=HOSTILE, env_id=HOSTILE)
     curves = curves_of([bad, other], {HOSTILE: 50})
     told = [
-        facts(each, last_stream=HOSTILE, last_lines=(HOSTILE, "curl https://me:hunter22@host/"), command=HOSTILE,
-              videos=(Video(Path(tmp_path / HOSTILE.replace("/", "") / "x.mp4"), 9_000_000),),
-              manifest=AnalyticsManifest(each.run_id, host={HOSTILE: HOSTILE}, versions={HOSTILE: HOSTILE}))
+        facts(
+            each,
+            last_stream=HOSTILE,
+            last_lines=(HOSTILE, "curl https://me:hunter22@host/"),
+            command=HOSTILE,
+            videos=(Video(Path(tmp_path / HOSTILE.replace("/", "") / "x.mp4"), 9_000_000),),
+            manifest=AnalyticsManifest(each.run_id, host={HOSTILE: HOSTILE}, versions={HOSTILE: HOSTILE}),
+        )
         for each in (bad, other)
-    ]  # fmt: skip
+    ]
     for chosen in (told, told[:1]):
         runs = [each.run for each in chosen]
         text = render(chosen, compare_curves(runs, curves), draw(runs, curves), tmp_path, title="", now=0.0)
@@ -266,8 +302,10 @@ def test_the_markdown_of_a_benchmark_has_its_figures_failures_and_what_was_left_
 def test_over_all_environments_each_counts_the_same():
     runs = [
         run(algo, seed, env_id=env_id, number=10 * seed)
-        for env_id in ("A-v0", "B-v0") for algo in ("ppo", "dqn") for seed in (1, 2, 3)
-    ]  # fmt: skip
+        for env_id in ("A-v0", "B-v0")
+        for algo in ("ppo", "dqn")
+        for seed in (1, 2, 3)
+    ]
     level = {("ppo", "A-v0"): 100, ("dqn", "A-v0"): 50, ("ppo", "B-v0"): 70, ("dqn", "B-v0"): 70}
     curves = {
         each.run_id: {RETURN: curve_of(each.run_id, RETURN, [0, 1], [0, 1], [level[each.algo, each.env_id]] * 2, 2)}

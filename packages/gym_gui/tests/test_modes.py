@@ -83,8 +83,9 @@ def test_scripts_come_from_configured_folders_only(tmp_path):
 
 def test_the_setting_is_a_list_of_absolute_folders(tmp_path):
     assert load_settings(tmp_path / "none", overrides={"custom_scripts": ["/a", "/b"]}).custom_scripts == (
-        Path("/a"), Path("/b"),
-    )  # fmt: skip
+        Path("/a"),
+        Path("/b"),
+    )
     for wrong in ("/a", ["relative"], ["/a:/b"], [5]):
         with pytest.raises(ConfigProblems):
             load_settings(tmp_path / "none", overrides={"custom_scripts": wrong})

@@ -97,18 +97,49 @@ def test_a_mistake_is_one_message_and_exit_code_2(mosaic, words, expected):
 
 def test_runs_as_json_has_friendly_names(mosaic, fake_trainer):
     run = fake_trainer.add(
-        name="mine", seed=3, step=50, total=100, episodic_return=12.5, sps=float("nan"), tags=["a"], flags=["stalled"],
-        status="EXEC", outcome="", result_json='{"x": 1}', extras_json="{damaged", created_at=5.5,
-    )  # fmt: skip
+        name="mine",
+        seed=3,
+        step=50,
+        total=100,
+        episodic_return=12.5,
+        sps=float("nan"),
+        tags=["a"],
+        flags=["stalled"],
+        status="EXEC",
+        outcome="",
+        result_json='{"x": 1}',
+        extras_json="{damaged",
+        created_at=5.5,
+    )
     (document,) = mosaic("runs", "--json").json
     assert document["run_id"] == run.run_id
-    expected = {"status": "EXEC", "outcome": None, "reason": "", "name": "mine", "algo": "ppo", "env_id": "CartPole-v1",
-                "seed": 3, "step": 50, "total": 100, "return": 12.5, "sps": None, "tags": ["a"], "result": {"x": 1},
-                "extras": None, "started_at": None, "created_at": 5.5, "parent": None}  # fmt: skip
+    expected = {
+        "status": "EXEC",
+        "outcome": None,
+        "reason": "",
+        "name": "mine",
+        "algo": "ppo",
+        "env_id": "CartPole-v1",
+        "seed": 3,
+        "step": 50,
+        "total": 100,
+        "return": 12.5,
+        "sps": None,
+        "tags": ["a"],
+        "result": {"x": 1},
+        "extras": None,
+        "started_at": None,
+        "created_at": 5.5,
+        "parent": None,
+    }
     assert {key: document[key] for key in expected} == expected
     assert {field.name for field in pb.Run.DESCRIPTOR.fields} - set(document) == {
-        "episodic_return", "result_json", "capabilities_json", "extras_json", "learning_json",
-    }  # fmt: skip
+        "episodic_return",
+        "result_json",
+        "capabilities_json",
+        "extras_json",
+        "learning_json",
+    }
 
 
 def test_no_runs_is_an_empty_array(mosaic, fake_trainer):
@@ -205,14 +236,29 @@ def test_shared_options_may_stand_anywhere(mosaic, fake_trainer, home, monkeypat
 
 def test_show_tells_everything_in_lines(mosaic, fake_trainer):
     fake_trainer.add(
-        status="TERM", outcome="failed", reason="killed by SIGSEGV", notes="first\nsecond", cpus=2, gpus=1,
-        gpu_ids=["0"], memory_mb=2048, retries=2, attempt=3, size_bytes=5 << 20,
+        status="TERM",
+        outcome="failed",
+        reason="killed by SIGSEGV",
+        notes="first\nsecond",
+        cpus=2,
+        gpus=1,
+        gpu_ids=["0"],
+        memory_mb=2048,
+        retries=2,
+        attempt=3,
+        size_bytes=5 << 20,
         parent=pb.ParentRun(run_id="P", step=1000),
         result_json='{"evaluation": {"mean_return": 498.25, "std_return": 2, "episodes": 20}}',
-    )  # fmt: skip
+    )
     out = mosaic("show", "last").out
-    for expected in ("killed by SIGSEGV", "2 CPUs, 1 GPU (0), at most 2.0 GiB of memory", "3 of 3", "5.0 MiB",
-                     "P from step 1,000", "mean return 498.2 ± 2 over 20 episodes"):  # fmt: skip
+    for expected in (
+        "killed by SIGSEGV",
+        "2 CPUs, 1 GPU (0), at most 2.0 GiB of memory",
+        "3 of 3",
+        "5.0 MiB",
+        "P from step 1,000",
+        "mean return 498.2 ± 2 over 20 episodes",
+    ):
         assert expected in out
     assert "first\n            second\n" in out
 
@@ -307,8 +353,9 @@ def test_a_bare_word_after_the_run_is_a_tag_and_an_id_is_a_run(mosaic, fake_trai
     assert (fake_trainer.asked[-1].run_id, list(fake_trainer.asked[-1].add_tags)) == (second.run_id, ["good", "dead"])
     assert mosaic("tag", first.run_id, second.run_id[-8:], "good").code == 0
     assert [request.run_id for request in fake_trainer.asked[-2:] if list(request.add_tags) == ["good"]] == [
-        first.run_id, second.run_id,
-    ]  # fmt: skip
+        first.run_id,
+        second.run_id,
+    ]
     assert mosaic("tag", "last").out.startswith(second.run_id[-8:])  # its tags, and nothing changes
 
 
@@ -334,8 +381,9 @@ def test_runs_are_narrowed_sorted_limited_and_listed_as_ids(mosaic, fake_trainer
     assert mosaic(*narrowed).out.split() == [high.run_id, unknown.run_id, low.run_id]
     assert mosaic(*narrowed, "--sort", "return").out.split() == [high.run_id, low.run_id, unknown.run_id]
     assert mosaic(*narrowed, "--sort", "created", "--reverse", "--limit", "2").out.split() == [
-        low.run_id, unknown.run_id,
-    ]  # fmt: skip
+        low.run_id,
+        unknown.run_id,
+    ]
     assert mosaic("runs", "--sort", "algo", "-n", "1", "--json").json[0]["algo"] == "dqn"
     assert mosaic("runs", "--algo", "dqn", "--save-filter", "deep").code == 0
     assert len(mosaic("runs", "--filter", "deep", "-q").out.split()) == 1
@@ -357,8 +405,11 @@ def test_a_command_that_changes_runs_never_takes_all_of_them(mosaic, fake_traine
         ended = mosaic(*words)
         assert ended.code == 2
         assert "which runs?" in ended.err
-    ended = mosaic(command, "last", "--algo", "ppo", "--add", "x") if command == "tag" else mosaic(
-        command, "last", "--algo", "ppo")  # fmt: skip
+    ended = (
+        mosaic(command, "last", "--algo", "ppo", "--add", "x")
+        if command == "tag"
+        else mosaic(command, "last", "--algo", "ppo")
+    )
     assert "not both" in ended.err
 
 

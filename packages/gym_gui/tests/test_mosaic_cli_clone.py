@@ -110,8 +110,11 @@ def test_a_smoke_run_leaves_its_report(daemon):
     run = daemon.client.list(limit=1).runs[0]
     report = json.loads((Path(run.run_dir) / "smoke.json").read_text())
     assert (report["algo"], report["env_id"], report["status"], report["outcome"]) == (
-        "random", "none", "TERM", "completed"
-    )  # fmt: skip
+        "random",
+        "none",
+        "TERM",
+        "completed",
+    )
     assert Path(report["payload"]).is_file()
     assert f"RegisterWorker of {run.run_id}: HSHK -> RDY" in report["handshake"]
     assert {"analytics.json", "lifecycle.jsonl", "exit.json"} <= set(report["artefacts"])

@@ -33,13 +33,20 @@ class Terminal:
 def compared(groups: int, seeds: int = 2):
     runs = [
         pb.Run(
-            run_id=f"RUN{group:03}{seed:020}", algo="ppo_continuous_action", env_id="HalfCheetah-v5", seed=seed,
-            total=100, worker_type="cleanrl", sps=1234.5, started_at=1.0, finished_at=4000.0,
+            run_id=f"RUN{group:03}{seed:020}",
+            algo="ppo_continuous_action",
+            env_id="HalfCheetah-v5",
+            seed=seed,
+            total=100,
+            worker_type="cleanrl",
+            sps=1234.5,
+            started_at=1.0,
+            finished_at=4000.0,
             extras_json=json.dumps({"algo_params": {"learning_rate": 10.0**-group, "gae_lambda": 0.9}}),
         )
         for group in range(groups)
         for seed in range(seeds)
-    ]  # fmt: skip
+    ]
     curves = {}
     for number, run in enumerate(runs):
         values = np.random.default_rng(number).normal(5000 - 100 * (number // seeds), 30, 200)

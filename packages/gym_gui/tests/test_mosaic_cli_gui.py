@@ -25,7 +25,7 @@ from gym_gui.cli.app import mosaic
         (["--help"], ["--help"]),
         (["--version"], ["--version"]),
     ],
-)  # fmt: skip
+)
 def test_options_alone_open_the_window_and_a_command_is_mosaic(given, meant) -> None:
     assert arguments_for_mosaic(given) == meant
 

@@ -38,9 +38,13 @@ class Terminal:
         self._screen, inside = pty.openpty()
         ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.process = subprocess.Popen(
-            [*MOSAIC, *words], stdin=inside, stdout=inside, stderr=inside, start_new_session=True,
+            [*MOSAIC, *words],
+            stdin=inside,
+            stdout=inside,
+            stderr=inside,
+            start_new_session=True,
             env={**os.environ, "TERM": "xterm-256color"},
-        )  # fmt: skip
+        )
         os.close(inside)
         self.drawn = b""
         self._thread = threading.Thread(target=self._read, daemon=True)
@@ -135,10 +139,19 @@ def test_a_listing_does_not_load_what_it_does_not_use(fake_trainer):
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_a_listing_fits_the_terminal(fake_trainer, columns):
     fake_trainer.add(
-        name="a-rather-long-name-of-a-run", tags=["baseline", "draft"], seed=1, sps=12345.0, step=1, total=3,
-        algo="ppo_atari_envpool_xla_jax_scan", env_id="BreakoutNoFrameskip-v4", episodic_return=-123.45, status="TERM",
-        outcome="failed", reason="more words than a narrow window has room for",
-    )  # fmt: skip
+        name="a-rather-long-name-of-a-run",
+        tags=["baseline", "draft"],
+        seed=1,
+        sps=12345.0,
+        step=1,
+        total=3,
+        algo="ppo_atari_envpool_xla_jax_scan",
+        env_id="BreakoutNoFrameskip-v4",
+        episodic_return=-123.45,
+        status="TERM",
+        outcome="failed",
+        reason="more words than a narrow window has room for",
+    )
     terminal = Terminal("runs", columns=columns)
     assert terminal.close() == 0
     plain = [line for line in _without_escapes(terminal.text).splitlines() if line.strip()]

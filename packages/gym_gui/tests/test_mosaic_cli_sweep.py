@@ -28,9 +28,13 @@ from mosaic_wire.sweep_settings import read_settings, sweep_fields
 from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec
 
 SWEEP = WorkerSpec(
-    "sweep", "Sweep", "1", WorkerCapabilities("sweep", submits_runs=True), "sweep_worker.cli",
+    "sweep",
+    "Sweep",
+    "1",
+    WorkerCapabilities("sweep", submits_runs=True),
+    "sweep_worker.cli",
     algorithms=(AlgorithmSpec("sweep", fields=sweep_fields()),),
-)  # fmt: skip
+)
 PLAIN = ("sweep", "--algo", "ppo", "--env", "CartPole-v1")
 LR = ("--param", "learning_rate=log:1e-5:1e-2")
 
@@ -57,10 +61,36 @@ def submitted(fake_trainer: Any) -> dict[str, Any]:
 
 def test_flags_become_a_sweep(mosaic, fake_trainer) -> None:
     code, out, err = mosaic(
-        *PLAIN, *LR, "--param", "num-envs=int:4:16:4", "--param", "anneal_lr=choice:yes,no", "--set", "activation=relu",
-        "--total-timesteps", "50k", "--trials", "20", "--parallel", "2", "--sampler", "cmaes", "--pruner", "median",
-        "--seeds", "1-3", "--aggregate", "iqm", "--cpus", "0.5", "--tag", "mine", "--timeout", "2h", "-d",
-    )  # fmt: skip
+        *PLAIN,
+        *LR,
+        "--param",
+        "num-envs=int:4:16:4",
+        "--param",
+        "anneal_lr=choice:yes,no",
+        "--set",
+        "activation=relu",
+        "--total-timesteps",
+        "50k",
+        "--trials",
+        "20",
+        "--parallel",
+        "2",
+        "--sampler",
+        "cmaes",
+        "--pruner",
+        "median",
+        "--seeds",
+        "1-3",
+        "--aggregate",
+        "iqm",
+        "--cpus",
+        "0.5",
+        "--tag",
+        "mine",
+        "--timeout",
+        "2h",
+        "-d",
+    )
     assert (code, err.count("queued")) == (0, 1)
     config = submitted(fake_trainer)
     assert out.strip() == fake_trainer.runs[0].run_id
@@ -80,25 +110,49 @@ def test_flags_become_a_sweep(mosaic, fake_trainer) -> None:
     assert trial["metadata"]["worker"] == {
         "type": "cleanrl",
         "config": {
-            "algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 50_000,
+            "algo": "ppo",
+            "env_id": "CartPole-v1",
+            "total_timesteps": 50_000,
             "extras": {"algo_params": {"activation": "relu"}},
         },
-    }  # fmt: skip
+    }
     read, problems = read_settings(settings)
     assert (read is not None, problems) == (True, [])
 
 
 def test_everything_wrong_is_told_at_once_and_nothing_is_queued(mosaic, fake_trainer) -> None:
     code, _, err = mosaic(
-        "sweep", "--algo", "ppo", "--env", "CartPole-v2", "--param", "lerning_rate=log:1e-5:1e-2",
-        "--param", "num_envs=float:1:2", "--param", "gamma", "--param", "seed=int:1:3", "--param", "target_kl=log:0:1",
-        "--set", "activation=gelu", "--set", "num_env=3",
-    )  # fmt: skip
+        "sweep",
+        "--algo",
+        "ppo",
+        "--env",
+        "CartPole-v2",
+        "--param",
+        "lerning_rate=log:1e-5:1e-2",
+        "--param",
+        "num_envs=float:1:2",
+        "--param",
+        "gamma",
+        "--param",
+        "seed=int:1:3",
+        "--param",
+        "target_kl=log:0:1",
+        "--set",
+        "activation=gelu",
+        "--set",
+        "num_env=3",
+    )
     assert code == 2
     for told in (
-        "did you mean 'learning_rate'", "whole numbers: int:1:2", "--param gamma: write NAME=RANGE",
-        "seed cannot be searched", "above 0", "'gelu'", "did you mean 'num_envs'", "did you mean 'CartPole-v1'",
-    ):  # fmt: skip
+        "did you mean 'learning_rate'",
+        "whole numbers: int:1:2",
+        "--param gamma: write NAME=RANGE",
+        "seed cannot be searched",
+        "above 0",
+        "'gelu'",
+        "did you mean 'num_envs'",
+        "did you mean 'CartPole-v1'",
+    ):
         assert told in err
     assert not [request for request in fake_trainer.asked if isinstance(request, pb.SubmitRunRequest)]
 
@@ -141,10 +195,14 @@ def test_a_file_is_read_and_flags_win_over_it(mosaic, fake_trainer, tmp_path: Pa
         )
     else:
         document = {
-            "algo": "ppo", "env_id": "Acrobot-v1", "trials": 5, "seeds": [1, 2], "total_timesteps": 1000,
+            "algo": "ppo",
+            "env_id": "Acrobot-v1",
+            "trials": 5,
+            "seeds": [1, 2],
+            "total_timesteps": 1000,
             "parameters": {"learning_rate": "log:1e-4:1e-2", "num_envs": {"kind": "int", "low": 1, "high": 4}},
             "fixed": {"activation": "relu"},
-        }  # fmt: skip
+        }
         file.write_text(json.dumps(document))
     code, _, err = mosaic("sweep", str(file), "--trials", "9", "--param", "learning_rate=log:1e-3:1e-2", "-d")
     assert code == 0, err
@@ -224,10 +282,18 @@ def stored(home: Home) -> pb.Run:
     run.run_dir = str(folder.root)
     trial = {
         "resources": {"cpus": 2},
-        "metadata": {"worker": {"type": "cleanrl", "config": {
-            "algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 100, "extras": {"algo_params": {"num_envs": 2}},
-        }}},
-    }  # fmt: skip
+        "metadata": {
+            "worker": {
+                "type": "cleanrl",
+                "config": {
+                    "algo": "ppo",
+                    "env_id": "CartPole-v1",
+                    "total_timesteps": 100,
+                    "extras": {"algo_params": {"num_envs": 2}},
+                },
+            }
+        },
+    }
     config = {"algo": "sweep", "env_id": "CartPole-v1", "extras": {"algo_params": {"trial": trial}}}
     home.configs.mkdir(parents=True)
     write_json_atomically(

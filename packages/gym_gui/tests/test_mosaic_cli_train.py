@@ -141,8 +141,11 @@ def test_nonsense_values_are_refused(kind, typed):
 
 def test_steps_and_times_are_read():
     assert [Steps().convert(text, None, None) for text in ("500_000", "5e5", "500k", "1.5M")] == [
-        500_000, 500_000, 500_000, 1_500_000,
-    ]  # fmt: skip
+        500_000,
+        500_000,
+        500_000,
+        1_500_000,
+    ]
     assert [Minutes().convert(text, None, None) for text in ("90", "2h", "30s", "1d")] == [90, 120, 0.5, 1440]
 
 
@@ -151,11 +154,40 @@ def test_steps_and_times_are_read():
 
 def test_a_whole_command_line_becomes_a_config(mosaic, fake_trainer):
     code, out, err = mosaic(
-        "train", "ppo", "--learning-rate", "3e-4", "Acrobot-v1", "--no-anneal-lr", "--cpus", "2", "--gpus", "1",
-        "--memory-mb", "512", "--max-wallclock", "2h", "--priority", "5", "--retries", "1", "--tag", "a", "--tag", "b",
-        "--name", "mine", "--notes", "why", "--total-timesteps", "20k", "--seed", "7", "--stop-at-return", "475",
+        "train",
+        "ppo",
+        "--learning-rate",
+        "3e-4",
+        "Acrobot-v1",
+        "--no-anneal-lr",
+        "--cpus",
+        "2",
+        "--gpus",
+        "1",
+        "--memory-mb",
+        "512",
+        "--max-wallclock",
+        "2h",
+        "--priority",
+        "5",
+        "--retries",
+        "1",
+        "--tag",
+        "a",
+        "--tag",
+        "b",
+        "--name",
+        "mine",
+        "--notes",
+        "why",
+        "--total-timesteps",
+        "20k",
+        "--seed",
+        "7",
+        "--stop-at-return",
+        "475",
         "--detach",
-    )  # fmt: skip
+    )
     assert (code, out) == (0, fake_trainer.runs[0].run_id + "\n")
     assert "mosaic watch" in err
     (config,) = submitted(fake_trainer)
@@ -165,11 +197,16 @@ def test_a_whole_command_line_becomes_a_config(mosaic, fake_trainer):
     assert config["scheduling"] == {"priority": 5, "retries": 1}
     assert config["metadata"]["worker"]["type"] == "cleanrl"
     assert worker_config(fake_trainer) == {
-        "run_id": "${RUN_ID}", "algo": "ppo", "env_id": "Acrobot-v1", "seed": 7, "total_timesteps": 20_000,
+        "run_id": "${RUN_ID}",
+        "algo": "ppo",
+        "env_id": "Acrobot-v1",
+        "seed": 7,
+        "total_timesteps": 20_000,
         "extras": {
-            "algo_params": {"learning_rate": 3e-4, "anneal_lr": False, "stop_at_return": 475}, "notes": "why",
+            "algo_params": {"learning_rate": 3e-4, "anneal_lr": False, "stop_at_return": 475},
+            "notes": "why",
         },
-    }  # fmt: skip
+    }
     assert fake_trainer.runs[0].notes == "why"
 
 
@@ -191,8 +228,10 @@ def test_each_seed_is_a_run_with_a_name_and_a_key_of_its_own(mosaic, fake_traine
     assert [run["seed"] for run in json.loads(out)] == [1, 2, 3]
     assert [config["run_name"] for config in submitted(fake_trainer)] == ["x-s1", "x-s2", "x-s3"]
     assert [request.idempotency_key for request in fake_trainer.asked if isinstance(request, pb.SubmitRunRequest)] == [
-        "k-s1", "k-s2", "k-s3",
-    ]  # fmt: skip
+        "k-s1",
+        "k-s2",
+        "k-s3",
+    ]
 
 
 def test_the_experiments_name_names_the_run_and_seeds_without_a_name_have_one_each(mosaic, fake_trainer):
@@ -289,9 +328,14 @@ RUNNING = pb.Run(status="EXEC", step=250_000, episodic_return=100, sps=1000, sta
 
 def test_a_completed_run_is_followed_to_its_end(mosaic, fake_trainer):
     done = pb.Run(
-        status="TERM", outcome="completed", step=500_000, finished_at=1075, run_dir="/r", logs_dir="/l",
+        status="TERM",
+        outcome="completed",
+        step=500_000,
+        finished_at=1075,
+        run_dir="/r",
+        logs_dir="/l",
         result_json='{"evaluation": {"mean_return": 498.0, "std_return": 4.0, "episodes": 20}}',
-    )  # fmt: skip
+    )
     fake_trainer.on_watch = life(RUNNING, done)
     code, out, err = mosaic("train", "ppo", "--expect-return", "475")
     assert code == 0

@@ -213,9 +213,15 @@ def test_a_text_is_the_beginning_or_the_end_of_an_id_but_never_found_within_one(
     run_id = "01J0000000PZAAAAAAAACCWXYZ"
     registry.submit(NewRun(run_id, "random", name="mine"))
     for text, is_found in (
-        ("pz", False), ("PZAAAA", False), ("yz", False), ("01", False), ("wxyz", True), ("01j00", True), (run_id, True),
+        ("pz", False),
+        ("PZAAAA", False),
+        ("yz", False),
+        ("01", False),
+        ("wxyz", True),
+        ("01j00", True),
+        (run_id, True),
         ("min", True),
-    ):  # fmt: skip
+    ):
         assert registry.list(RunQuery(text=text)).matching == is_found, text
 
 

@@ -20,9 +20,16 @@ from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, ScriptSpec, Worker
 FIELDS = (FieldSpec("total_timesteps", "int", 777), FieldSpec("seed", "int", 5), FieldSpec("lr", "float", 0.1))
 SCRIPT = ScriptSpec("/home/me/my_ppo.py", "a" * 64, AlgorithmSpec("my_ppo", fields=FIELDS))
 WORKER = WorkerSpec(
-    "cleanrl", "CleanRL", "1", WorkerCapabilities("cleanrl"), "cleanrl_worker.cli", ("python",),
-    algorithms=(AlgorithmSpec("ppo"),), environments=("CartPole-v1",), runs_scripts=True,
-)  # fmt: skip
+    "cleanrl",
+    "CleanRL",
+    "1",
+    WorkerCapabilities("cleanrl"),
+    "cleanrl_worker.cli",
+    ("python",),
+    algorithms=(AlgorithmSpec("ppo"),),
+    environments=("CartPole-v1",),
+    runs_scripts=True,
+)
 
 
 def config(algo: str = "my_ppo", env_id: str = "Somewhere-v0", worker: str = "cleanrl", **extras) -> dict:

@@ -112,8 +112,12 @@ def test_a_flat_worker_config_is_cleaned_too():
 def test_a_config_cannot_choose_the_variables_that_the_daemon_and_python_use():
     names = to_environment({"mosaic_run_token": "a", "pythonpath": "b", "ld_preload": "c", "0auth": "d", "path": "e"})
     assert set(names) == {
-        "SECRET_MOSAIC_RUN_TOKEN", "SECRET_PYTHONPATH", "SECRET_LD_PRELOAD", "SECRET_0AUTH", "SECRET_PATH",
-    }  # fmt: skip
+        "SECRET_MOSAIC_RUN_TOKEN",
+        "SECRET_PYTHONPATH",
+        "SECRET_LD_PRELOAD",
+        "SECRET_0AUTH",
+        "SECRET_PATH",
+    }
 
 
 @pytest.mark.parametrize("value", ["a\0b", "x" * 100_000])

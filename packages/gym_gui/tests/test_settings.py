@@ -58,8 +58,15 @@ def test_all_problems_are_told_at_once_with_the_nearest_name(tmp_path):
         'on_end_webhook = "ftp://x"\nmax_processes = 1.5\nlisten = "example"\n',
     )
     assert set(found) == {
-        "heartbeats", "port", "cpus", "on_end_command", "grace_s", "on_end_webhook", "max_processes", "listen",
-    }  # fmt: skip
+        "heartbeats",
+        "port",
+        "cpus",
+        "on_end_command",
+        "grace_s",
+        "on_end_webhook",
+        "max_processes",
+        "listen",
+    }
     assert found["heartbeats"].suggestion == "heartbeat_s"
 
 

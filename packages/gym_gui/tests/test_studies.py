@@ -111,8 +111,12 @@ def test_a_study_is_read_as_optuna_reads_it(tmp_path: Path, make: MakeStorage) -
     assert_same(ours, study)
     assert ours.metric_names == ("return",)
     assert {state.name: ours.count(state) for state in TrialState} == {
-        "RUNNING": 1, "COMPLETE": 11, "PRUNED": 2, "FAIL": 2, "WAITING": 1,
-    }  # fmt: skip
+        "RUNNING": 1,
+        "COMPLETE": 11,
+        "PRUNED": 2,
+        "FAIL": 2,
+        "WAITING": 1,
+    }
     assert ours.trials[-2].state is TrialState.RUNNING
     assert ours.best.number == study.best_trial.number
     assert ours.best.run_ids == (f"run-{ours.best.number}-a", f"run-{ours.best.number}-b")
@@ -199,8 +203,12 @@ def test_infinite_values_and_nothing_at_all(tmp_path: Path, make: MakeStorage) -
 
 
 def test_importances_are_those_of_optunas_ped_anova(tmp_path: Path) -> None:
-    study = optuna.create_study(study_name="which", storage=journal(tmp_path), direction="maximize",
-                                sampler=optuna.samplers.RandomSampler(seed=1))  # fmt: skip
+    study = optuna.create_study(
+        study_name="which",
+        storage=journal(tmp_path),
+        direction="maximize",
+        sampler=optuna.samplers.RandomSampler(seed=1),
+    )
 
     def objective(trial: optuna.Trial) -> float:
         rate = trial.suggest_float("learning_rate", 1e-5, 1e-2, log=True)
@@ -418,8 +426,9 @@ def old_database(path: Path, version: str) -> Path:
     else:
         database.execute("INSERT INTO studies VALUES (1, 'tuner_1640000000', 'MAXIMIZE')")
     times = "2021-12-20 12:00:00.000000", "2021-12-20 12:01:30.500000"
-    for number, (state, value) in enumerate((("COMPLETE", 410.5), ("PRUNED", 20.0), ("COMPLETE", _LARGEST_FLOAT32),
-                                             ("RUNNING", None))):  # fmt: skip
+    for number, (state, value) in enumerate(
+        (("COMPLETE", 410.5), ("PRUNED", 20.0), ("COMPLETE", _LARGEST_FLOAT32), ("RUNNING", None))
+    ):
         trial_id, ended = number + 1, times[1] if state != "RUNNING" else None
         own_number = (number,) if has_number else ()
         row = (trial_id, *own_number, 1, state, *(() if is_2_10 else (value,)), times[0], ended)
@@ -446,8 +455,13 @@ def test_studies_of_older_versions_open(tmp_path: Path, version: str) -> None:
     np.testing.assert_equal(study.values[:, 0], [410.5, 20.0, math.inf, math.nan])
     trial = study.trials[0]
     assert trial.params == {
-        "learning-rate": 0.001, "gamma": 0.99, "ent-coef": 0.05, "num-steps": 128, "epochs": 8, "num-minibatches": 4,
-    }  # fmt: skip
+        "learning-rate": 0.001,
+        "gamma": 0.99,
+        "ent-coef": 0.05,
+        "num-steps": 128,
+        "epochs": 8,
+        "num-minibatches": 4,
+    }
     assert type(trial.params["num-steps"]) is int
     assert (trial.distributions["ent-coef"].step, trial.distributions["epochs"].log) == (0.01, True)
     assert trial.intermediate == {0: 0.0, 1: 100.0}

@@ -298,7 +298,7 @@ def test_artifacts_that_contradict_the_extras_are_refused():
         ({"metadata__worker__config": ...}, "metadata.worker.config"),
         ({"metadata__worker__config": []}, "metadata.worker.config"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_value_is_refused_where_it_stands(changes, path):
     assert path in problems(example(**changes))
 
@@ -345,7 +345,7 @@ def test_a_wrong_value_is_refused_where_it_stands(changes, path):
         ({"extras__notes": "a\0b"}, "extras.notes"),
         ({"extras__notes": "\ud800"}, "extras.notes"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_worker_config_is_refused_where_it_stands(changes, key):
     assert f"{CONFIG}.{key}" in problems(worker(**changes))
 
@@ -394,12 +394,30 @@ def test_a_problem_never_tells_a_secret():
 @pytest.mark.parametrize(
     "text",
     [
-        "", "   ", "{", "null", "[]", "5", '"x"', "NaN", '{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', "{} {}",
-        '{"a": 1, "a": 2}', "[" * 100_000, '{"a":' * 5_000 + "1" + "}" * 5_000, '{"a":' * 40 + "1" + "}" * 40,
-        '{"a": ' + "1" * 5_000 + "}", '{"a": 99999999999999999999}', '{"a": "\\ud800"}', '{"\\u0000": 1}',
-        json.dumps({"run_name": "x" * MAX_BYTES}), json.dumps({f"key{n}": n for n in range(1000)}),
+        "",
+        "   ",
+        "{",
+        "null",
+        "[]",
+        "5",
+        '"x"',
+        "NaN",
+        '{"a": NaN}',
+        '{"a": -Infinity}',
+        '{"a": 1e999}',
+        "{} {}",
+        '{"a": 1, "a": 2}',
+        "[" * 100_000,
+        '{"a":' * 5_000 + "1" + "}" * 5_000,
+        '{"a":' * 40 + "1" + "}" * 40,
+        '{"a": ' + "1" * 5_000 + "}",
+        '{"a": 99999999999999999999}',
+        '{"a": "\\ud800"}',
+        '{"\\u0000": 1}',
+        json.dumps({"run_name": "x" * MAX_BYTES}),
+        json.dumps({f"key{n}": n for n in range(1000)}),
     ],
-)  # fmt: skip
+)
 def test_text_that_is_no_config_is_refused(text):
     with pytest.raises(InvalidConfig):
         validated(text)
@@ -430,11 +448,40 @@ def test_a_mapping_with_what_json_cannot_say_is_refused():
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12)
 KNOWN_KEYS = [
-    "run_name", "resources", "cpus", "gpus", "requested", "mandatory", "memory_mb", "scheduling", "priority", "tags",
-    "artifacts", "tensorboard", "wandb", "enabled", "metadata", "worker", "type", "module", "config", "run_id",
-    "algo", "env_id", "seed", "total_timesteps", "extras", "algo_params", "notes", "tensorboard_dir", "track_wandb",
-    "learning_rate", "num_envs", "secret_ref", "wandb_api_key",
-]  # fmt: skip
+    "run_name",
+    "resources",
+    "cpus",
+    "gpus",
+    "requested",
+    "mandatory",
+    "memory_mb",
+    "scheduling",
+    "priority",
+    "tags",
+    "artifacts",
+    "tensorboard",
+    "wandb",
+    "enabled",
+    "metadata",
+    "worker",
+    "type",
+    "module",
+    "config",
+    "run_id",
+    "algo",
+    "env_id",
+    "seed",
+    "total_timesteps",
+    "extras",
+    "algo_params",
+    "notes",
+    "tensorboard_dir",
+    "track_wandb",
+    "learning_rate",
+    "num_envs",
+    "secret_ref",
+    "wandb_api_key",
+]
 KEYS = st.sampled_from(KNOWN_KEYS) | st.text(max_size=6)
 VALUES = st.sampled_from(["cleanrl", "ppo", "CartPole-v1", "${RUN_ID}", "${X}", "../..", "/", 1, -1])
 JSON = st.recursive(
@@ -497,9 +544,13 @@ def test_an_example_with_one_change_is_right_or_has_problems_and_stays_in_its_fo
 
 def test_a_worker_that_only_has_others_work_reserves_no_cpu_and_is_started_again():
     spec = WorkerSpec(
-        "sweep", "Sweep", "1", WorkerCapabilities("sweep", submits_runs=True), "sweep_worker.cli",
+        "sweep",
+        "Sweep",
+        "1",
+        WorkerCapabilities("sweep", submits_runs=True),
+        "sweep_worker.cli",
         algorithms=(AlgorithmSpec("sweep", open_flags=True),),
-    )  # fmt: skip
+    )
     worker = {"type": "sweep", "config": {"algo": "sweep", "env_id": "E", "total_timesteps": 5}}
     config = validate_train_run_config({"metadata": {"worker": worker}}, workers=lambda name: spec)
     assert (config.resources.cpus.requested, config.scheduling.retries) == (0, 20)

@@ -6,9 +6,13 @@ import pytest
 from gym_gui.validations.validation_cleanrl_worker_form import run_cleanrl_dry_run
 
 WORKER = {
-    "run_id": "${RUN_ID}", "algo": "ppo", "env_id": "CartPole-v1", "seed": 42, "total_timesteps": 50000,
+    "run_id": "${RUN_ID}",
+    "algo": "ppo",
+    "env_id": "CartPole-v1",
+    "seed": 42,
+    "total_timesteps": 50000,
     "extras": {"track_wandb": False, "requirements": ["base"], "notes": "Day20 smoke test"},
-}  # fmt: skip
+}
 
 
 def nested(**changes) -> dict:

@@ -48,7 +48,7 @@ def same(left: WandbSnapshot, right: WandbSnapshot) -> bool:
             for key in curves[0]
             for name in ("steps", "times", "values")
         )
-    )  # fmt: skip
+    )
 
 
 def test_the_real_packages_file_is_read_without_it(file: Path) -> None:
@@ -84,8 +84,11 @@ def test_histories_with_missing_keys_keep_their_steps(file: Path) -> None:
 def test_wandbs_own_reader_agrees(file: Path) -> None:
     inspect = subprocess.run(
         [str(interpreter_with("wandb").with_name("wandb")), "leet", "inspect", "--json", str(file.parent)],
-        capture_output=True, text=True, check=False, env={"HOME": str(file.parent), "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"HOME": str(file.parent), "PATH": "/usr/bin:/bin"},
+    )
     assert inspect.returncode == 0, inspect.stderr
     told = [json.loads(line) for line in inspect.stdout.splitlines()]
     ours = RecordLog(file).read()

@@ -123,8 +123,10 @@ def test_it_goes_on_where_the_daemon_stands(tmp_path: Path, daemon: Daemon, writ
     write(4)
     bridge.poll()
     daemon.position, daemon.values = {
-        "nothing": ("", []), "the first": (first, [0, 1, 2, 3]), "nonsense": ('{"version": 9}', [])
-    }[knows]  # fmt: skip
+        "nothing": ("", []),
+        "the first": (first, [0, 1, 2, 3]),
+        "nonsense": ('{"version": 9}', []),
+    }[knows]
     write(1)
     looks = [bridge.poll() for _ in range(3)]
     if knows == "nonsense":

@@ -103,9 +103,18 @@ def test_capabilities_ignore_newer_keys_and_refuse_wrong_types() -> None:
 def test_a_manifest_survives_and_keeps_a_newer_writers_keys(tmp_path: Path) -> None:
     path = tmp_path / "analytics.json"
     manifest = AnalyticsManifest(
-        RUN_ID, "cleanrl", "ppo", "CartPole-v1", 3, "completed", tensorboard_dir="tensorboard", wandb_entity="me",
-        checkpoints=(CheckpointEntry("checkpoints/step-5", 5, "ab"),), videos=("v.mp4",), extra={"later": [1]},
-    )  # fmt: skip
+        RUN_ID,
+        "cleanrl",
+        "ppo",
+        "CartPole-v1",
+        3,
+        "completed",
+        tensorboard_dir="tensorboard",
+        wandb_entity="me",
+        checkpoints=(CheckpointEntry("checkpoints/step-5", 5, "ab"),),
+        videos=("v.mp4",),
+        extra={"later": [1]},
+    )
     manifest.write(path)
     assert AnalyticsManifest.read(path) == manifest
     assert read_json_object(path)["artifacts"]["tensorboard"] == {"enabled": True, "relative_path": "tensorboard"}

@@ -205,12 +205,10 @@ ONE_NUMBER = {
     "uint8 content": (TensorProto(dtype=DT_UINT8, tensor_content=b"\xff"), 255),
     "half content": (TensorProto(dtype=DT_HALF, tensor_content=struct.pack("<e", 0.5)), 0.5),
     "shape [1]": (
-        TensorProto(
-            dtype=DT_FLOAT, float_val=[4.0], tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
-        ),
+        TensorProto(dtype=DT_FLOAT, float_val=[4.0], tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])),
         4.0,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("plugin", ["scalars", ""])

@@ -55,8 +55,13 @@ def test_values_that_are_not_json_do_not_lose_the_event(tmp_path: Path) -> None:
     payload = {"nan": float("nan"), "path": tmp_path, "scalar": Scalar(), "set": {1}, "odd": "\udc80", 3: b"x"}
     event = RunLifecycleEvent.from_line(RunLifecycleEvent(LifecycleKind.HEARTBEAT, RUN_ID, 1, 1, payload).to_line())  # type: ignore[arg-type]
     assert event.payload == {
-        "nan": None, "path": str(tmp_path), "scalar": 2.5, "set": [1], "odd": "\udc80", "3": "b'x'",
-    }  # fmt: skip
+        "nan": None,
+        "path": str(tmp_path),
+        "scalar": 2.5,
+        "set": [1],
+        "odd": "\udc80",
+        "3": "b'x'",
+    }
 
 
 @pytest.mark.parametrize(
@@ -170,10 +175,16 @@ def test_a_line_of_a_million_characters_is_read(path: Path) -> None:
     assert len(LifecycleReader(path).read()[0].payload["log"]) == 1_000_000
 
 
-@pytest.mark.parametrize("payload", [
-    {"error": "e" * 1_000_000, "step": 7}, {"error": "é" * 1_000_000, "step": 7},
-    {"step": 7, "list": ["x" * 9000] * 900}, {str(number): "x" for number in range(100_000)}, {"k" * 1_000_000: 1},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"error": "e" * 1_000_000, "step": 7},
+        {"error": "é" * 1_000_000, "step": 7},
+        {"step": 7, "list": ["x" * 9000] * 900},
+        {str(number): "x" for number in range(100_000)},
+        {"k" * 1_000_000: 1},
+    ],
+)
 def test_an_ending_with_a_huge_payload_is_shortened_not_lost(path: Path, payload: dict[str, object]) -> None:
     spool = LifecycleSpool(path, RUN_ID)
     spool.append(LifecycleKind.RUN_FAILED, payload)

@@ -212,9 +212,11 @@ def test_secrets_are_removed_from_all_that_is_told(
     session.open()
     session.started({"argv": ["--key=canary-in-extras"], "token": "canary-by-key"})
     session.finish(
-        ExitOutcome.FAILED, reason="bad key canary-in-the-environment, canary-nested, the-token", exit_code=1,
+        ExitOutcome.FAILED,
+        reason="bad key canary-in-the-environment, canary-nested, the-token",
+        exit_code=1,
         manifest=AnalyticsManifest(RUN_ID),
-    )  # fmt: skip
+    )
     told = "".join(str(message) for message in (*daemon.registrations, *daemon.heartbeats))
     written = "".join(path.read_text() for path in session.run_folder.root.rglob("*") if path.is_file())
     for text in (told, written, capsys.readouterr().out):

@@ -21,10 +21,18 @@ from mosaic_wire.sweep_settings import (
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec
 
 TRIAL = {
-    "metadata": {"worker": {"type": "cleanrl", "config": {
-        "algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 1000, "extras": {"algo_params": {"num_envs": 4}},
-    }}}
-}  # fmt: skip
+    "metadata": {
+        "worker": {
+            "type": "cleanrl",
+            "config": {
+                "algo": "ppo",
+                "env_id": "CartPole-v1",
+                "total_timesteps": 1000,
+                "extras": {"algo_params": {"num_envs": 4}},
+            },
+        }
+    }
+}
 X = {"kind": "float", "low": 0.0, "high": 1.0}
 PPO = AlgorithmSpec(
     "ppo",

@@ -49,12 +49,19 @@ def take_steps(telemetry: TelemetryPublisher, count: int) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        3, 2.5, None, "text", [1, [2, 3]], {"a": [1.5], "b": "ü"},
-        np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros((84, 84, 3), dtype=np.uint8), np.int64(7),
+        3,
+        2.5,
+        None,
+        "text",
+        [1, [2, 3]],
+        {"a": [1.5], "b": "ü"},
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.zeros((84, 84, 3), dtype=np.uint8),
+        np.int64(7),
         np.array(True),
     ],
     ids=repr,
-)  # fmt: skip
+)
 def test_a_value_comes_back_as_it_was(value: Any) -> None:
     payload = encode(value)
     back = decode(payload)

@@ -24,9 +24,14 @@ from mosaic_wire.worker_config import (
 
 RUN_ID = "01M7F8P2TF767091SW55X7DC97"
 FLAT: dict[str, Any] = {
-    "run_id": RUN_ID, "algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 500, "seed": 3,
-    "worker_id": "w1", "extras": {"track_wandb": False, "learning_rate": 0.1, "algo_params": {"gamma": 0.9}},
-}  # fmt: skip
+    "run_id": RUN_ID,
+    "algo": "ppo",
+    "env_id": "CartPole-v1",
+    "total_timesteps": 500,
+    "seed": 3,
+    "worker_id": "w1",
+    "extras": {"track_wandb": False, "learning_rate": 0.1, "algo_params": {"gamma": 0.9}},
+}
 
 
 def _nested(**changes: Any) -> dict[str, Any]:

@@ -81,8 +81,11 @@ def test_the_command_cancels_many_at_once_and_names_each(emptied_daemon: Running
     daemon.wait_for(running, "EXEC")
     queued = [daemon.submit(timesteps=5, resources=everything, tags=("these",)).run_id for _ in range(3)]
     told = subprocess.run(
-        [MOSAIC, "cancel", "--tag", "these", "--yes", "--wait"], env=daemon.variables, capture_output=True, text=True,
+        [MOSAIC, "cancel", "--tag", "these", "--yes", "--wait"],
+        env=daemon.variables,
+        capture_output=True,
+        text=True,
         check=True,
-    )  # fmt: skip
+    )
     assert all(run_id in told.stdout for run_id in (*queued, running)), told.stdout
     assert {daemon.client.get(run_id).outcome for run_id in (*queued, running)} == {"cancelled"}

@@ -11,9 +11,16 @@ from mosaic_wire.files import NotAPlainFile, open_plain, read_json_object
 from mosaic_wire.testing import wait_until
 
 FILES = [
-    "lifecycle.jsonl", "exit.json", "analytics.json", "checkpoints/step-1/state.json", "logs/stdout.log",
-    "metrics/index.json", "tensorboard/events.out.tfevents.1.x", "study.journal", "../../../logs/trainer/{}/stdout.log",
-]  # fmt: skip
+    "lifecycle.jsonl",
+    "exit.json",
+    "analytics.json",
+    "checkpoints/step-1/state.json",
+    "logs/stdout.log",
+    "metrics/index.json",
+    "tensorboard/events.out.tfevents.1.x",
+    "study.journal",
+    "../../../logs/trainer/{}/stdout.log",
+]
 PLANTER = """
 import threading
 wanted = config.extras["algo_params"]

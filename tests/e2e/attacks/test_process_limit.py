@@ -16,10 +16,17 @@ from mosaic_wire.paths import Home
 NOBODY = 65534
 # Root has no such limit: the daemon becomes somebody else, who may still read where this interpreter lies.
 BECOME = (
-    ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=+dac_read_search",
-     "--ambient-caps=+dac_read_search"]
-    if os.getuid() == 0 else []
-)  # fmt: skip
+    [
+        "setpriv",
+        f"--reuid={NOBODY}",
+        f"--regid={NOBODY}",
+        "--clear-groups",
+        "--inh-caps=+dac_read_search",
+        "--ambient-caps=+dac_read_search",
+    ]
+    if os.getuid() == 0
+    else []
+)
 SCRIPT = f"""
 import os, sys
 command = [*{BECOME!r}, sys.executable, "-m", "gym_gui.services.trainer.daemon", "run"]

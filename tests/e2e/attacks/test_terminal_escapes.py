@@ -142,7 +142,9 @@ def test_the_log_of_a_run_reaches_a_terminal_as_text_and_a_pipe_as_it_is(
     assert_clean(shown)
     assert "\x1b" not in shown
     piped = subprocess.run(
-        [sys.executable, "-m", "gym_gui", "logs", run_id, "--stream", "stderr"], env=shared_daemon.variables,
-        capture_output=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "gym_gui", "logs", run_id, "--stream", "stderr"],
+        env=shared_daemon.variables,
+        capture_output=True,
+        check=True,
+    )
     assert piped.stdout == log.read_bytes()

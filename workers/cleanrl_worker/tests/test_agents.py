@@ -24,12 +24,21 @@ def shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
 def test_the_grid_network_is_the_one_drawn():
     layers = [layer for layer in MinigridCNN().modules() if not isinstance(layer, nn.Sequential | MinigridCNN)]
     assert [type(layer).__name__ for layer in layers] == [
-        "Conv2d", "ReLU", "Conv2d", "ReLU", "Conv2d", "ReLU", "Flatten", "Linear"
-    ]  # fmt: skip
+        "Conv2d",
+        "ReLU",
+        "Conv2d",
+        "ReLU",
+        "Conv2d",
+        "ReLU",
+        "Flatten",
+        "Linear",
+    ]
     convolutions = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
     assert [(c.in_channels, c.out_channels, c.kernel_size, c.padding) for c in convolutions] == [
-        (3, 32, (3, 3), (1, 1)), (32, 64, (3, 3), (1, 1)), (64, 64, (3, 3), (1, 1))
-    ]  # fmt: skip
+        (3, 32, (3, 3), (1, 1)),
+        (32, 64, (3, 3), (1, 1)),
+        (64, 64, (3, 3), (1, 1)),
+    ]
     assert (layers[-1].in_features, layers[-1].out_features) == (3136, 128)
 
 
@@ -52,9 +61,15 @@ def test_the_flat_network_shares_its_trunk():
     agent = MLPAgent(4, 2)
     assert [type(layer).__name__ for layer in agent.network] == ["Linear", "Tanh", "Linear", "Tanh"]
     assert shapes(agent) == {
-        "network.0.weight": (64, 4), "network.0.bias": (64,), "network.2.weight": (64, 64), "network.2.bias": (64,),
-        "actor.weight": (2, 64), "actor.bias": (2,), "critic.weight": (1, 64), "critic.bias": (1,),
-    }  # fmt: skip
+        "network.0.weight": (64, 4),
+        "network.0.bias": (64,),
+        "network.2.weight": (64, 64),
+        "network.2.bias": (64,),
+        "actor.weight": (2, 64),
+        "actor.bias": (2,),
+        "critic.weight": (1, 64),
+        "critic.bias": (1,),
+    }
 
 
 @pytest.mark.parametrize("build", [lambda: MLPAgent(4, 3), lambda: MinigridAgent(3)], ids=["mlp", "minigrid"])
@@ -77,11 +92,15 @@ def test_weights_are_orthogonal_and_the_first_policy_nearly_uniform(build):
 @pytest.mark.parametrize(
     ("wanted", "space", "in_curriculum", "chosen"),
     [
-        ("auto", FLAT, False, "separate"), ("auto", FLAT, True, "mlp"), ("auto", SEEN, False, "minigrid"),
-        ("auto", SEEN, True, "minigrid"), ("auto", PICTURE, False, "separate"), ("mlp", FLAT, False, "mlp"),
+        ("auto", FLAT, False, "separate"),
+        ("auto", FLAT, True, "mlp"),
+        ("auto", SEEN, False, "minigrid"),
+        ("auto", SEEN, True, "minigrid"),
+        ("auto", PICTURE, False, "separate"),
+        ("mlp", FLAT, False, "mlp"),
         ("separate", FLAT, True, "separate"),
     ],
-)  # fmt: skip
+)
 def test_which_network_plays_what(wanted, space, in_curriculum, chosen):
     assert choose_agent(wanted, space, in_curriculum=in_curriculum) == chosen
 

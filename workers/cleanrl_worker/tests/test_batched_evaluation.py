@@ -22,9 +22,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 LONG = "tiny_worlds:CorridorLong-v0"
 COMPAT_KEYS = {
-    "batch_index", "episodes", "avg_return", "min_return", "max_return", "median_return", "std_return", "duration_sec",
+    "batch_index",
+    "episodes",
+    "avg_return",
+    "min_return",
+    "max_return",
+    "median_return",
+    "std_return",
+    "duration_sec",
     "updated_at",
-}  # fmt: skip
+}
 
 
 class Quiet:
@@ -161,8 +168,10 @@ def test_evaluation_equals_the_one_after_training_and_is_written_down(tmp_path):
     run.writer.close()
     channel, summary = Quiet(), tmp_path / "evals" / "eval_summary.json"
     request = {
-        "policy": str(tmp_path / "train" / "checkpoints" / "step-2048"), "summary": str(summary), "episodes": 6,
-    }  # fmt: skip
+        "policy": str(tmp_path / "train" / "checkpoints" / "step-2048"),
+        "summary": str(summary),
+        "episodes": 6,
+    }
     (tmp_path / "eval").mkdir()
     evaluate_run(RunContext("ppo", tmp_path / "eval", channel), channel, ppo, Args(seed=2), request)
     ending = next(message for kind, message in channel.messages if kind == "ended")

@@ -35,10 +35,15 @@ from torch import nn
 
 CPU = torch.device("cpu")
 PICTURES = {
-    "env_id": "picture_worlds:Quadrants-v0", "buffer_size": 500, "batch_size": 32, "learning_starts": 64,
+    "env_id": "picture_worlds:Quadrants-v0",
+    "buffer_size": 500,
+    "batch_size": 32,
+    "learning_starts": 64,
     "target_network_frequency": 50,
-    "v_min": 0, "v_max": 4, "n_atoms": 21,
-}  # fmt: skip
+    "v_min": 0,
+    "v_max": 4,
+    "n_atoms": 21,
+}
 
 
 class Identity(gym.Env):
@@ -211,10 +216,19 @@ def test_other_networks_are_refused():
 
 
 QUICK = {
-    "env_id": "C51Identity-v0", "total_timesteps": 3000, "learning_rate": 1e-3, "learning_starts": 200, "gamma": 0.5,
-    "train_frequency": 4, "target_network_frequency": 100, "batch_size": 64, "buffer_size": 1000,
-    "v_min": 0, "v_max": 4, "n_atoms": 21,
-}  # fmt: skip
+    "env_id": "C51Identity-v0",
+    "total_timesteps": 3000,
+    "learning_rate": 1e-3,
+    "learning_starts": 200,
+    "gamma": 0.5,
+    "train_frequency": 4,
+    "target_network_frequency": 100,
+    "batch_size": 64,
+    "buffer_size": 1000,
+    "v_min": 0,
+    "v_max": 4,
+    "n_atoms": 21,
+}
 
 
 @pytest.fixture(scope="module")
@@ -229,9 +243,14 @@ def test_the_identity_environment_is_solved(learned):
     assert (evaluation.mean_return, evaluation.std_return) == (4, 0)
     found = charts(folder)
     assert {
-        "losses/loss", "losses/q_values", "charts/epsilon", "charts/replay_size", "charts/replay_bytes",
-        "charts/episodic_return", "charts/episodic_length",
-    } <= found.keys()  # fmt: skip
+        "losses/loss",
+        "losses/q_values",
+        "charts/epsilon",
+        "charts/replay_size",
+        "charts/replay_bytes",
+        "charts/episodic_return",
+        "charts/episodic_length",
+    } <= found.keys()
     assert [step for step, _ in found["charts/epsilon"]] == list(range(100, 3001, 100))
 
 
@@ -265,9 +284,15 @@ def test_predicted_returns_are_charted_and_become_those_that_come(learned):
 @pytest.mark.slow  # dqn learns from pictures in every CI; what c51 adds to it, the identity environment shows
 def test_pictures_are_learned_from(tmp_path):
     _, evaluation = run_c51(
-        tmp_path, args=AtariArgs, **PICTURES, total_timesteps=600, gamma=0.5, learning_rate=5e-4,
-        exploration_fraction=0.5, eval_episodes=4,
-    )  # fmt: skip
+        tmp_path,
+        args=AtariArgs,
+        **PICTURES,
+        total_timesteps=600,
+        gamma=0.5,
+        learning_rate=5e-4,
+        exploration_fraction=0.5,
+        eval_episodes=4,
+    )
     assert evaluation.mean_return >= 6  # of 8; at random 2
 
 
@@ -309,9 +334,15 @@ def test_a_run_that_was_interrupted_ends_with_the_same_weights(tmp_path, args, f
 def test_a_game_of_pong_goes_on_where_it_was(tmp_path, atari):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     flags = {
-        "args": AtariArgs, "algo": "c51_atari", "env_id": "PongNoFrameskip-v4", "total_timesteps": 300,
-        "buffer_size": 150, "learning_starts": 80, "train_frequency": 10, "target_network_frequency": 100,
-    }  # fmt: skip
+        "args": AtariArgs,
+        "algo": "c51_atari",
+        "env_id": "PongNoFrameskip-v4",
+        "total_timesteps": 300,
+        "buffer_size": 150,
+        "learning_starts": 80,
+        "train_frequency": 10,
+        "target_network_frequency": 100,
+    }
     run_c51(whole, **flags)
     run_c51(parts, None, Command.STOP, **flags)
     (checkpoint,) = (parts / "checkpoints").glob("step-*")
@@ -361,15 +392,27 @@ def test_on_a_gpu_it_learns_the_same():
 
 
 NAMES = {
-    "atoms": (101,), "network.0.weight": (120, 4), "network.0.bias": (120,), "network.2.weight": (84, 120),
-    "network.2.bias": (84,), "network.4.weight": (202, 84), "network.4.bias": (202,),
-}  # fmt: skip
+    "atoms": (101,),
+    "network.0.weight": (120, 4),
+    "network.0.bias": (120,),
+    "network.2.weight": (84, 120),
+    "network.2.bias": (84,),
+    "network.4.weight": (202, 84),
+    "network.4.bias": (202,),
+}
 ATARI_NAMES = {
-    "atoms": (51,), "network.0.weight": (32, 4, 8, 8), "network.0.bias": (32,), "network.2.weight": (64, 32, 4, 4),
-    "network.2.bias": (64,), "network.4.weight": (64, 64, 3, 3), "network.4.bias": (64,),
-    "network.7.weight": (512, 3136), "network.7.bias": (512,), "network.9.weight": (204, 512),
+    "atoms": (51,),
+    "network.0.weight": (32, 4, 8, 8),
+    "network.0.bias": (32,),
+    "network.2.weight": (64, 32, 4, 4),
+    "network.2.bias": (64,),
+    "network.4.weight": (64, 64, 3, 3),
+    "network.4.bias": (64,),
+    "network.7.weight": (512, 3136),
+    "network.7.bias": (512,),
+    "network.9.weight": (204, 512),
     "network.9.bias": (204,),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(

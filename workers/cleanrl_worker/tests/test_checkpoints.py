@@ -618,9 +618,13 @@ def _names(folder: Path) -> set[str]:
 )
 def test_a_run_killed_again_and_again_ends_with_the_same_weights_and_charts(tmp_path: Path, rounds: int) -> None:
     flags = {
-        "total_timesteps": 130 * rounds, "checkpoint_freq": 50, "keep_checkpoints": 2, "buffer_size": 3000,
-        "eval_freq": 500, "eval_episodes": 2,
-    }  # fmt: skip
+        "total_timesteps": 130 * rounds,
+        "checkpoint_freq": 50,
+        "keep_checkpoints": 2,
+        "buffer_size": 3000,
+        "eval_freq": 500,
+        "eval_episodes": 2,
+    }
     whole = Trained(tmp_path / "whole", **flags)
     killed = RunFolder(tmp_path / "killed")
     killed.root.mkdir()

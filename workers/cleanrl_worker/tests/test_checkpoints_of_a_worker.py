@@ -14,17 +14,25 @@ from mosaic_wire.testing import WorkerProcess
 ARGV = [sys.executable, "-m", "cleanrl_worker.cli"]
 PATIENCE_S = 180
 FLAGS = {
-    "learning_starts": 200, "buffer_size": 1500, "train_frequency": 10, "checkpoint_freq": 500, "keep_checkpoints": 1,
-    "eval_freq": 600, "eval_episodes": 2,
-}  # fmt: skip
+    "learning_starts": 200,
+    "buffer_size": 1500,
+    "train_frequency": 10,
+    "checkpoint_freq": 500,
+    "keep_checkpoints": 1,
+    "eval_freq": 600,
+    "eval_episodes": 2,
+}
 
 
 def config(total: int, **extras: Any) -> dict[str, Any]:
     parameters = {**FLAGS, **extras.pop("algo_params", {})}
     return {
-        "algo": "dqn", "env_id": "CartPole-v1", "total_timesteps": total, "seed": 1,
+        "algo": "dqn",
+        "env_id": "CartPole-v1",
+        "total_timesteps": total,
+        "seed": 1,
         "extras": {"algo_params": parameters, **extras},
-    }  # fmt: skip
+    }
 
 
 def check(worker: WorkerProcess) -> tuple[AnalyticsManifest, dict[int, str]]:

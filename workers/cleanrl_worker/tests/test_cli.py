@@ -117,8 +117,9 @@ def test_bad_input_is_one_clear_message_and_exit_code_2(capsys, config_file, fla
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flags", [["--describe"], ["--dry-run", "--algo", "ppo", "--env-id", "CartPole-v1",
-                                                    "--total-timesteps", "1000"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "flags", [["--describe"], ["--dry-run", "--algo", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "1000"]]
+)
 def test_describe_and_dry_run_do_not_import_torch(flags):
     check = (
         "import sys; from cleanrl_worker.cli import main; code = main(sys.argv[1:]); assert 'torch' not in sys.modules"

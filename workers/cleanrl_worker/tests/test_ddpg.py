@@ -42,9 +42,12 @@ def learner_with_a_batch(**flags) -> DdpgLearner:
 
 def random_transitions(rng: np.random.Generator) -> Transitions:
     return Transitions(
-        obs=rng.normal(size=(ROWS, 2)), actions=rng.uniform([-1, 0], [1, 4], size=(ROWS, 2)),
-        rewards=rng.normal(size=ROWS), next_obs=rng.normal(size=(ROWS, 2)), terminated=rng.random(ROWS) < 0.3,
-    )  # fmt: skip
+        obs=rng.normal(size=(ROWS, 2)),
+        actions=rng.uniform([-1, 0], [1, 4], size=(ROWS, 2)),
+        rewards=rng.normal(size=ROWS),
+        next_obs=rng.normal(size=(ROWS, 2)),
+        terminated=rng.random(ROWS) < 0.3,
+    )
 
 
 def target_networks(learner: DdpgLearner):

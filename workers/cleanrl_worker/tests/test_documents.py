@@ -46,11 +46,19 @@ def test_the_coverage_table_is_made_from_smoke_files(tmp_path):
     run = tmp_path / "home" / "trainer" / "runs" / "01ARZ3NDEKTSV4RRFFQ69G5FAV"
     run.mkdir(parents=True)
     report = {
-        "worker": "cleanrl", "algo": "ppo", "env_id": "A|B-v0", "source": "mosaic", "outcome": "failed",
+        "worker": "cleanrl",
+        "algo": "ppo",
+        "env_id": "A|B-v0",
+        "source": "mosaic",
+        "outcome": "failed",
         "reason": "no\nway",
-                "steps": 3, "requirements": [], "handshake": None, "written_at": "2026-01-02T03:04:05Z", "versions": {},
+        "steps": 3,
+        "requirements": [],
+        "handshake": None,
+        "written_at": "2026-01-02T03:04:05Z",
+        "versions": {},
         "artefacts": ["analytics.json", "ppo.cleanrl_model"],
-    }  # fmt: skip
+    }
     (run / "smoke.json").write_text(json.dumps(report))
     maker.main([str(tmp_path / "home")])
     table = maker.TABLE.read_text()

@@ -36,9 +36,12 @@ from torch import nn
 
 CPU = torch.device("cpu")
 PICTURES = {
-    "env_id": "picture_worlds:Quadrants-v0", "buffer_size": 500, "batch_size": 32, "learning_starts": 64,
+    "env_id": "picture_worlds:Quadrants-v0",
+    "buffer_size": 500,
+    "batch_size": 32,
+    "learning_starts": 64,
     "target_network_frequency": 50,
-}  # fmt: skip
+}
 
 
 class Identity(gym.Env):
@@ -162,8 +165,9 @@ def test_flat_adam_moves_as_torch_s_does_and_goes_on_from_a_checkpoint():
     theirs.load_state_dict(ours.state_dict())
     parameters, of_theirs = FlatParameters(ours), FlatParameters(theirs)
     optimizer, reference = (
-        FlatAdam(parameters.block, eps=1e-5), torch.optim.Adam([of_theirs.block], lr=0.01, eps=1e-5, fused=True),
-    )  # fmt: skip
+        FlatAdam(parameters.block, eps=1e-5),
+        torch.optim.Adam([of_theirs.block], lr=0.01, eps=1e-5, fused=True),
+    )
     for count in range(20):
         gradient = torch.randn_like(parameters.block)
         parameters.block.grad.copy_(gradient)
@@ -238,9 +242,14 @@ def test_what_really_happened_is_stored_also_where_episodes_end(num_envs):
 @pytest.mark.parametrize("num_envs", [1, 4])
 def test_updates_keep_their_pace_per_step(num_envs):
     learner = learner_of(
-        num_envs, env_id="DqnIdentity-v0", learning_starts=240, train_frequency=6, target_network_frequency=60,
-        buffer_size=500, batch_size=8,
-    )  # fmt: skip
+        num_envs,
+        env_id="DqnIdentity-v0",
+        learning_starts=240,
+        train_frequency=6,
+        target_network_frequency=60,
+        buffer_size=500,
+        batch_size=8,
+    )
     updates, moves = [], []
     learner.gradient.backward = lambda batch: updates.append(learner.step)
     learner.gradient.losses = lambda: (0.0, 0.0)
@@ -267,9 +276,16 @@ def test_the_target_network_follows_as_far_as_tau_says():
 
 
 QUICK = {
-    "env_id": "DqnIdentity-v0", "total_timesteps": 3000, "learning_rate": 1e-3, "learning_starts": 200, "gamma": 0.5,
-    "train_frequency": 4, "target_network_frequency": 100, "batch_size": 64, "buffer_size": 1000,
-}  # fmt: skip
+    "env_id": "DqnIdentity-v0",
+    "total_timesteps": 3000,
+    "learning_rate": 1e-3,
+    "learning_starts": 200,
+    "gamma": 0.5,
+    "train_frequency": 4,
+    "target_network_frequency": 100,
+    "batch_size": 64,
+    "buffer_size": 1000,
+}
 
 
 @pytest.fixture(scope="module")
@@ -290,9 +306,14 @@ def test_the_identity_environment_is_solved(learned):
     assert (evaluation.mean_return, evaluation.std_return) == (4, 0)
     found = charts(folder)
     assert {
-        "losses/td_loss", "losses/q_values", "charts/epsilon", "charts/replay_size", "charts/replay_bytes",
-        "charts/episodic_return", "charts/episodic_length",
-    } <= found.keys()  # fmt: skip
+        "losses/td_loss",
+        "losses/q_values",
+        "charts/epsilon",
+        "charts/replay_size",
+        "charts/replay_bytes",
+        "charts/episodic_return",
+        "charts/episodic_length",
+    } <= found.keys()
     assert [step for step, _ in found["charts/epsilon"]] == list(range(100, 3001, 100))
     assert found["charts/replay_size"][-1] == (3000, 1000)
 
@@ -305,9 +326,15 @@ def test_observations_that_are_no_floats_are_learned_from(tmp_path):
 
 def test_pictures_are_learned_from(tmp_path):
     _, evaluation = run_dqn(
-        tmp_path, args=AtariArgs, **PICTURES, total_timesteps=600, gamma=0.5, learning_rate=5e-4,
-        exploration_fraction=0.5, eval_episodes=4,
-    )  # fmt: skip
+        tmp_path,
+        args=AtariArgs,
+        **PICTURES,
+        total_timesteps=600,
+        gamma=0.5,
+        learning_rate=5e-4,
+        exploration_fraction=0.5,
+        eval_episodes=4,
+    )
     assert evaluation.mean_return >= 6  # of 8; at random 2
 
 
@@ -360,9 +387,15 @@ def test_a_run_that_resumes_without_its_replay_buffer_fills_it_first(tmp_path):
 def test_a_game_of_pong_goes_on_where_it_was(tmp_path, atari):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     flags = {
-        "args": AtariArgs, "algo": "dqn_atari", "env_id": "PongNoFrameskip-v4", "total_timesteps": 300,
-        "buffer_size": 150, "learning_starts": 80, "train_frequency": 10, "target_network_frequency": 100,
-    }  # fmt: skip
+        "args": AtariArgs,
+        "algo": "dqn_atari",
+        "env_id": "PongNoFrameskip-v4",
+        "total_timesteps": 300,
+        "buffer_size": 150,
+        "learning_starts": 80,
+        "train_frequency": 10,
+        "target_network_frequency": 100,
+    }
     run_dqn(whole, **flags)
     run_dqn(parts, None, Command.STOP, **flags)
     (checkpoint,) = (parts / "checkpoints").glob("step-*")
@@ -414,14 +447,25 @@ def test_on_a_gpu_it_learns_the_same():
 
 
 NAMES = {
-    "network.0.weight": (120, 4), "network.0.bias": (120,), "network.2.weight": (84, 120), "network.2.bias": (84,),
-    "network.4.weight": (2, 84), "network.4.bias": (2,),
-}  # fmt: skip
+    "network.0.weight": (120, 4),
+    "network.0.bias": (120,),
+    "network.2.weight": (84, 120),
+    "network.2.bias": (84,),
+    "network.4.weight": (2, 84),
+    "network.4.bias": (2,),
+}
 ATARI_NAMES = {
-    "network.0.weight": (32, 4, 8, 8), "network.0.bias": (32,), "network.2.weight": (64, 32, 4, 4),
-    "network.2.bias": (64,), "network.4.weight": (64, 64, 3, 3), "network.4.bias": (64,),
-    "network.7.weight": (512, 3136), "network.7.bias": (512,), "network.9.weight": (6, 512), "network.9.bias": (6,),
-}  # fmt: skip
+    "network.0.weight": (32, 4, 8, 8),
+    "network.0.bias": (32,),
+    "network.2.weight": (64, 32, 4, 4),
+    "network.2.bias": (64,),
+    "network.4.weight": (64, 64, 3, 3),
+    "network.4.bias": (64,),
+    "network.7.weight": (512, 3136),
+    "network.7.bias": (512,),
+    "network.9.weight": (6, 512),
+    "network.9.bias": (6,),
+}
 
 
 @pytest.mark.parametrize(
@@ -444,9 +488,11 @@ def test_a_model_plays_as_the_learner_does_and_can_be_begun_from(tmp_path, learn
     assert 0 < np.count_nonzero(sampled) < 40  # 5 % at random, of which a third is right
 
     _, evaluation = run_dqn(
-        tmp_path / "second", resume=model, **{**QUICK, "total_timesteps": 100, "learning_starts": 90},
+        tmp_path / "second",
+        resume=model,
+        **{**QUICK, "total_timesteps": 100, "learning_starts": 90},
         eval_episodes=5,
-    )  # fmt: skip
+    )
     assert evaluation.mean_return == 4
 
 

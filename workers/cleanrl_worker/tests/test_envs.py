@@ -349,7 +349,7 @@ def test_an_environment_that_cannot_be_made_in_a_process_is_refused():
         ("starpilot", "procgen", "async", "--env-backend async is not for"),
         ("NoSuchThing-v0", "plain", "auto", "environment 'NoSuchThing-v0' cannot be made"),
     ],
-)  # fmt: skip
+)
 def test_a_backend_that_cannot_serve_is_refused_in_a_sentence(env_id, pipeline, backend, sentence):
     with pytest.raises(BadInput) as refused:
         make_envs(env_id, 2, pipeline=pipeline, backend=backend)

@@ -72,17 +72,21 @@ def rows_of_hparams_tab(folder: Path) -> list[Any]:
     provider = MultiplexerDataProvider(multiplexer, str(folder))
     context = backend_context.Context(base_plugin.TBContext(data_provider=provider, multiplexer=multiplexer))
     experiment = context.experiment_from_metadata(
-        RequestContext(), "", include_metrics=True,
+        RequestContext(),
+        "",
+        include_metrics=True,
         hparams_run_to_tag_to_content=context.hparams_metadata(RequestContext(), ""),
         data_provider_hparams=[],
-    )  # fmt: skip
+    )
     asked = api_pb2.ListSessionGroupsRequest(
-        start_index=0, slice_size=100, allowed_statuses=[0, 1, 2, 3],
+        start_index=0,
+        slice_size=100,
+        allowed_statuses=[0, 1, 2, 3],
         col_params=[
             *(api_pb2.ColParams(hparam=info.name) for info in experiment.hparam_infos),
             *(api_pb2.ColParams(metric=info.name) for info in experiment.metric_infos),
         ],
-    )  # fmt: skip
+    )
     handler = list_session_groups.Handler(RequestContext(), context, "", asked)
     return list(handler.run().session_groups)
 

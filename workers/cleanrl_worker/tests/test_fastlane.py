@@ -157,12 +157,14 @@ def test_pictures_become_tiles_and_smaller() -> None:
         (
             {"fastlane_video_mode": "grid", "fastlane_grid_limit": 9, "fastlane_slot": 2, "fastlane_only": True},
             {
-                "GYM_GUI_FASTLANE_VIDEO_MODE": "grid", "GYM_GUI_FASTLANE_GRID_LIMIT": "9", "GYM_GUI_FASTLANE_SLOT": "2",
+                "GYM_GUI_FASTLANE_VIDEO_MODE": "grid",
+                "GYM_GUI_FASTLANE_GRID_LIMIT": "9",
+                "GYM_GUI_FASTLANE_SLOT": "2",
                 "GYM_GUI_FASTLANE_ONLY": "1",
             },
         ),
     ],
-)  # fmt: skip
+)
 def test_extras_become_variables(extras: dict[str, Any], expected: dict[str, str]) -> None:
     assert fastlane_variables(extras) == expected
 
@@ -171,10 +173,13 @@ def test_settings_come_from_variables() -> None:
     assert not FastLaneSettings.from_environment({}).is_on
     found = FastLaneSettings.from_environment(
         {
-            "MOSAIC_RUN_ID": "r", "GYM_GUI_FASTLANE_VIDEO_MODE": "grid", "GYM_GUI_FASTLANE_GRID_LIMIT": "x",
-            "CLEANRL_FASTLANE_INTERVAL_MS": "100", "CLEANRL_FASTLANE_MAX_DIM": "320",
+            "MOSAIC_RUN_ID": "r",
+            "GYM_GUI_FASTLANE_VIDEO_MODE": "grid",
+            "GYM_GUI_FASTLANE_GRID_LIMIT": "x",
+            "CLEANRL_FASTLANE_INTERVAL_MS": "100",
+            "CLEANRL_FASTLANE_MAX_DIM": "320",
         }
-    )  # fmt: skip
+    )
     assert found == FastLaneSettings("r", "grid", 0, 4, 0.1, 320)
     assert found.slots(2) == [0, 1]
     assert FastLaneSettings("r", "single", slot=7).slots(4) == [3]

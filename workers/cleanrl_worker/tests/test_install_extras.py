@@ -387,8 +387,11 @@ def test_new_pins_make_a_new_overlay_beside_the_one_a_run_uses(installed):
     program = "import sys, tiny_two; print(tiny_two.version, flush=True); sys.stdin.read(); import tiny_one"
     run = subprocess.Popen(
         [str(old), "-I", "-c", program],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[descriptor], text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=[descriptor],
+        text=True,
+    )
     os.close(descriptor)
     assert run.stdout is not None
     assert run.stdout.readline() == "2.0\n"
@@ -453,8 +456,12 @@ class Installer:
         environment = {**os.environ, **({"MOSAIC_TEST_GATE": str(gate)} if gate else {})}
         self.process = subprocess.Popen(
             command(home, lists, "--set", "alpha", "--progress-json"),
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment, start_new_session=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
 
     def read_until(self, phase: str, message: str = "") -> list[dict]:
         events = []

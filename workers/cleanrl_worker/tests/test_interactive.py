@@ -132,8 +132,11 @@ def test_continuous_actions():
     assert talk({"cmd": "step"})[0]["action_source"] == "random"
     assert talk({"cmd": "step", "action": [0, 0]})[-1]["type"] == "episode_done"
     assert describe_space(talk.env.action_space) == {
-        "type": "Box", "shape": [2], "low": [-1.0, -1.0], "high": [1.0, 1.0]
-    }  # fmt: skip
+        "type": "Box",
+        "shape": [2],
+        "low": [-1.0, -1.0],
+        "high": [1.0, 1.0],
+    }
 
 
 def test_an_environment_that_raises_tells_the_other_end_first(talk, monkeypatch):

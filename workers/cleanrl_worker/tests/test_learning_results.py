@@ -44,8 +44,12 @@ def test_the_last_hundred_episodes_are_averaged(tmp_path):
     found = learning_results.read_result(tmp_path)
     assert (found.mean_last_100, found.best_mean_100, found.episodes) == (199.5, 199.5, 250)
     assert (found.algo, found.env_id, found.seed, found.total_timesteps, found.steps) == (
-        "mine", "CartPole-v1", 3, 5000, 2500
-    )  # fmt: skip
+        "mine",
+        "CartPole-v1",
+        3,
+        5000,
+        2500,
+    )
     assert found.sps == 1234
 
 
@@ -99,7 +103,7 @@ def test_a_training_that_fails_is_no_result(tmp_path):
 EXPECTED = {
     "random": {"CartPole-v1": 22.0},
     "asked": [{"algos": ["sac_continuous_action"], "env_id": "Pendulum-v1", "at_least": -200}],
-}  # fmt: skip
+}
 
 
 def result(env_id="CartPole-v1", algo="ppo", seed=1, mean=480.0, total=500_000, **more):
@@ -212,13 +216,21 @@ def test_the_page_about_speed_is_what_was_measured():
 def test_a_ratio_is_the_median_of_its_pairs():
     maker = script("make_speed")
     case = {
-        "algo": "ppo", "env_id": "CartPole-v1", "flags": ["--learning-starts", "9"], "own_flags": [],
-        "steps": [100, 5000], "target": 4, "moonshot": 8, "date": "2026-01-02", "machine": "a machine",
-        "load": [0.1, 0.2], "script_sha256": "ab" * 32,
+        "algo": "ppo",
+        "env_id": "CartPole-v1",
+        "flags": ["--learning-starts", "9"],
+        "own_flags": [],
+        "steps": [100, 5000],
+        "target": 4,
+        "moonshot": 8,
+        "date": "2026-01-02",
+        "machine": "a machine",
+        "load": [0.1, 0.2],
+        "script_sha256": "ab" * 32,
         "ours": {"cpu": [5000.0, 4000.0, 9000.0], "wall": [500.0, 400.0, 900.0]},
         "upstream": {"cpu": [1000.0, 1000.0, 1000.0], "wall": [100.0, 100.0, 100.0]},
         "versions": {"ours": {"torch": "2"}, "upstream": {"torch": "1"}},
-    }  # fmt: skip
+    }
     page = maker.render([case])
     assert "| `ppo` | CartPole-v1 | 1,000 | 5,000 | 5.00 × (4.00 – 9.00) | 5.00 × | 4 × | 8 × | reached |" in page
     assert "| `ppo` | `--learning-starts 9` | 5,000 less 100 | 3 | a machine | 0.1 – 0.2 | 2026-01-02 |" in page

@@ -32,9 +32,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 def run(home: Home, schedule, *, total: int = 2048, **extras) -> WorkerProcess:
     config = {
-        "algo": "ppo", "env_id": "MiniGrid-DoorKey-5x5-v0", "total_timesteps": total, "seed": 1,
+        "algo": "ppo",
+        "env_id": "MiniGrid-DoorKey-5x5-v0",
+        "total_timesteps": total,
+        "seed": 1,
         "extras": {"curriculum_schedule": schedule, **extras},
-    }  # fmt: skip
+    }
     return WorkerProcess(ARGV, config, home)
 
 

@@ -51,11 +51,13 @@ def events_of(worker: WorkerProcess, kind: str) -> list[dict]:
 @pytest.mark.parametrize(
     ("extras", "mode"),
     [
-        ({}, "train"), ({"mode": "train"}, "train"), ({"curriculum_schedule": SCHEDULE}, "curriculum"),
+        ({}, "train"),
+        ({"mode": "train"}, "train"),
+        ({"curriculum_schedule": SCHEDULE}, "curriculum"),
         ({"mode": "resume_training", "curriculum_schedule": SCHEDULE}, "resume_training"),
         ({"mode": "policy_eval"}, "policy_eval"),
     ],
-)  # fmt: skip
+)
 def test_the_mode_follows_from_the_extras(extras, mode):
     assert mode_of(extras) == mode
     assert mode in tuple(Mode)
@@ -155,9 +157,13 @@ def test_the_interactive_protocol_over_standard_input_and_output(tmp_path):
         '{"cmd": "stop"}',
     ]
     done = subprocess.run(
-        [*ARGV, "--interactive", "--env-id", LONG, "--run-id", RUN_ID], input="\n".join(lines) + "\n", text=True,
-        capture_output=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+        [*ARGV, "--interactive", "--env-id", LONG, "--run-id", RUN_ID],
+        input="\n".join(lines) + "\n",
+        text=True,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     said = [json.loads(line) for line in done.stdout.splitlines()]  # and nothing else
     assert [message["type"] for message in said] == ["init", "ready", "step", "error", "pong", "stopped"]
@@ -192,9 +198,11 @@ def script_run(tmp_path: Path, script: Path, **options) -> WorkerProcess:
 
 def test_the_header_says_what_a_script_is():
     assert read_script_header(HEADER) == {
-        "description": "two phases, one after the other", "env_family": "classic", "phases": "warm-up, main",
+        "description": "two phases, one after the other",
+        "env_family": "classic",
+        "phases": "warm-up, main",
         "total_timesteps": 1000,
-    }  # fmt: skip
+    }
     assert read_script_header("#\n" * 30 + HEADER) == {}
     assert read_script_header("# @total_timesteps: many") == {}
 
@@ -208,8 +216,11 @@ def test_a_custom_script_runs_in_the_run_folder_with_its_variables(tmp_path, scr
         assert worker.wait(PATIENCE_S) == 0, worker.stderr()
     out = (worker.folder.logs / "stdout.log").read_text()
     assert out.splitlines() == [
-        f"id {worker.run_id}", str(worker.folder.root), str(worker.folder.checkpoints), str(worker.config_file)
-    ]  # fmt: skip
+        f"id {worker.run_id}",
+        str(worker.folder.root),
+        str(worker.folder.checkpoints),
+        str(worker.config_file),
+    ]
     manifest = AnalyticsManifest.read(worker.folder.manifest)
     told = manifest.extra["script"]
     assert (manifest.outcome, told["path"], told["phases"]) == ("completed", str(script), "warm-up, main")

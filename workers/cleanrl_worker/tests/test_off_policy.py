@@ -25,9 +25,13 @@ NAMES = {ddpg: "ddpg_continuous_action", td3: "td3_continuous_action", sac: "sac
 LEARNERS = {ddpg: ddpg.DdpgLearner, td3: td3.Td3Learner, sac: sac.SacLearner}
 CPU = torch.device("cpu")
 AIM = {
-    "env_id": "continuous_worlds:Aim-v0", "total_timesteps": 400, "learning_starts": 100, "buffer_size": 1000,
-    "batch_size": 32, "gamma": 0.5,
-}  # fmt: skip
+    "env_id": "continuous_worlds:Aim-v0",
+    "total_timesteps": 400,
+    "learning_starts": 100,
+    "buffer_size": 1000,
+    "batch_size": 32,
+    "gamma": 0.5,
+}
 """A few hundred updates with a small batch: a second"""
 
 of_each = pytest.mark.parametrize("module", NAMES, ids=NAMES.values())
@@ -84,8 +88,15 @@ def test_the_same_seed_gives_the_same_weights_and_charts_and_another_seed_others
         found.append((weights_digest(tmp_path / name), charts(tmp_path / name)))
     assert found[0] == found[1]
     assert found[0][0] != found[2][0]
-    assert {"losses/qf1_loss", "losses/qf1_values", "losses/actor_loss", "charts/replay_size", "charts/replay_bytes",
-            "charts/episodic_return", "charts/episodic_length"} <= found[0][1].keys()  # fmt: skip
+    assert {
+        "losses/qf1_loss",
+        "losses/qf1_values",
+        "losses/actor_loss",
+        "charts/replay_size",
+        "charts/replay_bytes",
+        "charts/episodic_return",
+        "charts/episodic_length",
+    } <= found[0][1].keys()
 
 
 @of_each
@@ -183,14 +194,21 @@ def test_numbers_that_are_not_finite_end_the_run_and_are_never_saved(module, tmp
 
 
 CRITIC = {
-    "fc1.weight": (256, 4), "fc1.bias": (256,), "fc2.weight": (256, 256), "fc2.bias": (256,), "fc3.weight": (1, 256),
+    "fc1.weight": (256, 4),
+    "fc1.bias": (256,),
+    "fc2.weight": (256, 256),
+    "fc2.bias": (256,),
+    "fc3.weight": (1, 256),
     "fc3.bias": (1,),
-}  # fmt: skip
+}
 TRUNK = {"fc1.weight": (256, 3), "fc1.bias": (256,), "fc2.weight": (256, 256), "fc2.bias": (256,)}
 MU = {"fc_mu.weight": (1, 256), "fc_mu.bias": (1,)}
 GAUSSIAN = {
-    "fc_mean.weight": (1, 256), "fc_mean.bias": (1,), "fc_logstd.weight": (1, 256), "fc_logstd.bias": (1,),
-}  # fmt: skip
+    "fc_mean.weight": (1, 256),
+    "fc_mean.bias": (1,),
+    "fc_logstd.weight": (1, 256),
+    "fc_logstd.bias": (1,),
+}
 UPSTREAM = {
     ddpg: ({"action_scale": (1, 1), "action_bias": (1, 1), **TRUNK, **MU}, CRITIC),
     td3: ({"action_scale": (1,), "action_bias": (1,), **TRUNK, **MU}, CRITIC, CRITIC),

@@ -469,7 +469,7 @@ assert ends
 judged = make_single("pong_v3", pipeline="pettingzoo_atari")
 assert judged.reset(seed=0)[0].shape == (84, 84, 6) and judged.step(0)[1] == 0
 """,
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow

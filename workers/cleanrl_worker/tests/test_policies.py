@@ -51,9 +51,12 @@ def start(home, env_id: str, *, after: int = 0, extras: dict | None = None, **op
     (home.root.parent / "worlds.py").write_text(WORLDS)
     paths = os.pathsep.join(filter(None, [str(home.root.parent), os.environ.get("PYTHONPATH")]))
     config = {
-        "algo": "ppo", "env_id": env_id, "total_timesteps": 10**7, "seed": 1,
+        "algo": "ppo",
+        "env_id": env_id,
+        "total_timesteps": 10**7,
+        "seed": 1,
         "extras": {"algo_params": {**TINY, "checkpoint_freq": 64}, **(extras or {})},
-    }  # fmt: skip
+    }
     if ":" in env_id:
         config["extras"]["env_kwargs"] = {"after": after}
     environment = {"PYTHONPATH": paths, **options.pop("environment", {})}
@@ -112,8 +115,9 @@ def test_a_pause_and_a_stop_are_not_slow_training():
 
 def test_policies_nobody_knows_are_refused():
     assert [problem.path for problem in no_progress_problems({"no_progress": "wait", "no_progress_s": -1})] == [
-        "extras.no_progress", "extras.no_progress_s"
-    ]  # fmt: skip
+        "extras.no_progress",
+        "extras.no_progress_s",
+    ]
     assert list(no_progress_problems({"no_progress": "leave", "no_progress_s": 5})) == []
 
 
@@ -171,8 +175,15 @@ def run_until_full(home, small_disk: Path, checkpoint_freq: int, *, until: str) 
     """A run whose folder is on the small disk; once `until` is in its folder, the disk is filled to the last byte."""
     run_dir = small_disk / "run"
     run_dir.mkdir()
-    extras = {"algo_params": {"num_envs": 4, "num_steps": 32, "num_minibatches": 1, "update_epochs": 1,
-                              "checkpoint_freq": checkpoint_freq}}  # fmt: skip
+    extras = {
+        "algo_params": {
+            "num_envs": 4,
+            "num_steps": 32,
+            "num_minibatches": 1,
+            "update_epochs": 1,
+            "checkpoint_freq": checkpoint_freq,
+        }
+    }
     with start(home, "CartPole-v1", extras=extras, environment={"MOSAIC_RUN_DIR": str(run_dir)}) as worker:
         assert wait_until(lambda: list(run_dir.glob(until)), timeout_s=PATIENCE_S), worker.stderr()
         fill(small_disk / "filler")

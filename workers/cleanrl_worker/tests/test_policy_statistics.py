@@ -54,8 +54,13 @@ def test_a_policy_plays_the_same_from_its_file_and_from_its_checkpoint(trained: 
 def test_cleanrl_s_code_loads_the_file_as_before(trained: Path) -> None:
     """`agent.load_state_dict(torch.load(path))`: a bare state dict, with nothing a network does not know."""
     content = torch.load(trained / f"{ALGO}.cleanrl_model", map_location="cpu", weights_only=True)
-    agent = ppo.make_agent("gaussian", "Pendulum-v1", gym.make("Pendulum-v1").observation_space,
-                           gym.make("Pendulum-v1").action_space, algo=ALGO)  # fmt: skip
+    agent = ppo.make_agent(
+        "gaussian",
+        "Pendulum-v1",
+        gym.make("Pendulum-v1").observation_space,
+        gym.make("Pendulum-v1").action_space,
+        algo=ALGO,
+    )
     assert str(agent.load_state_dict(content)) == "<All keys matched successfully>"
     assert set(content) == set(agent.state_dict())
 

@@ -53,9 +53,14 @@ def _test_environments():
 
 
 PHASES = {
-    "env_id": "Colours-v0", "num_envs": 4, "num_steps": 5, "num_minibatches": 2, "n_iteration": 3, "e_auxiliary": 2,
+    "env_id": "Colours-v0",
+    "num_envs": 4,
+    "num_steps": 5,
+    "num_minibatches": 2,
+    "n_iteration": 3,
+    "e_auxiliary": 2,
     "total_timesteps": 130,
-}  # fmt: skip
+}
 """Phases of 60 steps; 130 make two of them"""
 
 
@@ -172,12 +177,21 @@ def test_outputs_begin_with_weights_of_one_length():
 @pytest.mark.slow  # its losses are plain arithmetic, tested in every CI
 def test_the_colours_are_learned_and_the_policy_survives_the_auxiliary_phase(tmp_path):
     _, evaluation = train_here(
-        ppg, tmp_path,
+        ppg,
+        tmp_path,
         Args(
-            env_id="Colours-v0", num_envs=8, num_steps=16, num_minibatches=2, n_iteration=4, e_auxiliary=2, gamma=0.5,
-            total_timesteps=2048, learning_rate=1e-3, eval_episodes=8,
+            env_id="Colours-v0",
+            num_envs=8,
+            num_steps=16,
+            num_minibatches=2,
+            n_iteration=4,
+            e_auxiliary=2,
+            gamma=0.5,
+            total_timesteps=2048,
+            learning_rate=1e-3,
+            eval_episodes=8,
         ),
-    )  # fmt: skip
+    )
     assert evaluation.mean_return >= 7.5  # of 8; at random 2.7
     found = charts(tmp_path)
     assert [step for step, _ in found["losses/aux/kl_loss"]] == [512, 1024, 1536, 2048]
@@ -253,10 +267,18 @@ def _sequence(index: int, inputs: int, outputs: int) -> dict[str, tuple[int, ...
 
 
 NAMES = {
-    **_sequence(0, 3, 16), **_sequence(1, 16, 32), **_sequence(2, 32, 32), "network.5.weight": (256, 2048),
-    "network.5.bias": (256,), "actor.weight": (15, 256), "actor.bias": (15,), "critic.weight": (1, 256),
-    "critic.bias": (1,), "aux_critic.weight": (1, 256), "aux_critic.bias": (1,),
-}  # fmt: skip
+    **_sequence(0, 3, 16),
+    **_sequence(1, 16, 32),
+    **_sequence(2, 32, 32),
+    "network.5.weight": (256, 2048),
+    "network.5.bias": (256,),
+    "actor.weight": (15, 256),
+    "actor.bias": (15,),
+    "critic.weight": (1, 256),
+    "critic.bias": (1,),
+    "aux_critic.weight": (1, 256),
+    "aux_critic.bias": (1,),
+}
 
 
 def test_parameters_have_upstream_s_names_and_shapes():

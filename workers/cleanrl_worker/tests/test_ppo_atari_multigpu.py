@@ -41,11 +41,19 @@ FORKED.set_forkserver_preload(["cleanrl_worker.algorithms.ppo_atari_multigpu", "
 SMALL = {"local_num_envs": 2, "num_steps": 8, "num_minibatches": 2, "update_epochs": 2, "total_timesteps": 96}
 
 UPSTREAM_SHAPES = {
-    "network.0.weight": (32, 4, 8, 8), "network.0.bias": (32,), "network.2.weight": (64, 32, 4, 4),
-    "network.2.bias": (64,), "network.4.weight": (64, 64, 3, 3), "network.4.bias": (64,),
-    "network.7.weight": (512, 3136), "network.7.bias": (512,), "actor.weight": (4, 512), "actor.bias": (4,),
-    "critic.weight": (1, 512), "critic.bias": (1,),
-}  # fmt: skip
+    "network.0.weight": (32, 4, 8, 8),
+    "network.0.bias": (32,),
+    "network.2.weight": (64, 32, 4, 4),
+    "network.2.bias": (64,),
+    "network.4.weight": (64, 64, 3, 3),
+    "network.4.bias": (64,),
+    "network.7.weight": (512, 3136),
+    "network.7.bias": (512,),
+    "actor.weight": (4, 512),
+    "actor.bias": (4,),
+    "critic.weight": (1, 512),
+    "critic.bias": (1,),
+}
 """Names and shapes of CleanRL's model of this name, for four actions"""
 
 
@@ -190,9 +198,15 @@ def test_followers_end_when_the_leader_is_gone(tmp_path: Path) -> None:
 @pytest.mark.slow  # dqn learns from pictures in every CI
 def test_a_world_of_pictures_is_solved() -> None:
     args = Args(
-        env_id=WORLD, local_num_envs=4, num_steps=16, total_timesteps=64 * 14, learning_rate=1e-3, gamma=0.0,
-        anneal_lr=False, ent_coef=0.0,
-    )  # fmt: skip
+        env_id=WORLD,
+        local_num_envs=4,
+        num_steps=16,
+        total_timesteps=64 * 14,
+        learning_rate=1e-3,
+        gamma=0.0,
+        anneal_lr=False,
+        ent_coef=0.0,
+    )
     torch.set_num_threads(1)
     learner = MultiGpuLearner(args, make_envs(WORLD, 4), torch.device("cpu"), Team())
     learner.begin_episodes()

@@ -164,9 +164,12 @@ def test_episodes_are_played_the_same_whoever_plays_beside_them(module):
         policy = policy_of(module)
         envs = [make_single("memory_worlds:FatalRecall-v0") for _ in range(together)]
         played = play_episodes(
-            envs, lambda obs, rngs, policy=policy: policy.act(obs, None), episodes=6, seed=3,
+            envs,
+            lambda obs, rngs, policy=policy: policy.act(obs, None),
+            episodes=6,
+            seed=3,
             set_episodes=lambda episodes, policy=policy: set_episodes(policy, episodes),
-        )  # fmt: skip
+        )
         found.append([(episode.length, episode.episode_return) for episode in played])
     assert found[0] == found[1] == found[2]
     assert len({length for length, _ in found[0]}) > 1  # some left early, so rows did move
@@ -234,12 +237,18 @@ def test_whoever_plays_a_policy_tells_it_which_episodes_it_acts_in():
 @both
 def test_what_was_seen_one_step_ago_is_remembered(module, tmp_path):
     _, evaluation = train_here(
-        module, tmp_path,
+        module,
+        tmp_path,
         module.Args(
-            **{**WORLD, "num_envs": 8}, num_steps=16, total_timesteps=1920, learning_rate=1e-3, gamma=0.5,
-            anneal_lr=False, eval_episodes=8,
+            **{**WORLD, "num_envs": 8},
+            num_steps=16,
+            total_timesteps=1920,
+            learning_rate=1e-3,
+            gamma=0.5,
+            anneal_lr=False,
+            eval_episodes=8,
         ),
-    )  # fmt: skip
+    )
     assert evaluation.mean_return >= 7.5  # of 8; without a memory 4.5
 
 
@@ -292,22 +301,39 @@ def test_weights_that_are_not_finite_end_the_run_and_are_never_saved(module, tmp
 
 
 TRUNK = {
-    "network.0.weight": (32, 1, 8, 8), "network.0.bias": (32,), "network.2.weight": (64, 32, 4, 4),
-    "network.2.bias": (64,), "network.4.weight": (64, 64, 3, 3), "network.4.bias": (64,),
-    "network.7.weight": (512, 3136), "network.7.bias": (512,),
-}  # fmt: skip
+    "network.0.weight": (32, 1, 8, 8),
+    "network.0.bias": (32,),
+    "network.2.weight": (64, 32, 4, 4),
+    "network.2.bias": (64,),
+    "network.4.weight": (64, 64, 3, 3),
+    "network.4.bias": (64,),
+    "network.7.weight": (512, 3136),
+    "network.7.bias": (512,),
+}
 NORMALISED_TRUNK = {
-    "network.0.weight": (32, 1, 8, 8), "network.0.bias": (32,), "network.1.weight": (32, 20, 20),
-    "network.1.bias": (32, 20, 20), "network.3.weight": (64, 32, 4, 4), "network.3.bias": (64,),
-    "network.4.weight": (64, 9, 9), "network.4.bias": (64, 9, 9), "network.6.weight": (64, 64, 3, 3),
-    "network.6.bias": (64,), "network.7.weight": (64, 7, 7), "network.7.bias": (64, 7, 7),
-    "network.10.weight": (512, 3136), "network.10.bias": (512,), "network.11.weight": (512,),
+    "network.0.weight": (32, 1, 8, 8),
+    "network.0.bias": (32,),
+    "network.1.weight": (32, 20, 20),
+    "network.1.bias": (32, 20, 20),
+    "network.3.weight": (64, 32, 4, 4),
+    "network.3.bias": (64,),
+    "network.4.weight": (64, 9, 9),
+    "network.4.bias": (64, 9, 9),
+    "network.6.weight": (64, 64, 3, 3),
+    "network.6.bias": (64,),
+    "network.7.weight": (64, 7, 7),
+    "network.7.bias": (64, 7, 7),
+    "network.10.weight": (512, 3136),
+    "network.10.bias": (512,),
+    "network.11.weight": (512,),
     "network.11.bias": (512,),
-}  # fmt: skip
+}
 LSTM = {
-    "lstm.weight_ih_l0": (512, 512), "lstm.weight_hh_l0": (512, 128), "lstm.bias_ih_l0": (512,),
+    "lstm.weight_ih_l0": (512, 512),
+    "lstm.weight_hh_l0": (512, 128),
+    "lstm.bias_ih_l0": (512,),
     "lstm.bias_hh_l0": (512,),
-}  # fmt: skip
+}
 HEADS = {"actor.weight": (6, 128), "actor.bias": (6,), "critic.weight": (1, 128), "critic.bias": (1,)}
 
 

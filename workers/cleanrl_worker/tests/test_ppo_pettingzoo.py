@@ -21,11 +21,19 @@ from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.training.envs import EnvState, Step
 
 UPSTREAM_SHAPES = {
-    "network.0.weight": (32, 6, 8, 8), "network.0.bias": (32,), "network.2.weight": (64, 32, 4, 4),
-    "network.2.bias": (64,), "network.4.weight": (64, 64, 3, 3), "network.4.bias": (64,),
-    "network.7.weight": (512, 3136), "network.7.bias": (512,), "actor.weight": (2, 512), "actor.bias": (2,),
-    "critic.weight": (1, 512), "critic.bias": (1,),
-}  # fmt: skip
+    "network.0.weight": (32, 6, 8, 8),
+    "network.0.bias": (32,),
+    "network.2.weight": (64, 32, 4, 4),
+    "network.2.bias": (64,),
+    "network.4.weight": (64, 64, 3, 3),
+    "network.4.bias": (64,),
+    "network.7.weight": (512, 3136),
+    "network.7.bias": (512,),
+    "actor.weight": (2, 512),
+    "actor.bias": (2,),
+    "critic.weight": (1, 512),
+    "critic.bias": (1,),
+}
 """Names and shapes of CleanRL's model of this name, for two actions"""
 LENGTH = 8
 
@@ -88,9 +96,14 @@ class Charts:
 def learner_of(iterations: int, *, learning_rate: float = 1e-3, num_envs: int = 4, **flags) -> SelfPlayLearner:
     torch.set_num_threads(1)
     args = Args(
-        env_id="sides", num_envs=num_envs, num_steps=16, total_timesteps=16 * num_envs * iterations, gamma=0.0,
-        learning_rate=learning_rate, **flags,
-    )  # fmt: skip
+        env_id="sides",
+        num_envs=num_envs,
+        num_steps=16,
+        total_timesteps=16 * num_envs * iterations,
+        gamma=0.0,
+        learning_rate=learning_rate,
+        **flags,
+    )
     return SelfPlayLearner(args, Sides(num_envs), torch.device("cpu"))
 
 

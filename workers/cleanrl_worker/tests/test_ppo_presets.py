@@ -88,9 +88,13 @@ def impala_shapes() -> dict[str, tuple[int, ...]]:
             shapes[f"network.{index}.{name}.weight"] = (outputs, outputs, 3, 3)
             shapes[f"network.{index}.{name}.bias"] = (outputs,)
     return shapes | {
-        "network.5.weight": (256, 2048), "network.5.bias": (256,),
-        "actor.weight": (15, 256), "actor.bias": (15,), "critic.weight": (1, 256), "critic.bias": (1,),
-    }  # fmt: skip
+        "network.5.weight": (256, 2048),
+        "network.5.bias": (256,),
+        "actor.weight": (15, 256),
+        "actor.bias": (15,),
+        "critic.weight": (1, 256),
+        "critic.bias": (1,),
+    }
 
 
 UPSTREAM = {
@@ -98,23 +102,39 @@ UPSTREAM = {
         lambda: GaussianAgent(3, 2),
         {
             "actor_logstd": (1, 2),
-            "critic.0.weight": (64, 3), "critic.0.bias": (64,), "critic.2.weight": (64, 64), "critic.2.bias": (64,),
-            "critic.4.weight": (1, 64), "critic.4.bias": (1,),
-            "actor_mean.0.weight": (64, 3), "actor_mean.0.bias": (64,), "actor_mean.2.weight": (64, 64),
-            "actor_mean.2.bias": (64,), "actor_mean.4.weight": (2, 64), "actor_mean.4.bias": (2,),
+            "critic.0.weight": (64, 3),
+            "critic.0.bias": (64,),
+            "critic.2.weight": (64, 64),
+            "critic.2.bias": (64,),
+            "critic.4.weight": (1, 64),
+            "critic.4.bias": (1,),
+            "actor_mean.0.weight": (64, 3),
+            "actor_mean.0.bias": (64,),
+            "actor_mean.2.weight": (64, 64),
+            "actor_mean.2.bias": (64,),
+            "actor_mean.4.weight": (2, 64),
+            "actor_mean.4.bias": (2,),
         },
     ),
     "atari": (
         lambda: AtariAgent(6),
         {
-            "network.0.weight": (32, 4, 8, 8), "network.0.bias": (32,), "network.2.weight": (64, 32, 4, 4),
-            "network.2.bias": (64,), "network.4.weight": (64, 64, 3, 3), "network.4.bias": (64,),
-            "network.7.weight": (512, 3136), "network.7.bias": (512,),
-            "actor.weight": (6, 512), "actor.bias": (6,), "critic.weight": (1, 512), "critic.bias": (1,),
+            "network.0.weight": (32, 4, 8, 8),
+            "network.0.bias": (32,),
+            "network.2.weight": (64, 32, 4, 4),
+            "network.2.bias": (64,),
+            "network.4.weight": (64, 64, 3, 3),
+            "network.4.bias": (64,),
+            "network.7.weight": (512, 3136),
+            "network.7.bias": (512,),
+            "actor.weight": (6, 512),
+            "actor.bias": (6,),
+            "critic.weight": (1, 512),
+            "critic.bias": (1,),
         },
     ),
     "procgen": (lambda: ImpalaAgent(15), impala_shapes()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", UPSTREAM)
@@ -217,9 +237,13 @@ def test_what_was_saved_plays_as_the_learner_did_with_its_normalizer(tmp_path):
     assert trained.normalizer is not None
     env = make_single("continuous_worlds:Aim-v0")
     policy = ppo.make_policy(
-        "Aim-v0", env.observation_space, env.action_space, trained.weights,
-        algo="ppo_continuous_action", normalizer=trained.normalizer,
-    )  # fmt: skip
+        "Aim-v0",
+        env.observation_space,
+        env.action_space,
+        trained.weights,
+        algo="ppo_continuous_action",
+        normalizer=trained.normalizer,
+    )
     learner = continuous(ContinuousArgs(**AIM, **flags))
     learner.restore(run_state(tmp_path / "checkpoints" / "step-1024"))
     obs = np.random.default_rng(0).uniform(-1, 1, (7, 2))
@@ -423,9 +447,14 @@ def test_without_a_compiler_training_goes_on_and_says_so(tmp_path):
     flags = ["--compile", "--no-cuda", "--num-envs", "2", "--num-steps", "8", "--total-timesteps", "32"]
     nowhere = {"CXX": str(tmp_path / "no-such-compiler"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     done = subprocess.run(
-        [sys.executable, "-m", "cleanrl_worker.algorithms", "ppo", *flags], cwd=tmp_path, env={**os.environ, **nowhere},
-        capture_output=True, text=True, check=False, timeout=150,
-    )  # fmt: skip
+        [sys.executable, "-m", "cleanrl_worker.algorithms", "ppo", *flags],
+        cwd=tmp_path,
+        env={**os.environ, **nowhere},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+    )
     assert done.returncode == 0, done.stderr
     assert "--compile is not possible here, training continues without it: " in done.stderr
     assert "compiler" in done.stderr.partition("without it: ")[2].splitlines()[0]

@@ -153,12 +153,19 @@ def test_frames_seen_often_have_smaller_intrinsic_rewards():
 @pytest.mark.slow  # dqn learns from pictures in every CI
 def test_pictures_are_learned_from(tmp_path):
     _, evaluation = train_here(
-        ppo_rnd, tmp_path,
+        ppo_rnd,
+        tmp_path,
         Args(
-            **{**WORLD, "num_envs": 8}, num_steps=16, total_timesteps=1024, learning_rate=5e-4, gamma=0.5,
-            anneal_lr=False, num_iterations_obs_norm_init=1, eval_episodes=4,
+            **{**WORLD, "num_envs": 8},
+            num_steps=16,
+            total_timesteps=1024,
+            learning_rate=5e-4,
+            gamma=0.5,
+            anneal_lr=False,
+            num_iterations_obs_norm_init=1,
+            eval_episodes=4,
         ),
-    )  # fmt: skip
+    )
     assert evaluation.mean_return >= 6  # of 8; at random 2
 
 
@@ -199,15 +206,37 @@ def test_weights_that_are_not_finite_end_the_run_and_are_never_saved(tmp_path):
 
 
 NAMES = {
-    "network.0.weight": (32, 4, 8, 8), "network.0.bias": (32,), "network.2.weight": (64, 32, 4, 4),
-    "network.2.bias": (64,), "network.4.weight": (64, 64, 3, 3), "network.4.bias": (64,),
-    "network.7.weight": (256, 3136), "network.7.bias": (256,), "network.9.weight": (448, 256),
-    "network.9.bias": (448,), "extra_layer.0.weight": (448, 448), "extra_layer.0.bias": (448,),
-    "actor.0.weight": (448, 448), "actor.0.bias": (448,), "actor.2.weight": (6, 448), "actor.2.bias": (6,),
-    "critic_ext.weight": (1, 448), "critic_ext.bias": (1,), "critic_int.weight": (1, 448), "critic_int.bias": (1,),
-}  # fmt: skip
-CONVOLUTIONS = {"0.weight": (32, 1, 8, 8), "0.bias": (32,), "2.weight": (64, 32, 4, 4), "2.bias": (64,),
-                "4.weight": (64, 64, 3, 3), "4.bias": (64,), "7.weight": (512, 3136), "7.bias": (512,)}  # fmt: skip
+    "network.0.weight": (32, 4, 8, 8),
+    "network.0.bias": (32,),
+    "network.2.weight": (64, 32, 4, 4),
+    "network.2.bias": (64,),
+    "network.4.weight": (64, 64, 3, 3),
+    "network.4.bias": (64,),
+    "network.7.weight": (256, 3136),
+    "network.7.bias": (256,),
+    "network.9.weight": (448, 256),
+    "network.9.bias": (448,),
+    "extra_layer.0.weight": (448, 448),
+    "extra_layer.0.bias": (448,),
+    "actor.0.weight": (448, 448),
+    "actor.0.bias": (448,),
+    "actor.2.weight": (6, 448),
+    "actor.2.bias": (6,),
+    "critic_ext.weight": (1, 448),
+    "critic_ext.bias": (1,),
+    "critic_int.weight": (1, 448),
+    "critic_int.bias": (1,),
+}
+CONVOLUTIONS = {
+    "0.weight": (32, 1, 8, 8),
+    "0.bias": (32,),
+    "2.weight": (64, 32, 4, 4),
+    "2.bias": (64,),
+    "4.weight": (64, 64, 3, 3),
+    "4.bias": (64,),
+    "7.weight": (512, 3136),
+    "7.bias": (512,),
+}
 DEEPER = {"9.weight": (512, 512), "9.bias": (512,), "11.weight": (512, 512), "11.bias": (512,)}
 RND_NAMES = {f"predictor.{name}": shape for name, shape in {**CONVOLUTIONS, **DEEPER}.items()}
 RND_NAMES |= {f"target.{name}": shape for name, shape in CONVOLUTIONS.items()}

@@ -209,8 +209,12 @@ def test_the_share_of_random_actions_falls():
 
 
 QUICK = {
-    "env_id": "PqnIdentity-v0", "total_timesteps": 4096, "learning_rate": 3e-3, "num_steps": 32, "gamma": 0.5,
-}  # fmt: skip
+    "env_id": "PqnIdentity-v0",
+    "total_timesteps": 4096,
+    "learning_rate": 3e-3,
+    "num_steps": 32,
+    "gamma": 0.5,
+}
 
 
 def test_the_identity_environment_is_solved(tmp_path):
@@ -221,9 +225,18 @@ def test_the_identity_environment_is_solved(tmp_path):
 @pytest.mark.slow  # dqn learns from pictures in every CI
 def test_pictures_are_learned_from(tmp_path):
     _, evaluation = run_pqn(
-        tmp_path, args=AtariArgs, **PICTURES, total_timesteps=512, num_envs=8, num_steps=8, gamma=0.5,
-        learning_rate=1e-3, exploration_fraction=0.5, eval_episodes=4, anneal_lr=False,
-    )  # fmt: skip
+        tmp_path,
+        args=AtariArgs,
+        **PICTURES,
+        total_timesteps=512,
+        num_envs=8,
+        num_steps=8,
+        gamma=0.5,
+        learning_rate=1e-3,
+        exploration_fraction=0.5,
+        eval_episodes=4,
+        anneal_lr=False,
+    )
     assert evaluation.mean_return >= 6  # of 8; at random 2
 
 
@@ -283,18 +296,37 @@ def test_weights_that_are_not_finite_end_the_run_and_are_never_saved(tmp_path):
 
 
 NAMES = {
-    "network.0.weight": (120, 4), "network.0.bias": (120,), "network.1.weight": (120,), "network.1.bias": (120,),
-    "network.3.weight": (84, 120), "network.3.bias": (84,), "network.4.weight": (84,), "network.4.bias": (84,),
-    "network.6.weight": (2, 84), "network.6.bias": (2,),
-}  # fmt: skip
+    "network.0.weight": (120, 4),
+    "network.0.bias": (120,),
+    "network.1.weight": (120,),
+    "network.1.bias": (120,),
+    "network.3.weight": (84, 120),
+    "network.3.bias": (84,),
+    "network.4.weight": (84,),
+    "network.4.bias": (84,),
+    "network.6.weight": (2, 84),
+    "network.6.bias": (2,),
+}
 ATARI_NAMES = {
-    "network.0.weight": (32, 4, 8, 8), "network.0.bias": (32,), "network.1.weight": (32, 20, 20),
-    "network.1.bias": (32, 20, 20), "network.3.weight": (64, 32, 4, 4), "network.3.bias": (64,),
-    "network.4.weight": (64, 9, 9), "network.4.bias": (64, 9, 9), "network.6.weight": (64, 64, 3, 3),
-    "network.6.bias": (64,), "network.7.weight": (64, 7, 7), "network.7.bias": (64, 7, 7),
-    "network.10.weight": (512, 3136), "network.10.bias": (512,), "network.11.weight": (512,),
-    "network.11.bias": (512,), "network.13.weight": (6, 512), "network.13.bias": (6,),
-}  # fmt: skip
+    "network.0.weight": (32, 4, 8, 8),
+    "network.0.bias": (32,),
+    "network.1.weight": (32, 20, 20),
+    "network.1.bias": (32, 20, 20),
+    "network.3.weight": (64, 32, 4, 4),
+    "network.3.bias": (64,),
+    "network.4.weight": (64, 9, 9),
+    "network.4.bias": (64, 9, 9),
+    "network.6.weight": (64, 64, 3, 3),
+    "network.6.bias": (64,),
+    "network.7.weight": (64, 7, 7),
+    "network.7.bias": (64, 7, 7),
+    "network.10.weight": (512, 3136),
+    "network.10.bias": (512,),
+    "network.11.weight": (512,),
+    "network.11.bias": (512,),
+    "network.13.weight": (6, 512),
+    "network.13.bias": (6,),
+}
 
 
 @pytest.mark.parametrize(

@@ -96,14 +96,25 @@ def test_flags_may_be_spelled_with_underscores():
 
 def test_everything_wrong_is_said_at_once():
     done = dry_run(
-        "--gamma", "2", "--lerning-rate", "1", "--num-minibatches", "3", "--extras", '{"no_progress": "wait"}',
-        env_id="Pendulum-v1", steps=100,
-    )  # fmt: skip
+        "--gamma",
+        "2",
+        "--lerning-rate",
+        "1",
+        "--num-minibatches",
+        "3",
+        "--extras",
+        '{"no_progress": "wait"}',
+        env_id="Pendulum-v1",
+        steps=100,
+    )
     assert done.returncode == 2
     for words in (
-        "--gamma: must be at most 1, got 2.0", "Did you mean '--learning-rate'", "3 does not divide the batch of 512",
-        "extras.no_progress: expected leave or kill", "ppo needs discrete actions",
-    ):  # fmt: skip
+        "--gamma: must be at most 1, got 2.0",
+        "Did you mean '--learning-rate'",
+        "3 does not divide the batch of 512",
+        "extras.no_progress: expected leave or kill",
+        "ppo needs discrete actions",
+    ):
         assert words in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -366,9 +377,14 @@ def test_checkpoints_that_do_not_fit_on_the_disk_are_said(tmp_path):
 
 
 OFF_POLICY = {
-    "total_timesteps": 10_000, "buffer_size": 1000, "checkpoint_freq": 0, "keep_checkpoints": 3, "eval_freq": 0,
-    "checkpoint_replay": "full", "replay_storage": "memory",
-}  # fmt: skip
+    "total_timesteps": 10_000,
+    "buffer_size": 1000,
+    "checkpoint_freq": 0,
+    "keep_checkpoints": 3,
+    "eval_freq": 0,
+    "checkpoint_replay": "full",
+    "replay_storage": "memory",
+}
 
 
 def disk_of(**changes: Any) -> dict[str, int]:

@@ -63,8 +63,10 @@ def test_a_module_of_ones_own_is_recorded_with_its_repository(tmp_path, monkeypa
     source.write_text("raise RuntimeError('never imported')\n")
     facts = describe_module("my_world_of_levers")
     assert facts == {
-        "module": "my_world_of_levers", "file": str(source), "sha256": hashlib.sha256(source.read_bytes()).hexdigest()
-    }  # fmt: skip
+        "module": "my_world_of_levers",
+        "file": str(source),
+        "sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
+    }
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "start"]):
         subprocess.run([*git, *words], cwd=tmp_path, check=True, capture_output=True)

@@ -45,10 +45,19 @@ ALGO = "qdagger_on_pictures"
 """No name of the registry, so nothing of Atari lies between the world and the algorithm"""
 NAME = "qdagger_dqn_atari_impalacnn"
 SHORT = {
-    "env_id": WORLD, "total_timesteps": 60, "buffer_size": 100, "learning_starts": 20, "train_frequency": 10,
-    "batch_size": 4, "target_network_frequency": 10, "learning_rate": 5e-4, "gamma": 0.5,
-    "teacher_steps": 60, "offline_steps": 6, "teacher_eval_episodes": 2,
-}  # fmt: skip
+    "env_id": WORLD,
+    "total_timesteps": 60,
+    "buffer_size": 100,
+    "learning_starts": 20,
+    "train_frequency": 10,
+    "batch_size": 4,
+    "target_network_frequency": 10,
+    "learning_rate": 5e-4,
+    "gamma": 0.5,
+    "teacher_steps": 60,
+    "offline_steps": 6,
+    "teacher_eval_episodes": 2,
+}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -155,9 +164,15 @@ def test_losses_equal_plain_arithmetic(elsewhere):
     obs, next_obs, other = pictures(count, 1), pictures(count, 2), pictures(count, 3)
     taken, paid, over = (torch.from_numpy(array) for array in (actions, rewards, terminated))
     losses = qdagger_losses(
-        student, target, Batch(obs, taken, paid, next_obs, over), other if elsewhere else None,
-        torch.from_numpy(guidance.astype(np.float32)), torch.tensor(coefficient), gamma, temperature,
-    )  # fmt: skip
+        student,
+        target,
+        Batch(obs, taken, paid, next_obs, over),
+        other if elsewhere else None,
+        torch.from_numpy(guidance.astype(np.float32)),
+        torch.tensor(coefficient),
+        gamma,
+        temperature,
+    )
     with torch.no_grad():
         values, following = student(obs).double().numpy(), target(next_obs).double().numpy()
         said = student(other if elsewhere else obs).double().numpy()
@@ -214,9 +229,10 @@ def test_recorded_steps_come_out_as_they_were_played(trajectories):
     assert ends == len(recorded.lengths) == len(recorded.returns) == 12
     assert 0 < recorded.terminated.sum() < 12
     buffer = recorded.as_replay(envs.observation_space, envs.action_space)
-    np.testing.assert_array_equal(buffer.obs_at(np.arange(3)), np.concatenate([
-        step.obs for step, _ in zip(recorded.steps(), range(3), strict=False)
-    ]))  # fmt: skip
+    np.testing.assert_array_equal(
+        buffer.obs_at(np.arange(3)),
+        np.concatenate([step.obs for step, _ in zip(recorded.steps(), range(3), strict=False)]),
+    )
     assert len(buffer) == len(recorded)
 
 
@@ -272,9 +288,14 @@ def test_offline_steps_count_when_the_student_plays(tmp_path, teacher, monkeypat
     """As CleanRL's script offsets its online phase: exploration is half over and learning starts at once."""
     monkeypatch.setattr("cleanrl_worker.algorithms.qdagger.BLOCK_STEPS", 10)
     flags = {
-        **SHORT, "teacher_steps": 40, "offline_steps": 50, "learning_starts": 30, "total_timesteps": 200,
-        "exploration_fraction": 0.5, "train_frequency": 4,
-    }  # fmt: skip
+        **SHORT,
+        "teacher_steps": 40,
+        "offline_steps": 50,
+        "learning_starts": 30,
+        "total_timesteps": 200,
+        "exploration_fraction": 0.5,
+        "train_frequency": 4,
+    }
     updated, shares = [], []
     update, exploring = QDaggerLearner._update, qdagger.EpsilonGreedy
 
@@ -367,9 +388,12 @@ def test_weights_that_are_not_finite_end_the_run(tmp_path, teacher):
 def test_the_teacher_s_transitions_are_dropped_when_the_student_plays(tmp_path, teacher, offline_steps):
     envs, args = SyncEnvs(WORLD, 1), Args(**{**SHORT, "offline_steps": offline_steps})
     learner = QDaggerLearner(
-        args, envs, torch.device("cpu"), teacher=load_teacher(str(teacher), "dqn_atari", 4, 4),
+        args,
+        envs,
+        torch.device("cpu"),
+        teacher=load_teacher(str(teacher), "dqn_atari", 4, 4),
         make_buffer=lambda size: make_replay(replace(args, buffer_size=size), envs),
-    )  # fmt: skip
+    )
     learner.begin_episodes()
     learner.teacher_return = 8.0
     run = RunContext(ALGO, tmp_path, Quiet())
@@ -441,9 +465,13 @@ def test_a_missing_teacher_is_found_in_the_dry_run(home, teacher):
 
     def problems(**parameters) -> dict[str, str]:
         config = CleanRLWorkerConfig(
-            new_run_id(), NAME, "PongNoFrameskip-v4", 1000, 1,
+            new_run_id(),
+            NAME,
+            "PongNoFrameskip-v4",
+            1000,
+            1,
             {"algo_params": {"buffer_size": 1000, "learning_starts": 100, **parameters}},
-        )  # fmt: skip
+        )
         found = check_run(config, home.run_folder(config.run_id), home, probe=False)
         return {p.path: p.message for p in found.problems if "teacher" in p.path}
 
@@ -476,10 +504,14 @@ def _blocks(index: int, inputs: int, outputs: int) -> dict[str, tuple[int, ...]]
 
 
 SHAPES = {
-    **_blocks(0, 4, 16), **_blocks(1, 16, 32), **_blocks(2, 32, 32),
-    "network.5.weight": (256, 3872), "network.5.bias": (256,),
-    "network.7.weight": (6, 256), "network.7.bias": (6,),
-}  # fmt: skip
+    **_blocks(0, 4, 16),
+    **_blocks(1, 16, 32),
+    **_blocks(2, 32, 32),
+    "network.5.weight": (256, 3872),
+    "network.5.bias": (256,),
+    "network.7.weight": (6, 256),
+    "network.7.bias": (6,),
+}
 """What CleanRL's network for six actions holds"""
 
 
@@ -508,10 +540,17 @@ def test_pong_is_taught_and_played_and_a_resumed_run_is_the_same(tmp_path):
     torch.manual_seed(0)
     teacher = as_checkpoint(dqn.AtariQNetwork(4, 6), tmp_path)
     flags = {
-        "env_id": "PongNoFrameskip-v4", "total_timesteps": 980, "buffer_size": 900, "learning_starts": 900,
-        "batch_size": 4, "teacher_steps": 1000, "offline_steps": 20, "teacher_eval_episodes": 1,
-        "env_kwargs": '{"max_episode_steps": 200}', "teacher_checkpoint": str(teacher),
-    }  # fmt: skip
+        "env_id": "PongNoFrameskip-v4",
+        "total_timesteps": 980,
+        "buffer_size": 900,
+        "learning_starts": 900,
+        "batch_size": 4,
+        "teacher_steps": 1000,
+        "offline_steps": 20,
+        "teacher_eval_episodes": 1,
+        "env_kwargs": '{"max_episode_steps": 200}',
+        "teacher_checkpoint": str(teacher),
+    }
     run_qdagger(tmp_path / "first", algo=NAME, **flags, checkpoint_freq=1900)
     checkpoint = tmp_path / "first" / "checkpoints" / "step-1900"
     run, _ = run_qdagger(tmp_path / "second", algo=NAME, **flags, resume=checkpoint)
@@ -533,16 +572,31 @@ def test_trajectories_of_pong_are_recorded_by_the_tool(tmp_path):
     argv = [str(interpreter_with("atari")), "-m", "cleanrl_worker.tools.record_trajectories"]
     to = tmp_path / "pong.safetensors"
     done = subprocess.run(
-        [*argv, "--policy", str(tmp_path / "dqn_atari.cleanrl_model"), "--env-id", "PongNoFrameskip-v4",
-         "--env-kwargs", '{"max_episode_steps": 150}', "--games", "1", "--to", str(to)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            *argv,
+            "--policy",
+            str(tmp_path / "dqn_atari.cleanrl_model"),
+            "--env-id",
+            "PongNoFrameskip-v4",
+            "--env-kwargs",
+            '{"max_episode_steps": 150}',
+            "--games",
+            "1",
+            "--to",
+            str(to),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     read = Trajectories.read(to, gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), gym.spaces.Discrete(6))
     assert (len(read), len(read.returns), read.stack) == (150, 1, 4)
     assert read.returns[0] == pytest.approx(read.rewards.sum())
     refused = subprocess.run(
         [sys.executable, *argv[1:], "--policy", "/nowhere", "--env-id", "x", "--to", "y"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)

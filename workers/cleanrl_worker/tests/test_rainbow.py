@@ -32,10 +32,19 @@ WORLD = "picture_worlds:Quadrants-v0"
 ALGO = "rainbow_on_pictures"
 """No name of the registry, so nothing of Atari lies between the world and the algorithm"""
 SHORT = {
-    "env_id": WORLD, "total_timesteps": 240, "buffer_size": 150, "learning_starts": 60, "train_frequency": 16,
-    "batch_size": 8, "target_network_frequency": 40, "learning_rate": 5e-4, "gamma": 0.5,
-    "v_min": 0.0, "v_max": 3.0, "n_atoms": 11,
-}  # fmt: skip
+    "env_id": WORLD,
+    "total_timesteps": 240,
+    "buffer_size": 150,
+    "learning_starts": 60,
+    "train_frequency": 16,
+    "batch_size": 8,
+    "target_network_frequency": 40,
+    "learning_rate": 5e-4,
+    "gamma": 0.5,
+    "v_min": 0.0,
+    "v_max": 3.0,
+    "n_atoms": 11,
+}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -152,10 +161,12 @@ def test_losses_equal_plain_arithmetic():
     floats = (torch.from_numpy(array.astype(np.float32)) for array in (returns, discounts, weights))
     batch_returns, batch_discounts, batch_weights = floats
     losses = rainbow_losses(
-        network, target,
+        network,
+        target,
         Batch(obs, torch.from_numpy(actions), batch_returns, next_obs, batch_discounts, batch_weights),
-        noise, target_noise,
-    )  # fmt: skip
+        noise,
+        target_noise,
+    )
     with torch.no_grad():
         online_next = network(next_obs, noise).exp().double().numpy()
         target_next = target(next_obs, target_noise).exp().double().numpy()
@@ -279,16 +290,19 @@ def test_the_target_moves_at_its_own_pace_however_rare_updates_are(tmp_path, mon
 
 SHAPES = {
     "support": (51,),
-    "network.0.weight": (32, 4, 8, 8), "network.0.bias": (32,),
-    "network.2.weight": (64, 32, 4, 4), "network.2.bias": (64,),
-    "network.4.weight": (64, 64, 3, 3), "network.4.bias": (64,),
+    "network.0.weight": (32, 4, 8, 8),
+    "network.0.bias": (32,),
+    "network.2.weight": (64, 32, 4, 4),
+    "network.2.bias": (64,),
+    "network.4.weight": (64, 64, 3, 3),
+    "network.4.bias": (64,),
 } | {
     f"{head}.{layer}.{part}_{kind}": (outputs, inputs) if part == "weight" else (outputs,)
     for head, last in (("value_head", 51), ("advantage_head", 306))
     for layer, outputs, inputs in ((0, 512, 3136), (2, last, 512))
     for part in ("weight", "bias")
     for kind in ("mu", "sigma", "epsilon")
-}  # fmt: skip
+}
 """What CleanRL's network for six actions holds"""
 
 
@@ -375,9 +389,13 @@ def test_compiled_losses_are_the_same(monkeypatch):
 @pytest.mark.usefixtures("atari")
 def test_pong_is_played_and_a_resumed_run_is_the_same(tmp_path):
     flags = {
-        "env_id": "PongNoFrameskip-v4", "total_timesteps": 600, "buffer_size": 500, "learning_starts": 450,
-        "batch_size": 8, "target_network_frequency": 100,
-    }  # fmt: skip
+        "env_id": "PongNoFrameskip-v4",
+        "total_timesteps": 600,
+        "buffer_size": 500,
+        "learning_starts": 450,
+        "batch_size": 8,
+        "target_network_frequency": 100,
+    }
     run_rainbow(tmp_path / "first", algo="rainbow_atari", **flags, checkpoint_freq=500)
     checkpoint = tmp_path / "first" / "checkpoints" / "step-500"
     run, _ = run_rainbow(tmp_path / "second", algo="rainbow_atari", **flags, resume=checkpoint)

@@ -237,9 +237,12 @@ def test_a_whole_game_is_recorded_in_colour_at_the_speed_it_is_played(tmp_path):
 def test_a_run_lists_its_videos_in_the_manifest(home):
     lend_sets(home, "video")
     config = {
-        "algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 1024, "seed": 1,
+        "algo": "ppo",
+        "env_id": "CartPole-v1",
+        "total_timesteps": 1024,
+        "seed": 1,
         "extras": {"algo_params": {"capture_video": True, "num_steps": 64}},
-    }  # fmt: skip
+    }
     with WorkerProcess([sys.executable, "-m", "cleanrl_worker.cli"], config, home) as worker:
         assert worker.wait(PATIENCE_S) == 0, worker.stderr()
     manifest = AnalyticsManifest.read(worker.folder.manifest)

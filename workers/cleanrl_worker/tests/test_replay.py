@@ -58,9 +58,12 @@ class Steps:
         next_obs = np.concatenate([self.obs[:, 1:], np.stack([self._picture() for _ in self.obs])[:, None]], axis=1)
         over = self.rng.random(self.num_envs) < 0.2
         step = (
-            self.obs, self.rng.integers(5, size=self.num_envs), self.rng.random(self.num_envs).astype(np.float32),
-            next_obs, over & (self.rng.random(self.num_envs) < 0.5),
-        )  # fmt: skip
+            self.obs,
+            self.rng.integers(5, size=self.num_envs),
+            self.rng.random(self.num_envs).astype(np.float32),
+            next_obs,
+            over & (self.rng.random(self.num_envs) < 0.5),
+        )
         self.obs = next_obs.copy()
         for env in np.flatnonzero(over):
             self.obs[env] = self._first()

@@ -43,9 +43,12 @@ def learner_with_a_batch(**flags) -> SacLearner:
         part.parameters.block.data.add_(torch.from_numpy(noise))
     learner.log_alpha.log_alpha.data.fill_(math.log(0.3))
     transitions = Transitions(
-        obs=rng.normal(size=(ROWS, 2)), actions=rng.uniform(LOW, HIGH, size=(ROWS, 2)),
-        rewards=rng.normal(size=ROWS), next_obs=3 * rng.normal(size=(ROWS, 2)), terminated=rng.random(ROWS) < 0.3,
-    )  # fmt: skip
+        obs=rng.normal(size=(ROWS, 2)),
+        actions=rng.uniform(LOW, HIGH, size=(ROWS, 2)),
+        rewards=rng.normal(size=ROWS),
+        next_obs=3 * rng.normal(size=(ROWS, 2)),
+        terminated=rng.random(ROWS) < 0.3,
+    )
     learner.batch.fill(transitions, rng, noises=1 + args.policy_frequency)
     return learner
 

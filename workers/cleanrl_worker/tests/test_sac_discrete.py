@@ -33,9 +33,17 @@ WORLD = "picture_worlds:Quadrants-v0"
 ALGO = "sac_on_pictures"
 """No name of the registry, so nothing of Atari lies between the world and the algorithm"""
 SHORT = {
-    "env_id": WORLD, "total_timesteps": 240, "buffer_size": 150, "learning_starts": 60, "update_frequency": 8,
-    "batch_size": 8, "target_network_frequency": 40, "policy_lr": 1e-3, "q_lr": 1e-3, "gamma": 0.5,
-}  # fmt: skip
+    "env_id": WORLD,
+    "total_timesteps": 240,
+    "buffer_size": 150,
+    "learning_starts": 60,
+    "update_frequency": 8,
+    "batch_size": 8,
+    "target_network_frequency": 40,
+    "policy_lr": 1e-3,
+    "q_lr": 1e-3,
+    "gamma": 0.5,
+}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -219,11 +227,15 @@ def test_weights_that_are_not_finite_end_the_run_and_are_never_saved(tmp_path):
 
 
 TRUNK = {
-    "conv.0.weight": (32, 4, 8, 8), "conv.0.bias": (32,),
-    "conv.2.weight": (64, 32, 4, 4), "conv.2.bias": (64,),
-    "conv.4.weight": (64, 64, 3, 3), "conv.4.bias": (64,),
-    "fc1.weight": (512, 3136), "fc1.bias": (512,),
-}  # fmt: skip
+    "conv.0.weight": (32, 4, 8, 8),
+    "conv.0.bias": (32,),
+    "conv.2.weight": (64, 32, 4, 4),
+    "conv.2.bias": (64,),
+    "conv.4.weight": (64, 64, 3, 3),
+    "conv.4.bias": (64,),
+    "fc1.weight": (512, 3136),
+    "fc1.bias": (512,),
+}
 
 
 @pytest.mark.parametrize(("network", "head"), [(Actor(4, 6), "fc_logits"), (SoftQNetwork(4, 6), "fc_q")])
@@ -282,9 +294,13 @@ def test_an_environment_it_cannot_play_is_refused(tmp_path, env_id, message):
 @pytest.mark.usefixtures("atari")
 def test_pong_is_played_and_a_resumed_run_is_the_same(tmp_path):
     flags = {
-        "env_id": "PongNoFrameskip-v4", "total_timesteps": 2000, "buffer_size": 1800, "learning_starts": 1750,
-        "batch_size": 8, "target_network_frequency": 100,
-    }  # fmt: skip
+        "env_id": "PongNoFrameskip-v4",
+        "total_timesteps": 2000,
+        "buffer_size": 1800,
+        "learning_starts": 1750,
+        "batch_size": 8,
+        "target_network_frequency": 100,
+    }
     run_sac(tmp_path / "first", algo="sac_atari", **flags, checkpoint_freq=1800)
     checkpoint = tmp_path / "first" / "checkpoints" / "step-1800"
     run, _ = run_sac(tmp_path / "second", algo="sac_atari", **flags, resume=checkpoint)

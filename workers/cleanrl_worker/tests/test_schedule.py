@@ -20,14 +20,21 @@ def problems_of(document) -> list[str]:
 
 
 def test_the_example_of_the_worker_s_description_is_read():
-    schedule = parse_schedule([
-        {"env_id": "A-v0", "steps": 200_000}, {"env_id": "B-v0", "episodes": 50, "episode_return": 0.5},
-        {"env_id": "C-v0", "condition": "steps>=1_000 | episode_return>=0.9"}, {"env_id": "D-v0"},
-    ])  # fmt: skip
+    schedule = parse_schedule(
+        [
+            {"env_id": "A-v0", "steps": 200_000},
+            {"env_id": "B-v0", "episodes": 50, "episode_return": 0.5},
+            {"env_id": "C-v0", "condition": "steps>=1_000 | episode_return>=0.9"},
+            {"env_id": "D-v0"},
+        ]
+    )
     conditions = [str(stage.condition) for stage in schedule.stages]
     assert conditions == [
-        "steps>=200000", "episodes>=50|episode_return>=0.5", "steps>=1000|episode_return>=0.9", "steps>=100000"
-    ]  # fmt: skip
+        "steps>=200000",
+        "episodes>=50|episode_return>=0.5",
+        "steps>=1000|episode_return>=0.9",
+        "steps>=100000",
+    ]
     assert schedule.method == "sequential"
 
 
@@ -37,12 +44,14 @@ def test_the_presets_have_four_stages(name):
 
 
 def test_every_problem_is_told_at_once():
-    told = problems_of([
-        {"env_id": "A-v0", "setps": 5},
-        {"steps": 0},
-        {"env_id": "B-v0", "condition": "steps<=5|episodse>=3|episode_return>=high|"},
-        "C-v0",
-    ])  # fmt: skip
+    told = problems_of(
+        [
+            {"env_id": "A-v0", "setps": 5},
+            {"steps": 0},
+            {"env_id": "B-v0", "condition": "steps<=5|episodse>=3|episode_return>=high|"},
+            "C-v0",
+        ]
+    )
     text = "\n".join(told)
     assert "extras.curriculum_schedule[0].setps: is not a key of a stage Did you mean 'steps'?" in text
     assert "extras.curriculum_schedule[1].env_id: is missing" in text

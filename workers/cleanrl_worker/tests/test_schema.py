@@ -12,15 +12,34 @@ from cleanrl_worker.schema import fields_of
 from mosaic_wire.errors import SpecError
 
 UPSTREAM_PPO = {
-    "seed": ("int", 1), "torch_deterministic": ("bool", True), "cuda": ("bool", True), "track": ("bool", False),
-    "wandb_project_name": ("str", "cleanRL"), "wandb_entity": ("str", None), "capture_video": ("bool", False),
-    "env_id": ("str", "CartPole-v1"), "total_timesteps": ("int", 500_000), "learning_rate": ("float", 0.00025),
-    "num_envs": ("int", 4), "num_steps": ("int", 128), "anneal_lr": ("bool", True), "gamma": ("float", 0.99),
-    "gae_lambda": ("float", 0.95), "num_minibatches": ("int", 4), "update_epochs": ("int", 4),
-    "norm_adv": ("bool", True), "clip_coef": ("float", 0.2), "clip_vloss": ("bool", True), "ent_coef": ("float", 0.01),
-    "vf_coef": ("float", 0.5), "max_grad_norm": ("float", 0.5), "target_kl": ("float", None), "batch_size": ("int", 0),
-    "minibatch_size": ("int", 0), "num_iterations": ("int", 0),
-}  # fmt: skip
+    "seed": ("int", 1),
+    "torch_deterministic": ("bool", True),
+    "cuda": ("bool", True),
+    "track": ("bool", False),
+    "wandb_project_name": ("str", "cleanRL"),
+    "wandb_entity": ("str", None),
+    "capture_video": ("bool", False),
+    "env_id": ("str", "CartPole-v1"),
+    "total_timesteps": ("int", 500_000),
+    "learning_rate": ("float", 0.00025),
+    "num_envs": ("int", 4),
+    "num_steps": ("int", 128),
+    "anneal_lr": ("bool", True),
+    "gamma": ("float", 0.99),
+    "gae_lambda": ("float", 0.95),
+    "num_minibatches": ("int", 4),
+    "update_epochs": ("int", 4),
+    "norm_adv": ("bool", True),
+    "clip_coef": ("float", 0.2),
+    "clip_vloss": ("bool", True),
+    "ent_coef": ("float", 0.01),
+    "vf_coef": ("float", 0.5),
+    "max_grad_norm": ("float", 0.5),
+    "target_kl": ("float", None),
+    "batch_size": ("int", 0),
+    "minibatch_size": ("int", 0),
+    "num_iterations": ("int", 0),
+}
 """Flags and defaults of CleanRL's ppo.py; its exp_name is the file's name"""
 
 

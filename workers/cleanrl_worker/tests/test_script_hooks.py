@@ -29,8 +29,12 @@ def launch(tmp_path):
         words = launch_words(str(script), read_script(script).sha256, hooks, flags, add_path=str(path or ""))
         done = subprocess.run(
             [sys.executable, "-u", "-m", "cleanrl_worker.launcher", *words],
-            cwd=run, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+            cwd=run,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert done.returncode == expected, done.stderr
         return json.loads(done.stdout.splitlines()[-1]) if done.stdout else done.stderr
 
@@ -61,8 +65,9 @@ def test_a_script_is_main_with_its_own_arguments_and_folder(launch):
         print(json.dumps([__name__, __file__, sys.argv, sys.path[0], os.getcwd(), "torch" in sys.modules,
                           "gymnasium" in sys.modules, "numpy" in sys.modules]))
         """,
-        "--seed", "3",
-    )  # fmt: skip
+        "--seed",
+        "3",
+    )
     name, file, argv, first, folder, *loaded = seen
     assert name == "__main__"
     assert argv == [file, "--seed", "3"]
@@ -99,7 +104,7 @@ def test_event_files_go_below_the_run_and_are_flushed_soon(launch):
         is_there = os.path.isdir("runs/A/Pong__x")
         print(json.dumps([[w.log_dir for w in writers], [w.flush_secs for w in writers], is_there]))
         """.replace("/somewhere", str(launch.run.parent))
-    )  # fmt: skip
+    )
     folders, flushes, is_there = seen
     below = [str(Path(folder).relative_to(launch.run / "tensorboard")) for folder in folders]
     assert (below[0], below[1], below[3], below[4]) == ("A/Pong__x", "logs/y", "z", "w")
@@ -202,6 +207,7 @@ def test_wandb_is_told_mode_and_name_whatever_the_script_says(launch, tmp_path):
         print(json.dumps([wandb.init("p", name="theirs", mode="online"), wandb.init(mode="disabled")]))
         """
     assert launch(text, path=libraries, wandb_mode="offline", wandb_name="mine") == [
-        ["p", "mine", "offline"], [None, "mine", "disabled"],
-    ]  # fmt: skip
+        ["p", "mine", "offline"],
+        [None, "mine", "disabled"],
+    ]
     assert launch(text, path=libraries)[0] == ["p", "theirs", "online"]

@@ -200,8 +200,18 @@ def test_actions_and_positions_of_argparse(read):
     )
     values = {"env": "Walk-v0", "layers": [8, 8], "cuda": False, "video": False, "really": False, "size": 2}
     assert script.argv(values) == [
-        "--layers", "8", "8", "--no-cuda", "--no-video", "--really", "", "--size", "2", "--", "Walk-v0"
-    ]  # fmt: skip
+        "--layers",
+        "8",
+        "8",
+        "--no-cuda",
+        "--no-video",
+        "--really",
+        "",
+        "--size",
+        "2",
+        "--",
+        "Walk-v0",
+    ]
     assert script.argv({"cuda": True}) == []
     assert [p.field.name for p in script.parameters if p.is_required] == ["env", "size"]
 

@@ -40,9 +40,12 @@ def start(tmp_path):
         script: Path, *, attempt: int = 1, timesteps: int = 2000, env_id: str = "Walk-v0", environment=None, **extras
     ):
         config = {
-            "algo": script.stem, "env_id": env_id, "total_timesteps": timesteps, "seed": 1,
+            "algo": script.stem,
+            "env_id": env_id,
+            "total_timesteps": timesteps,
+            "seed": 1,
             "extras": {"script_path": str(script), **extras},
-        }  # fmt: skip
+        }
         variables = {"MOSAIC_GRACE_S": "3", **(environment or {})}
         worker = WorkerProcess(ARGV, config, Home(tmp_path / "home"), attempt=attempt, environment=variables)
         started.append(worker)
@@ -111,8 +114,17 @@ def test_an_argparse_script_gets_its_flags_in_its_own_way(start):
     assert worker.wait(PATIENCE_S) == 0
     seen = seen_by_script(worker)
     assert seen["argv"] == [
-        "--capture_video", "False", "--quick", "True", "--gym-id", "Walk-v0", "--total-timesteps", "2000", "--seed", "1"
-    ]  # fmt: skip
+        "--capture_video",
+        "False",
+        "--quick",
+        "True",
+        "--gym-id",
+        "Walk-v0",
+        "--total-timesteps",
+        "2000",
+        "--seed",
+        "1",
+    ]
     assert seen["path"][0] == str(SCRIPTS)
     assert seen["environ"].get("PYTHONPATH") == os.environ.get("PYTHONPATH")
     assert worker.events()[-1].payload["step"] == 2000

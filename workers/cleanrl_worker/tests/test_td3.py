@@ -38,9 +38,12 @@ def learner_with_a_batch(**flags) -> Td3Learner:
         noise = rng.normal(0, 0.05, size=part.parameters.block.shape).astype(np.float32)
         part.parameters.block.data.add_(torch.from_numpy(noise))
     transitions = Transitions(
-        obs=rng.normal(size=(ROWS, 2)), actions=rng.uniform(LOW, HIGH, size=(ROWS, 2)),
-        rewards=rng.normal(size=ROWS), next_obs=3 * rng.normal(size=(ROWS, 2)), terminated=rng.random(ROWS) < 0.3,
-    )  # fmt: skip
+        obs=rng.normal(size=(ROWS, 2)),
+        actions=rng.uniform(LOW, HIGH, size=(ROWS, 2)),
+        rewards=rng.normal(size=ROWS),
+        next_obs=3 * rng.normal(size=(ROWS, 2)),
+        terminated=rng.random(ROWS) < 0.3,
+    )
     learner.batch.fill(transitions, rng, noises=1)
     return learner
 

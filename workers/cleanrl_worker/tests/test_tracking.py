@@ -59,14 +59,20 @@ def folder(tmp_path) -> RunFolder:
 
 def start(folder: RunFolder, extras: dict, *, timesteps: int = 1024, **variables: str) -> subprocess.Popen[bytes]:
     config = {
-        "run_id": RUN, "algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": timesteps, "seed": 3,
+        "run_id": RUN,
+        "algo": "ppo",
+        "env_id": "CartPole-v1",
+        "total_timesteps": timesteps,
+        "seed": 3,
         "extras": {"track_wandb": True, **extras},
-    }  # fmt: skip
+    }
     path = os.pathsep.join([str(FAKE), os.environ["PYTHONPATH"]])
     return subprocess.Popen(
         [sys.executable, "-c", WORKER, json.dumps(config), str(folder.root)],
-        env={**os.environ, "PYTHONPATH": path, **variables}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": path, **variables},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def run(folder: RunFolder, extras: dict | None = None, **variables: str) -> tuple[int, AnalyticsManifest]:
@@ -106,8 +112,11 @@ def test_a_tracked_run_tells_wandb_flags_and_scalars_and_finishes(folder):
     assert last == {"call": "finish", "exit_code": 0}
     assert (manifest.wandb_run_id, manifest.wandb_run_path) == (RUN, f"me/p/{RUN}")
     assert manifest.to_json()["artifacts"]["wandb"] == {
-        "enabled": True, "run_path": f"me/p/{RUN}", "entity": "me", "project": "p"
-    }  # fmt: skip
+        "enabled": True,
+        "run_path": f"me/p/{RUN}",
+        "entity": "me",
+        "project": "p",
+    }
 
 
 def test_the_key_reaches_wandb_through_the_environment_and_stays_out_of_every_file(folder):

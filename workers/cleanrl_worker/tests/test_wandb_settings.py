@@ -60,8 +60,10 @@ def test_what_the_user_disabled_stays_so():
 
 
 PROXIES = {
-    "WANDB_VPN_HTTPS_PROXY": "http://vpn:1", "WANDB_HTTPS_PROXY": "http://own:2", "HTTPS_PROXY": "http://general:3",
-}  # fmt: skip
+    "WANDB_VPN_HTTPS_PROXY": "http://vpn:1",
+    "WANDB_HTTPS_PROXY": "http://own:2",
+    "HTTPS_PROXY": "http://general:3",
+}
 
 
 @pytest.mark.parametrize(

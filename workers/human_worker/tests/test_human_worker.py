@@ -187,9 +187,10 @@ def test_an_environment_that_raises_tells_the_player_and_fails_the_run(start: St
 
 def test_an_environment_that_kills_its_process_loses_nothing_that_was_played(start: Start, daemon: PlayDaemon) -> None:
     worker = start(
-        "bad_worlds:Breaking-v0", env_kwargs={"how": "kill"},
+        "bad_worlds:Breaking-v0",
+        env_kwargs={"how": "kill"},
         options={"daemon": daemon, "environment": {"PYTHONPATH": str(WORLDS)}},
-    )  # fmt: skip
+    )
     player = Player(worker)
     player.ask("reset", frames="none")
     player.ask("step", action=1)

@@ -55,9 +55,11 @@ def test_a_released_and_resumed_walk_ends_where_an_undisturbed_one_does(start: S
         assert entry is not None
         assert 150 <= entry.step < 1234
         second = start(
-            1234, mode="resume_training", checkpoint_path=str(first.folder.root / entry.path),
+            1234,
+            mode="resume_training",
+            checkpoint_path=str(first.folder.root / entry.path),
             options={"daemon": daemon, "run_id": first.run_id, "attempt": 2},
-        )  # fmt: skip
+        )
         assert second.wait() == 0, second.stderr()
     assert second.events()[-1].payload == undisturbed.events()[-1].payload
     assert [event.seq for event in second.events()] == list(range(1, len(second.events()) + 1))

@@ -20,9 +20,13 @@ TRIAL = {"metadata": {"worker": {"type": "t", "config": {"algo": "ppo", "env_id"
 def config(**settings: Any) -> dict[str, Any]:
     parameters = {"parameters": {"x": X}, "trial": TRIAL, **settings}
     return {
-        "run_id": new_run_id(), "algo": "sweep", "env_id": "E", "total_timesteps": 3, "seed": 1,
+        "run_id": new_run_id(),
+        "algo": "sweep",
+        "env_id": "E",
+        "total_timesteps": 3,
+        "seed": 1,
         "extras": {"algo_params": parameters},
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture

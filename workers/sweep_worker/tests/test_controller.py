@@ -25,10 +25,18 @@ from sweep_worker.trial_runs import AGGREGATES
 
 TRIAL = {
     "tags": ["mine"],
-    "metadata": {"worker": {"type": "played", "config": {
-        "algo": "played", "env_id": "none", "total_timesteps": 100, "extras": {"algo_params": {"k": 1}},
-    }}},
-}  # fmt: skip
+    "metadata": {
+        "worker": {
+            "type": "played",
+            "config": {
+                "algo": "played",
+                "env_id": "none",
+                "total_timesteps": 100,
+                "extras": {"algo_params": {"k": 1}},
+            },
+        }
+    },
+}
 
 
 class PlayedRuns:
@@ -106,9 +114,13 @@ class Sweep:
         self.session = WorkerSession(self.run_id, folder, capabilities=WorkerCapabilities("sweep"), target=None)
         self.session.open()
         self.study = Study.open(
-            StudyPlace("journal", "study", folder), self.settings, seed=1, total_timesteps=100,
-            report_problem=self.session.print_error, is_stopping=lambda: True,
-        )  # fmt: skip
+            StudyPlace("journal", "study", folder),
+            self.settings,
+            seed=1,
+            total_timesteps=100,
+            report_problem=self.session.print_error,
+            is_stopping=lambda: True,
+        )
         self.plan = SweepPlan(self.run_id, self.settings, trials, 100)
         self.controller = SweepController(self.plan, self.session, self.study, self.runs)
 
@@ -156,8 +168,9 @@ def test_every_trial_is_a_run_with_its_values_and_tags(make) -> None:
             assert config["tags"] == ["mine", f"trial:{trial.number}"]
         assert trial.value == pytest.approx(100 * trial.params["x"])
     assert (sweep.controller.progress.finished, sweep.controller.progress.best) == (
-        3, max(trial.value for trial in sweep.told()),
-    )  # fmt: skip
+        3,
+        max(trial.value for trial in sweep.told()),
+    )
 
 
 @pytest.mark.parametrize("parallel", [1, 2, 3])
@@ -306,8 +319,9 @@ def test_a_controller_that_dies_anywhere_is_taken_up_where_it_was(make, monkeypa
     monkeypatch.setattr(StudyJournal, "append_logs", append_logs)
     with suppress(Dies):
         sweep.controller.run()
-    again = make(trials=4, runs=sweep.runs, run_id=sweep.run_id, parallel=2, pruner="median", warmup_trials=1,
-                 reports=4)  # fmt: skip
+    again = make(
+        trials=4, runs=sweep.runs, run_id=sweep.run_id, parallel=2, pruner="median", warmup_trials=1, reports=4
+    )
     assert again.controller.run() is ExitOutcome.COMPLETED
     trials = again.told()
     assert [trial.number for trial in trials] == list(range(4))

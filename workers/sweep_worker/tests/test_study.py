@@ -35,9 +35,13 @@ def settings(parameters: dict[str, Any] | None = None, **others: Any) -> SweepSe
 
 def opened(folder: Path, chosen: SweepSettings, *, seed: int = 1, storage: str = "journal") -> Study:
     return Study.open(
-        StudyPlace(storage, "study", folder), chosen, seed=seed, total_timesteps=1000,
-        report_problem=lambda words: None, is_stopping=lambda: True,
-    )  # fmt: skip
+        StudyPlace(storage, "study", folder),
+        chosen,
+        seed=seed,
+        total_timesteps=1000,
+        report_problem=lambda words: None,
+        is_stopping=lambda: True,
+    )
 
 
 def values_of(study: Study, chosen: SweepSettings, count: int) -> list[dict[str, Any]]:

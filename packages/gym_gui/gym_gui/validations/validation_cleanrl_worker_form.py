@@ -65,9 +65,14 @@ def run_cleanrl_dry_run(
 def _run(command: Sequence[str], folder: Path, variables: Mapping[str, str], timeout_s: float) -> tuple[int, str]:
     """Exit code and words; nothing of the process' session outlives this, however it ends."""
     process = subprocess.Popen(
-        command, cwd=folder, env=dict(variables), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+        command,
+        cwd=folder,
+        env=dict(variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
     with process:
         try:
             parts = process.communicate(timeout=timeout_s)

@@ -68,9 +68,10 @@ class Openings:
     def open_run(self, run_id: str) -> None:
         window = self.window
         self.measure(
-            "run page", lambda: window.open_run(run_id),
+            "run page",
+            lambda: window.open_run(run_id),
             lambda: window.runs.page is not None and window.runs.page.run is not None,
-        )  # fmt: skip
+        )
         page = window.runs.page
         assert page is not None
         for name in page.tab_names():

@@ -23,8 +23,9 @@ WAIT = 30_000
 
 
 def run_of(folder: Path, status: str = "EXEC", **extras: object) -> pb.Run:
-    return pb.Run(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", run_dir=str(folder), status=status,
-                  extras_json=json.dumps(extras))  # fmt: skip
+    return pb.Run(
+        run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", run_dir=str(folder), status=status, extras_json=json.dumps(extras)
+    )
 
 
 @pytest.fixture

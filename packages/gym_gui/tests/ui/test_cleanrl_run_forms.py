@@ -55,8 +55,13 @@ args = tyro.cli(Args)
 @pytest.fixture(scope="module")
 def trained(window_daemon: RunningDaemon) -> pb.Run:
     """A run with a checkpoint."""
-    config = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 3, "total_timesteps": 256,
-              "extras": {"algo_params": {"num_steps": 32, "num_envs": 2, "learning_rate": 1e-3}}}  # fmt: skip
+    config = {
+        "algo": "ppo",
+        "env_id": "CartPole-v1",
+        "seed": 3,
+        "total_timesteps": 256,
+        "extras": {"algo_params": {"num_steps": 32, "num_envs": 2, "learning_rate": 1e-3}},
+    }
     document = {"run_name": "trained", "metadata": {"worker": {"type": "cleanrl", "config": config}}}
     return window_daemon.wait_for(window_daemon.client.submit(document).run.run_id, timeout_s=TIMEOUT_S)
 
@@ -328,11 +333,16 @@ def test_checkpoints_are_sorted_and_filtered_in_the_model(qapp) -> None:
     model = CheckpointModel()
     found = [
         FoundCheckpoint(
-            Path(f"/c/{step}"), f"RUN{step}", "ppo" if step % 2 else "dqn", "CartPole-v1", step=step, when=step,
+            Path(f"/c/{step}"),
+            f"RUN{step}",
+            "ppo" if step % 2 else "dqn",
+            "CartPole-v1",
+            step=step,
+            when=step,
             episodic_return=None if step == 3 else float(-step),
         )
         for step in range(1, 6)
-    ]  # fmt: skip
+    ]
     model.set_checkpoints(found)
     assert [model.checkpoint(row).step for row in range(5)] == [5, 4, 3, 2, 1]
     model.sort(5, Qt.SortOrder.DescendingOrder)

@@ -38,9 +38,7 @@ def window(qtbot, dressed) -> QWidget:
 def opened(link: DaemonLink, background: Background, window_daemon: RunningDaemon, entries, window: QWidget):
     def open_it(kind: str = "train", worker: str = "cleanrl", run=None):
         entry = catalog.find(entries, worker)
-        return open_form(
-            kind, entry, link=link, background=background, home=window_daemon.home, parent=window, run=run
-        )  # fmt: skip
+        return open_form(kind, entry, link=link, background=background, home=window_daemon.home, parent=window, run=run)
 
     return open_it
 
@@ -176,9 +174,15 @@ def test_what_is_saved_and_loaded_is_the_same_form(qtbot, opened, tmp_path: Path
     }
     form.watching.set_values({**drawn, "minimal_telemetry": True})
     form.wandb.form.set_values(
-        {"tensorboard": False, "track_wandb": True, "wandb_project_name": "p", "wandb_api_key": "k" * 40,
-         "wandb_use_vpn_proxy": True, "wandb_http_proxy": "http://proxy:1"}
-    )  # fmt: skip
+        {
+            "tensorboard": False,
+            "track_wandb": True,
+            "wandb_project_name": "p",
+            "wandb_api_key": "k" * 40,
+            "wandb_use_vpn_proxy": True,
+            "wandb_http_proxy": "http://proxy:1",
+        }
+    )
     form.sets.set_asked(["atari"])
     form.notes.set_notes("why\nnot")
     file = tmp_path / "config.json"

@@ -41,8 +41,10 @@ def run_that(outcome: str, *, days_ago: float, size: int = 100, **fields: object
 
 def test_old_failed_runs_could_go() -> None:
     old, young, good = (
-        run_that("failed", days_ago=9), run_that("failed", days_ago=2), run_that("completed", days_ago=90)
-    )  # fmt: skip
+        run_that("failed", days_ago=9),
+        run_that("failed", days_ago=2),
+        run_that("completed", days_ago=90),
+    )
     cancelled = run_that("cancelled", days_ago=30, reason="by\nhand")
     runs = [old, young, good, cancelled]
     sizes = {run.run_id: run.size_bytes for run in runs}

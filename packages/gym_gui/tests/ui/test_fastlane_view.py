@@ -62,9 +62,13 @@ def window_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningD
 
 def run_of(status: str = "EXEC", extras: dict[str, object] | None = None, **fields) -> pb.Run:
     return pb.Run(
-        run_id=new_run_id(), status=status, algo="ppo", env_id="CartPole-v1", extras_json=json.dumps(extras or {}),
+        run_id=new_run_id(),
+        status=status,
+        algo="ppo",
+        env_id="CartPole-v1",
+        extras_json=json.dumps(extras or {}),
         **fields,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -219,8 +223,12 @@ def test_of_a_grid_one_environment_can_be_chosen(qtbot, view: FastLaneView) -> N
         box = view.findChild(QComboBox, "fastlane_tile")
         assert box.isVisible()
         assert [box.itemText(index) for index in range(box.count())] == [
-            "Whole grid", "Environment 0", "Environment 1", "Environment 2", "Environment 3"
-        ]  # fmt: skip
+            "Whole grid",
+            "Environment 0",
+            "Environment 1",
+            "Environment 2",
+            "Environment 3",
+        ]
         box.setCurrentIndex(4)
         assert view.frame_view.shown_part() == QRect(32, 24, 32, 24)
         seen = view.frame_view.viewport().grab().toImage()

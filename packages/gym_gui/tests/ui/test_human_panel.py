@@ -104,8 +104,9 @@ def test_a_game_is_played_with_keys_recorded_read_back_and_exported(
     episodes = read_episodes(window_daemon.client, run_id)
     assert [int(action) for action in episodes[0].actions] == [1, 0, 1]
     assert [(episode.seed, episode.ended_by, episode.is_whole) for episode in episodes] == [
-        (5, "player", True), (6, "environment", True),
-    ]  # fmt: skip
+        (5, "player", True),
+        (6, "environment", True),
+    ]
     first = QImage.fromData(read_frame_bytes(Path(run.run_dir), episodes[0].frames[1]))
     # What the player saw before the second step is the picture that came after the first.
     assert first.convertToFormat(QImage.Format.Format_RGB888) == pictures[0]

@@ -256,18 +256,36 @@ def _is_inside_qt(widget: QWidget) -> bool:
 
 
 OWNERS = (
-    "QAbstractSpinBox", "QComboBox", "QComboBoxPrivateContainer", "QToolBar", "QTabBar", "QDockWidget",
-    "QAbstractItemView", "QMenuBar", "QLineEdit",
-)  # fmt: skip
+    "QAbstractSpinBox",
+    "QComboBox",
+    "QComboBoxPrivateContainer",
+    "QToolBar",
+    "QTabBar",
+    "QDockWidget",
+    "QAbstractItemView",
+    "QMenuBar",
+    "QLineEdit",
+)
 
 
 def made_up_run(number: int, step: int) -> pb.Run:
     return pb.Run(
-        run_id=RUN_IDS[number], number=number + 1, status="EXEC", name=f"crowd {number}", worker_type="cleanrl",
-        algo="ppo", env_id="CartPole-v1", seed=number % 5, step=step, total=500_000, episodic_return=float(step % 500),
-        sps=2000.0, created_at=time.time(), started_at=time.time(),
+        run_id=RUN_IDS[number],
+        number=number + 1,
+        status="EXEC",
+        name=f"crowd {number}",
+        worker_type="cleanrl",
+        algo="ppo",
+        env_id="CartPole-v1",
+        seed=number % 5,
+        step=step,
+        total=500_000,
+        episodic_return=float(step % 500),
+        sps=2000.0,
+        created_at=time.time(),
+        started_at=time.time(),
         metrics={"charts/SPS": 2000.0, "mean_return_100": float(step % 500)},
-    )  # fmt: skip
+    )
 
 
 RUN_IDS = [new_run_id() for _ in range(50)]

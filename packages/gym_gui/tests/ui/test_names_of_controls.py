@@ -23,8 +23,14 @@ from PySide6.QtWidgets import (
 )
 
 CONTROLS = (
-    QAbstractButton, QComboBox, QAbstractSpinBox, QLineEdit, QAbstractItemView, QAbstractSlider, QPlainTextEdit,
-)  # fmt: skip
+    QAbstractButton,
+    QComboBox,
+    QAbstractSpinBox,
+    QLineEdit,
+    QAbstractItemView,
+    QAbstractSlider,
+    QPlainTextEdit,
+)
 OWNERS = ("QAbstractSpinBox", "QComboBox", "QComboBoxPrivateContainer", "QTabBar", "QAbstractItemView")
 """Parts that Qt makes itself speak through these"""
 

@@ -27,8 +27,26 @@ from gym_gui.ui.play.recorded import RecordedEpisode, add_end, add_step, export_
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.telemetry import encode
 
-ATARI = ["NOOP", "FIRE", "UP", "RIGHT", "LEFT", "DOWN", "UPRIGHT", "UPLEFT", "DOWNRIGHT", "DOWNLEFT", "UPFIRE",
-         "RIGHTFIRE", "LEFTFIRE", "DOWNFIRE", "UPRIGHTFIRE", "UPLEFTFIRE", "DOWNRIGHTFIRE", "DOWNLEFTFIRE"]  # fmt: skip
+ATARI = [
+    "NOOP",
+    "FIRE",
+    "UP",
+    "RIGHT",
+    "LEFT",
+    "DOWN",
+    "UPRIGHT",
+    "UPLEFT",
+    "DOWNRIGHT",
+    "DOWNLEFT",
+    "UPFIRE",
+    "RIGHTFIRE",
+    "LEFTFIRE",
+    "DOWNFIRE",
+    "UPRIGHTFIRE",
+    "UPLEFTFIRE",
+    "DOWNRIGHTFIRE",
+    "DOWNLEFTFIRE",
+]
 MINIGRID = ["left", "right", "forward", "pickup", "drop", "toggle", "done"]
 
 
@@ -197,8 +215,11 @@ def test_sliders_and_keys_together() -> None:
 
 
 def test_environments_are_found_by_words_and_old_versions_only_when_asked_for() -> None:
-    known = [Playable("CartPole-v0", "Classic control", is_newest=False), Playable("CartPole-v1", "Classic control"),
-             Playable("ALE/Pong-v5", "Atari")]  # fmt: skip
+    known = [
+        Playable("CartPole-v0", "Classic control", is_newest=False),
+        Playable("CartPole-v1", "Classic control"),
+        Playable("ALE/Pong-v5", "Atari"),
+    ]
 
     def names(text: str, family: str = "", with_older: bool = False) -> list[str]:
         return [found.env_id for found in matching(known, text, family, with_older=with_older)]

@@ -34,9 +34,7 @@ from PySide6.QtWidgets import (
 )
 
 POLE = read_space({"action_space": {"type": "Discrete", "shape": [], "n": 2, "start": 0}}, "CartPole-v1")
-CAR = read_space(
-    {"action_space": {"type": "Box", "shape": [3], "low": [-1, 0, 0], "high": [1, 1, 1]}}, "CarRacing-v3"
-)  # fmt: skip
+CAR = read_space({"action_space": {"type": "Box", "shape": [3], "low": [-1, 0, 0], "high": [1, 1, 1]}}, "CarRacing-v3")
 Key = Qt.Key
 
 
@@ -181,8 +179,14 @@ def test_only_what_was_changed_is_configured(qtbot, dressed) -> None:
     body.findChild(QComboBox, "argument_map_name").setCurrentIndex(1)
     body.findChild(QLineEdit, "argument_title").setText("pond")
     body.findChild(QLineEdit, "argument_desc").setText('["SF", "HG"]')
-    wanted = {"is_slippery": False, "size": 5, "success_rate": 0.5, "map_name": "8x8", "title": "pond",
-              "desc": ["SF", "HG"]}  # fmt: skip
+    wanted = {
+        "is_slippery": False,
+        "size": 5,
+        "success_rate": 0.5,
+        "map_name": "8x8",
+        "title": "pond",
+        "desc": ["SF", "HG"],
+    }
     assert config.values() == wanted
     assert config.problems() == []
     config.show_arguments(ARGUMENTS, wanted)
@@ -206,10 +210,13 @@ def test_a_value_that_is_no_json_is_named_beside_its_field(qtbot, dressed) -> No
 def test_environments_are_picked_from_the_list_or_written(qtbot, dressed) -> None:
     picker = EnvironmentPicker()
     qtbot.addWidget(picker)
-    picker.set_playables([
-        Playable("Acrobot-v1", "Classic control"), Playable("CartPole-v1", "Classic control"),
-        Playable("ALE/Pong-v5", "Atari", needs="atari"),
-    ])  # fmt: skip
+    picker.set_playables(
+        [
+            Playable("Acrobot-v1", "Classic control"),
+            Playable("CartPole-v1", "Classic control"),
+            Playable("ALE/Pong-v5", "Atari", needs="atari"),
+        ]
+    )
     chosen: list[str] = []
     picker.chosen.connect(chosen.append)
     qtbot.keyClicks(picker.filter, "cart")

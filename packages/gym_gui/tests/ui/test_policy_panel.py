@@ -21,11 +21,13 @@ PATIENCE = 90_000
 def trained(window_daemon: RunningDaemon) -> str:
     """A run that has trained a little."""
     config = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": 2048}
-    run = window_daemon.client.submit({
-        "run_name": "a little ppo",
-        "resources": {"cpus": {"requested": 0}},
-        "metadata": {"worker": {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": config}},
-    }).run  # fmt: skip
+    run = window_daemon.client.submit(
+        {
+            "run_name": "a little ppo",
+            "resources": {"cpus": {"requested": 0}},
+            "metadata": {"worker": {"type": "cleanrl", "module": "cleanrl_worker.cli", "config": config}},
+        }
+    ).run
     assert window_daemon.wait_for(run.run_id, timeout_s=150).outcome == "completed"
     return run.run_id
 

@@ -36,9 +36,12 @@ def folder(tmp_path: Path) -> RunFolder:
     last = write_checkpoint(folder, 1000, {"algo": "ppo"}, kind="last")
     (folder.root / "ppo.cleanrl_model").write_bytes(b"\0\1\2")
     AnalyticsManifest(
-        RUN, tensorboard_dir="tensorboard", checkpoints=(first, last), videos=("videos/one.mp4",),
+        RUN,
+        tensorboard_dir="tensorboard",
+        checkpoints=(first, last),
+        videos=("videos/one.mp4",),
         policy="ppo.cleanrl_model",
-    ).write(folder.manifest)  # fmt: skip
+    ).write(folder.manifest)
     return folder
 
 
@@ -129,8 +132,10 @@ def test_the_configs_are_found_beside_the_runs(folder: RunFolder) -> None:
     (configs / f"config-{RUN}.json").write_text("{}")
     places = find_places(str(folder.root), str(folder.root / "nowhere"), RUN)
     assert [(place.kind, place.is_there) for place in places.places] == [
-        ("run", True), ("logs", False), ("config", True),
-    ]  # fmt: skip
+        ("run", True),
+        ("logs", False),
+        ("config", True),
+    ]
     assert places.missing == ("videos/one.mp4",)
 
 

@@ -12,9 +12,20 @@ from mosaic_wire.proto import trainer_pb2 as pb
 
 PARENT, CHILD, EVALUATION = (f"01ARZ3NDEKTSV4RRFFQ69G5FA{letter}" for letter in "VWX")
 RUNNING = pb.Run(
-    run_id=PARENT, status="EXEC", algo="ppo", env_id="CartPole-v1", seed=3, step=1500, total=10_000, sps=500.0,
-    episodic_return=21.5, metrics={"mean_return_100": 20.0}, eta_s=17.0, started_at=1000.0, size_bytes=2048,
-)  # fmt: skip
+    run_id=PARENT,
+    status="EXEC",
+    algo="ppo",
+    env_id="CartPole-v1",
+    seed=3,
+    step=1500,
+    total=10_000,
+    sps=500.0,
+    episodic_return=21.5,
+    metrics={"mean_return_100": 20.0},
+    eta_s=17.0,
+    started_at=1000.0,
+    size_bytes=2048,
+)
 
 
 def test_headline_figures_of_a_running_run() -> None:
@@ -89,8 +100,9 @@ def test_families_are_told_from_records() -> None:
     assert origin_of(RUNNING) is None
     lineage = Lineage.of([continued, judged, RUNNING])
     assert [(r.run_id, r.kinship) for r in lineage.children_of(PARENT)] == [
-        (EVALUATION, Kinship.EVALUATES), (CHILD, Kinship.CONTINUES),
-    ]  # fmt: skip
+        (EVALUATION, Kinship.EVALUATES),
+        (CHILD, Kinship.CONTINUES),
+    ]
     assert lineage.note([judged]) == set()  # nothing new
     judged.status, judged.outcome = "TERM", "completed"
     assert lineage.note([judged]) == {PARENT}

@@ -42,8 +42,10 @@ def test_seeds_of_one_configuration_stand_under_one_line_with_mean_and_spread() 
 
 
 def test_a_seed_that_was_trained_twice_is_in_the_mean_once() -> None:
-    rows = [a_row(seed=seed, number=number, episodic_return=float(value)) for number, (seed, value) in
-            enumerate([(1, 400), (2, 500), (1, 300)])]  # fmt: skip
+    rows = [
+        a_row(seed=seed, number=number, episodic_return=float(value))
+        for number, (seed, value) in enumerate([(1, 400), (2, 500), (1, 300)])
+    ]
     group, *members = everything(rows)
     assert isinstance(group, Group)
     assert (group.text(RunColumn.RETURN), len(members)) == ("400.0 ± 141.4", 3)
@@ -102,9 +104,18 @@ def test_a_run_whose_extras_are_damaged_has_a_place_too() -> None:
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("0.00025", "2.5e-4"), ("0.5", "0.5"), ("1e6", "1e6"), ("128", "128"), ("true", "true"), ('"adam"', "adam"),
-     ("0.0", "0"), ("1.234567e-5", "1.235e-5"), ("[1, 2]", "[1, 2]")],
-)  # fmt: skip
+    [
+        ("0.00025", "2.5e-4"),
+        ("0.5", "0.5"),
+        ("1e6", "1e6"),
+        ("128", "128"),
+        ("true", "true"),
+        ('"adam"', "adam"),
+        ("0.0", "0"),
+        ("1.234567e-5", "1.235e-5"),
+        ("[1, 2]", "[1, 2]"),
+    ],
+)
 def test_values_are_written_as_people_write_them(text: str, shown: str) -> None:
     assert short_value(text) == shown
 
@@ -119,8 +130,11 @@ def test_a_summary_leaves_out_what_is_no_number() -> None:
 
 def test_rows_without_a_value_come_last_whichever_way_it_is_sorted() -> None:
     low, high, none, broken = (
-        a_row(episodic_return=1.0), a_row(episodic_return=2.0), a_row(), a_row(episodic_return=float("nan"))
-    )  # fmt: skip
+        a_row(episodic_return=1.0),
+        a_row(episodic_return=2.0),
+        a_row(),
+        a_row(episodic_return=float("nan")),
+    )
     rows = [none, low, broken, high]
     assert in_order(rows, RunColumn.RETURN, descending=False) == [low, high, none, broken]
     assert in_order(rows, RunColumn.RETURN, descending=True) == [high, low, none, broken]

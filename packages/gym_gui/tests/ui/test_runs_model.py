@@ -23,10 +23,17 @@ DESCENDING, ASCENDING = Qt.SortOrder.DescendingOrder, Qt.SortOrder.AscendingOrde
 
 def a_run(number: int, **fields: Any) -> pb.Run:
     usual = {
-        "run_id": new_run_id(), "number": number, "status": "EXEC", "name": f"run {number:03}", "algo": "ppo",
-        "env_id": "CartPole-v1", "seed": number, "created_at": float(number), "started_at": float(number),
+        "run_id": new_run_id(),
+        "number": number,
+        "status": "EXEC",
+        "name": f"run {number:03}",
+        "algo": "ppo",
+        "env_id": "CartPole-v1",
+        "seed": number,
+        "created_at": float(number),
+        "started_at": float(number),
         "total": 1000,
-    }  # fmt: skip
+    }
     return pb.Run(**{**usual, **fields})
 
 
@@ -197,12 +204,18 @@ def test_whatever_happens_it_shows_what_a_fresh_start_would_show(model: RunsMode
         model.set_filter(RunFilter(rng.choice(["", "1", "status:running", "run -2", "nothing at all"])))
 
     handlers = [
-        add, change, change, remove, filter_, model.flush, model.settle,
+        add,
+        change,
+        change,
+        remove,
+        filter_,
+        model.flush,
+        model.settle,
         lambda: model.sort(rng.choice(list(RunColumn)), rng.choice([ASCENDING, DESCENDING])),
         lambda: model.set_grouped(rng.random() < 0.5),
         lambda: model.load(runs.values()),
         lambda: view.selectRow(rng.randrange(max(1, model.rowCount()))),
-    ]  # fmt: skip
+    ]
     for _ in range(60):
         rng.choice(handlers)()
     model.flush()
@@ -307,11 +320,17 @@ def test_a_click_on_the_triangle_closes_a_group(qtbot, model: RunsModel, view: R
 
 def test_every_cell_can_be_painted_in_every_state(model: RunsModel, view: RunsView) -> None:
     states = [
-        {"status": "INIT"}, {"status": "HSHK"}, {"status": "EXEC", "step": 5, "eta_s": 9.0, "episodic_return": 3.0},
-        {"status": "EXEC", "flags": ["stalled"]}, {"status": "PAUSE"}, {"status": "FAULT"},
-        {"status": "TERM", "outcome": "completed", "step": 1000}, {"status": "TERM", "outcome": "failed"},
-        {"status": "TERM", "outcome": "cancelled", "archived": True}, {"status": "STRANGE", "total": 0, "name": ""},
-    ]  # fmt: skip
+        {"status": "INIT"},
+        {"status": "HSHK"},
+        {"status": "EXEC", "step": 5, "eta_s": 9.0, "episodic_return": 3.0},
+        {"status": "EXEC", "flags": ["stalled"]},
+        {"status": "PAUSE"},
+        {"status": "FAULT"},
+        {"status": "TERM", "outcome": "completed", "step": 1000},
+        {"status": "TERM", "outcome": "failed"},
+        {"status": "TERM", "outcome": "cancelled", "archived": True},
+        {"status": "STRANGE", "total": 0, "name": ""},
+    ]
     runs = [a_run(at, **fields) for at, fields in enumerate(states)]
     model.load(runs)
     model.set_filter(RunFilter(show_archived=True))

@@ -38,8 +38,10 @@ def test_progress_and_result(tmp_path: Path) -> None:
     told: list[InstallProgress] = []
     result = job.run(told.append)
     assert [(progress.message, progress.done, progress.total) for progress in told] == [
-        ("wheel 0", 0, 3), ("wheel 1", 1, 3), ("wheel 2", 2, 3),
-    ]  # fmt: skip
+        ("wheel 0", 0, 3),
+        ("wheel 1", 1, 3),
+        ("wheel 2", 2, 3),
+    ]
     assert result.succeeded
     assert not result.was_cancelled
 

@@ -92,10 +92,19 @@ SEARCH = {
     "anneal_lr": {"kind": "categorical", "choices": [True, False]},
 }
 REQUEST = SweepRequest(
-    worker_type="cleanrl", algo="ppo", env_id="CartPole-v1", seeds=(1, 2), total_timesteps=20_000,
-    parameters={"num_envs": 2, "learning_rate": 0.5}, run_name="search", tags=("a",), notes="why",
-    ranges=SEARCH, trials=12, settings={"sampler": "random", "parallel": 2, "timeout_minutes": 90.0},
-)  # fmt: skip
+    worker_type="cleanrl",
+    algo="ppo",
+    env_id="CartPole-v1",
+    seeds=(1, 2),
+    total_timesteps=20_000,
+    parameters={"num_envs": 2, "learning_rate": 0.5},
+    run_name="search",
+    tags=("a",),
+    notes="why",
+    ranges=SEARCH,
+    trials=12,
+    settings={"sampler": "random", "parallel": 2, "timeout_minutes": 90.0},
+)
 
 
 @pytest.fixture
@@ -207,8 +216,15 @@ def test_the_form_says_what_is_wrong_beside_each_range(qtbot, forms: RunForms, w
 def test_a_training_form_goes_on_as_a_sweep(qtbot, forms: RunForms, window: QMainWindow) -> None:
     forms.new_run("cleanrl")
     train = a_form(qtbot, window, CleanRlTrainForm)
-    request = TrainRequest(worker_type="cleanrl", algo="dqn", env_id="Acrobot-v1", seeds=(4, 5), total_timesteps=7_000,
-                       parameters={"gamma": 0.9}, requirements=("video",))  # fmt: skip
+    request = TrainRequest(
+        worker_type="cleanrl",
+        algo="dqn",
+        env_id="Acrobot-v1",
+        seeds=(4, 5),
+        total_timesteps=7_000,
+        parameters={"gamma": 0.9},
+        requirements=("video",),
+    )
     train.set_request(request)
     assert train.sweep_button.isVisible()
     train.sweep_button.click()
@@ -217,8 +233,12 @@ def test_a_training_form_goes_on_as_a_sweep(qtbot, forms: RunForms, window: QMai
     qtbot.waitUntil(lambda: bool(sweep.space.rows), timeout=WAIT)
     said = sweep.request()
     assert (said.env_id, said.seeds, said.total_timesteps, said.parameters, said.requirements) == (
-        "Acrobot-v1", (4, 5), 7_000, {"gamma": 0.9}, ("video",),
-    )  # fmt: skip
+        "Acrobot-v1",
+        (4, 5),
+        7_000,
+        {"gamma": 0.9},
+        ("video",),
+    )
     assert said.ranges["learning_rate"]["kind"] == "float"
     train.close()
     sweep.close()
@@ -240,11 +260,17 @@ def test_without_the_sweep_worker_the_cure_is_said(qtbot, forms: RunForms, windo
 def swept(window_daemon: RunningDaemon, cleanrl: WorkerSpec) -> pb.Run:
     """A real sweep of real trainings: two trials of `ppo` on CartPole, as the form would submit it."""
     request = SweepRequest(
-        worker_type="cleanrl", algo="ppo", env_id="CartPole-v1", total_timesteps=256, seeds=(3,),
-        parameters={"num_envs": 2, "num_steps": 32}, trials=2, run_name="real sweep",
+        worker_type="cleanrl",
+        algo="ppo",
+        env_id="CartPole-v1",
+        total_timesteps=256,
+        seeds=(3,),
+        parameters={"num_envs": 2, "num_steps": 32},
+        trials=2,
+        run_name="real sweep",
         ranges={"learning_rate": {"kind": "float", "low": 1e-4, "high": 1e-2, "log": True}},
         settings={"parallel": 2},
-    )  # fmt: skip
+    )
     (config,) = SweepPresenter(PresenterRegistry().get("cleanrl")).configs(request, cleanrl)
     run = window_daemon.wait_for(window_daemon.client.submit(config).run.run_id, timeout_s=TIMEOUT_S)
     assert run.outcome == "completed", run.reason
@@ -318,9 +344,13 @@ def test_a_sweep_is_started_again_from_its_tab(qtbot, page: RunPage, swept: pb.R
 
 
 def test_a_sweep_that_runs_is_seen_growing(
-    qtbot, page: RunPage, forms: RunForms, window: QMainWindow, window_daemon: RunningDaemon,
+    qtbot,
+    page: RunPage,
+    forms: RunForms,
+    window: QMainWindow,
+    window_daemon: RunningDaemon,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """Started by the form; rehearsed, so that nothing trains and every trial takes a moment."""
     monkeypatch.setattr("gym_gui.ui.studies.panel.POLL_MS", 100)
     forms.open("sweep")
@@ -355,9 +385,17 @@ def test_a_sweep_that_runs_is_seen_growing(
 
 def rehearsal(*, trials: int, seconds: float) -> dict[str, Any]:
     (config,) = SweepPresenter(PresenterRegistry().get("cleanrl")).configs(
-        SweepRequest(worker_type="cleanrl", algo="ppo", env_id="CartPole-v1", total_timesteps=100, trials=trials,
-                   ranges={"learning_rate": SEARCH["learning_rate"]}, settings={"rehearse_s": seconds}), None,
-    )  # fmt: skip
+        SweepRequest(
+            worker_type="cleanrl",
+            algo="ppo",
+            env_id="CartPole-v1",
+            total_timesteps=100,
+            trials=trials,
+            ranges={"learning_rate": SEARCH["learning_rate"]},
+            settings={"rehearse_s": seconds},
+        ),
+        None,
+    )
     return config
 
 
@@ -365,8 +403,13 @@ def test_a_study_in_a_database_server_is_told_about(qtbot, link: DaemonLink, dre
     tab = OptunaTab(link)
     qtbot.addWidget(tab)
     parameters = {"storage": "postgresql://host/optuna", "study_name": "big", "trial": {}}
-    run = pb.Run(run_id="01HZZZZZZZZZZZZZZZZZZZZZZZ", worker_type="sweep", status="EXEC", run_dir=str(tmp_path / "run"),
-                 extras_json=json.dumps({"algo_params": parameters}))  # fmt: skip
+    run = pb.Run(
+        run_id="01HZZZZZZZZZZZZZZZZZZZZZZZ",
+        worker_type="sweep",
+        status="EXEC",
+        run_dir=str(tmp_path / "run"),
+        extras_json=json.dumps({"algo_params": parameters}),
+    )
     tab.show_run(run)
     tab.set_active(True)
     assert "optuna-dashboard postgresql://host/optuna" in tab.panel.banner.text

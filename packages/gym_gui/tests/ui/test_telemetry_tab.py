@@ -248,9 +248,14 @@ def test_minimal_telemetry_shows_episodes_without_steps(qtbot, tab, window_daemo
 
 @pytest.mark.parametrize(
     ("flags", "control", "word"),
-    [((), "", "live"), (("starved",), "", "worker waits"), (("throttled",), "", "throttled"),
-     ((), "STARVED", "skipping"), ((), "RESUMED", "live")],
-)  # fmt: skip
+    [
+        ((), "", "live"),
+        (("starved",), "", "worker waits"),
+        (("throttled",), "", "throttled"),
+        ((), "STARVED", "skipping"),
+        ((), "RESUMED", "live"),
+    ],
+)
 def test_the_state_of_the_credits_is_told_in_words(flags, control: str, word: str) -> None:
     run = pb.Run(status="EXEC", flags=flags)
     told, sentence = flow_text(run, control, is_paused=False, is_following=True)

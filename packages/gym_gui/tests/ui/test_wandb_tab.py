@@ -204,10 +204,16 @@ def test_a_run_of_the_cleanrl_worker_is_there_without_a_network(
     """Trained with `--track`, no key: the worker logs offline, the tab is there, and shows it."""
     lend_sets(window_daemon.home, "wandb")
     worker = {
-        "type": "cleanrl", "module": "cleanrl_worker.cli",
-        "config": {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 2048, "seed": 1,
-                   "extras": {"track_wandb": True}},
-    }  # fmt: skip
+        "type": "cleanrl",
+        "module": "cleanrl_worker.cli",
+        "config": {
+            "algo": "ppo",
+            "env_id": "CartPole-v1",
+            "total_timesteps": 2048,
+            "seed": 1,
+            "extras": {"track_wandb": True},
+        },
+    }
     submitted = window_daemon.client.submit(
         {"run_name": "tracked", "resources": {"cpus": {"requested": 1}}, "metadata": {"worker": worker}}
     )
@@ -335,9 +341,14 @@ def test_without_a_network_sync_says_so_at_once(
 
 
 def test_what_was_sent_is_marked(
-    qtbot, tab: WandbTab, run: pb.Run, real_wandb_folder: Path, refusing_wandb: None, tmp_path: Path,
+    qtbot,
+    tab: WandbTab,
+    run: pb.Run,
+    real_wandb_folder: Path,
+    refusing_wandb: None,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """W&B's own server cannot run here: a program in its place tells the lines that the real one tells."""
     file = put(real_wandb_folder, run)
     program = tmp_path / "python"
@@ -346,8 +357,8 @@ def test_what_was_sent_is_marked(
         f'case "$*" in *{KEY}*) exit 1;; esac\n[ "$WANDB_MODE" = online ] || exit 1\n'
         'echo "wandb: Syncing 1 run(s):"\n'
         'echo "wandb: View run at: https://wandb.ai/me/demo/runs/abc"\n'
-        f'touch {file}.synced\n'
-    )  # fmt: skip
+        f"touch {file}.synced\n"
+    )
     program.chmod(0o755)
     UserSecrets().put(WANDB_API_KEY, KEY)
     manifest = AnalyticsManifest(run.run_id, argv=(str(program), "-m", "x"))

@@ -55,19 +55,44 @@ PPO = AlgorithmSpec(
 )
 ROOT = Path(__file__).resolve().parents[4]
 SPEC = WorkerSpec(
-    "cleanrl", "CleanRL Worker", "1", WorkerCapabilities("cleanrl"), "cleanrl_worker.cli", ("/usr/bin/python3", "-m"),
-    (PPO,), ("CartPole-v0", "CartPole-v1", "Pendulum-v1", "Mine-v0"), ("ALE/*", "*NoFrameskip-v[0-9]*"),
-)  # fmt: skip
+    "cleanrl",
+    "CleanRL Worker",
+    "1",
+    WorkerCapabilities("cleanrl"),
+    "cleanrl_worker.cli",
+    ("/usr/bin/python3", "-m"),
+    (PPO,),
+    ("CartPole-v0", "CartPole-v1", "Pendulum-v1", "Mine-v0"),
+    ("ALE/*", "*NoFrameskip-v[0-9]*"),
+)
 
 EVERYTHING = TrainRequest(
-    worker_type="cleanrl", algo="ppo", env_id="CartPole-v1", seeds=(1, 2, 3, 7), total_timesteps=2000, run_name="mine",
-    tags=("a", "b"), agent_id="agent-1", worker_id="w-1", cpus=2.5, gpus=1, gpus_mandatory=1, memory_mb=512,
-    max_wallclock_minutes=90.0, priority=-3, retries=2, parameters={"learning_rate": 1e-3, "anneal_lr": False},
-    requirements=("atari",), install_missing=True, fastlane=FastLaneChoice(mode="grid", grid_limit=9),
-    minimal_telemetry=True, tensorboard=False,
+    worker_type="cleanrl",
+    algo="ppo",
+    env_id="CartPole-v1",
+    seeds=(1, 2, 3, 7),
+    total_timesteps=2000,
+    run_name="mine",
+    tags=("a", "b"),
+    agent_id="agent-1",
+    worker_id="w-1",
+    cpus=2.5,
+    gpus=1,
+    gpus_mandatory=1,
+    memory_mb=512,
+    max_wallclock_minutes=90.0,
+    priority=-3,
+    retries=2,
+    parameters={"learning_rate": 1e-3, "anneal_lr": False},
+    requirements=("atari",),
+    install_missing=True,
+    fastlane=FastLaneChoice(mode="grid", grid_limit=9),
+    minimal_telemetry=True,
+    tensorboard=False,
     wandb=WandbChoice(True, "p", "e", "n", "me@example.org", "", True, "http://proxy:1", "http://proxy:2"),
-    notes="why", other_extras={"curriculum_schedule": [{"env_id": "CartPole-v1"}]},
-)  # fmt: skip
+    notes="why",
+    other_extras={"curriculum_schedule": [{"env_id": "CartPole-v1"}]},
+)
 
 
 def offered(*specs: WorkerSpec, **problems: str) -> tuple[catalog.WorkerEntry, ...]:
@@ -87,8 +112,13 @@ def test_the_named_workers_stand_in_front_in_their_order_and_others_behind_them(
     hidden = replace(SPEC, name="random", display_name="Random", hidden=True)
     entries = offered(other, hidden, SPEC, broken="it cannot be started")
     assert [entry.display_name for entry in entries] == [
-        "Human-Only", "Spade BDI Worker", "LLM Multi-Step Worker", "CleanRL Worker", "broken", "My worker"
-    ]  # fmt: skip
+        "Human-Only",
+        "Spade BDI Worker",
+        "LLM Multi-Step Worker",
+        "CleanRL Worker",
+        "broken",
+        "My worker",
+    ]
     assert [entry.lane for entry in entries[:4]] == [Lane.TELEMETRY, Lane.TELEMETRY, Lane.HYBRID, Lane.ANALYTICS]
     cleanrl = entries[3]
     assert (cleanrl.requires_live_telemetry, cleanrl.provides_fast_analytics) == (False, True)
@@ -192,8 +222,18 @@ def test_a_flat_worker_config_is_read_too() -> None:
 def test_the_command_line_says_the_same_as_the_form() -> None:
     command = command_of(EVERYTHING, PPO)
     flags = list(command.argv[4:])
-    own = {"--total-timesteps", "--seeds", "--cpus", "--gpus", "--memory-mb", "--max-wallclock", "--retries", "--name",
-           "--notes", "--tag"}  # fmt: skip
+    own = {
+        "--total-timesteps",
+        "--seeds",
+        "--cpus",
+        "--gpus",
+        "--memory-mb",
+        "--max-wallclock",
+        "--retries",
+        "--name",
+        "--notes",
+        "--tag",
+    }
     rest = []
     while flags:
         word = flags.pop(0)
@@ -215,9 +255,12 @@ def test_the_command_line_says_the_same_as_the_form() -> None:
 def test_parameters_stand_under_headings_and_computed_ones_are_left_out() -> None:
     fields = grouped(PPO.fields)
     assert [(field.name, field.group) for field in fields] == [
-        ("learning_rate", "Learning"), ("anneal_lr", "Learning"), ("target_kl", "Learning"),
-        ("num_envs", "Rollouts and batches"), ("odd_one", "More"),
-    ]  # fmt: skip
+        ("learning_rate", "Learning"),
+        ("anneal_lr", "Learning"),
+        ("target_kl", "Learning"),
+        ("num_envs", "Rollouts and batches"),
+        ("odd_one", "More"),
+    ]
     own = grouped(
         [FieldSpec("b", "int", group="Theirs"), FieldSpec("gamma", "float"), FieldSpec("a", "int", group="Theirs")]
     )
@@ -251,8 +294,10 @@ def test_an_algorithm_fits_where_its_spaces_are() -> None:
 def test_figures_are_over_all_episodes_and_by_batch() -> None:
     rows = table_of([1.0, 3.0, 5.0, 7.0], per_batch=2)
     assert [(row.title, row.episodes, row.mean, row.median) for row in rows] == [
-        ("", 4, 4.0, 4.0), ("1", 2, 2.0, 2.0), ("2", 2, 6.0, 6.0)
-    ]  # fmt: skip
+        ("", 4, 4.0, 4.0),
+        ("1", 2, 2.0, 2.0),
+        ("2", 2, 6.0, 6.0),
+    ]
     assert rows[0].std == pytest.approx(5**0.5)
     assert table_of([], 5) == []
 

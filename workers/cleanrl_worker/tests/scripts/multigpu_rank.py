@@ -75,6 +75,10 @@ def main(rank: int, size: int, store: str, folder: Path, flags: dict, how: str) 
 
 if __name__ == "__main__":
     main(
-        int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), json.loads(sys.argv[5]),
+        int(sys.argv[1]),
+        int(sys.argv[2]),
+        sys.argv[3],
+        Path(sys.argv[4]),
+        json.loads(sys.argv[5]),
         sys.argv[6] if len(sys.argv) > 6 else "",
-    )  # fmt: skip
+    )

@@ -13,11 +13,13 @@ class Corridor(gym.Env):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
     action_space = gym.spaces.Discrete(2)
-    observation_space = gym.spaces.Dict({
-        "image": gym.spaces.Box(0, 255, (7, 7, 3), dtype=np.uint8),
-        "direction": gym.spaces.Discrete(4),
-        "mission": gym.spaces.Text(32),
-    })  # fmt: skip
+    observation_space = gym.spaces.Dict(
+        {
+            "image": gym.spaces.Box(0, 255, (7, 7, 3), dtype=np.uint8),
+            "direction": gym.spaces.Discrete(4),
+            "mission": gym.spaces.Text(32),
+        }
+    )
 
     def __init__(self, length: int = 3, render_mode: str | None = None) -> None:
         self.render_mode, self._length = render_mode, length
@@ -94,10 +96,12 @@ class OtherShape(Corridor):
 
 
 for name, entry, arguments in (
-    ("CorridorShort-v0", Corridor, {"length": 2}), ("CorridorLong-v0", Corridor, {"length": 4}),
+    ("CorridorShort-v0", Corridor, {"length": 2}),
+    ("CorridorLong-v0", Corridor, {"length": 4}),
     ("Joystick-v0", Joystick, {}),
-    ("LegacyJoystick-v0", LegacyJoystick, {}), ("HomemadeJoystick-v0", HomemadeJoystick, {}),
+    ("LegacyJoystick-v0", LegacyJoystick, {}),
+    ("HomemadeJoystick-v0", HomemadeJoystick, {}),
     ("OtherShape-v0", OtherShape, {}),
-):  # fmt: skip
+):
     if name not in gym.registry:
         gym.register(name, entry, kwargs=arguments)

@@ -92,9 +92,12 @@ class ToyLearner:
         arrays = {"agent.weights": self.weights.copy(), "obs": self.obs.copy()}
         arrays |= {f"envs.{name}": array for name, array in envs.arrays.items()}
         values = {
-            "args": asdict(self.args), "rng": self.rng.bit_generator.state, "envs": dict(envs.values),
-            "episodes": self.episodes.snapshot(), "learns_from": self.learns_from,
-        }  # fmt: skip
+            "args": asdict(self.args),
+            "rng": self.rng.bit_generator.state,
+            "envs": dict(envs.values),
+            "episodes": self.episodes.snapshot(),
+            "learns_from": self.learns_from,
+        }
         return TrainingState(self.step, arrays, values, replay=self.buffer)
 
     def restore(self, state: TrainingState) -> str:
