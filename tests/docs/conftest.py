@@ -7,7 +7,7 @@ tested:
 
     <!-- test: skip because REASON -->     it cannot be run here; the reason is counted
     <!-- test: exit N -->                  its last command leaves with this code; without it, with 0
-    <!-- test: interrupt -->               its last command goes on; once it has printed all this, Ctrl-C ends it
+    <!-- test: interrupt -->               its last command continues; once it has printed all this, Ctrl-C ends it
     <!-- test: first COMMAND -->           something that is so before, on the operator's machine
     <!-- test: wait RUN STATUS … -->       first wait until the run is in one of these states
     <!-- test: where NAME is VALUE -->     from here on, NAME in commands and outputs means VALUE; `run:TEXT` is the

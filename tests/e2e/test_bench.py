@@ -82,7 +82,7 @@ def benched(
         assert first.wait(60) == 130, log.read_text()
     told = log.read_text()
     assert "queued 6 runs" in told
-    assert f"--name {name}" in told.partition("go on and report")[2]
+    assert f"--name {name}" in told.partition("resume and report")[2]
     assert not folder.exists()
     again = subprocess.run(
         command, env=shared_daemon.variables, capture_output=True, text=True, timeout=300, check=False

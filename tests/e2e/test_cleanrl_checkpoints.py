@@ -1,4 +1,4 @@
-"""Faults 7 and 8 for the CleanRL worker: killed and damaged runs go on from what is whole, to the same bits."""
+"""Faults 7 and 8 for the CleanRL worker: killed and damaged runs continue from what is whole, to the same bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fault 5: the wall clock jumps by a day, both ways, while runs go on: no timeout, no lost order."""
+"""Fault 5: the wall clock jumps by a day, both ways, while runs continue: no timeout, no lost order."""
 
 from __future__ import annotations
 

@@ -335,7 +335,7 @@ def test_steps_that_find_no_room_are_kept_by_the_worker_until_there_is(disk: Sma
 
         assert wait_until(lambda: len(stored()) > 50, timeout_s=60)
         disk.fill()
-        # The run goes on, and what it made waits in its memory.
+        # The run continues, and what it made waits in its memory.
         assert daemon.wait_for_run(run_id, lambda run: run.step > len(stored()) + 300).status == "EXEC"
         kept = len(stored())
     finally:

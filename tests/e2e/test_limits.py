@@ -37,7 +37,7 @@ def make_limiting_daemon(request: pytest.FixtureRequest, make_daemon):
 
 @contextmanager
 def an_unhurt_neighbour(daemon: RunningDaemon) -> Iterator[None]:
-    """Another run goes on all the while, and a new one can be started afterwards."""
+    """Another run continues all the while, and a new one can be started afterwards."""
     neighbour = daemon.submit(**ENDLESS).run_id
     pid = daemon.wait_for(neighbour, "EXEC").pid
     yield

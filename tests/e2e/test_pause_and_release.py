@@ -53,7 +53,7 @@ def test_a_paused_run_keeps_its_process_and_its_slot_and_goes_on(daemon: Running
     assert daemon.client.health().cpus_free == free
     with pytest.raises(NotPossibleNow, match=f"is already paused; `mosaic resume {run_id}` continues it"):
         daemon.client.pause(run_id)
-    # It holds: heartbeats go on, steps do not.
+    # It holds: heartbeats continue, steps do not.
     beats = daemon.wait_for_run(run_id, lambda run: run.seconds_since_step > 0.5)
     daemon.client.resume(run_id)
     running = daemon.wait_for_run(run_id, lambda run: run.status == "EXEC" and run.step > beats.step)

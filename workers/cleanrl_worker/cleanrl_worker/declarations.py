@@ -207,7 +207,7 @@ class Declaration:
     agents: Mapping[str, str] = field(default_factory=dict)
     """The observations that each --agent plays; `auto` finds the right one"""
     largest_image: int | None = None
-    """Cells of a grid world's side; larger images are pictures, for which `ppo` has no network of its own accord"""
+    """Cells of a grid world's side; for larger images `ppo` chooses no network of its own accord"""
     normalizes_observations: bool = False
     """Weights are worth nothing without the normalizer's statistics; a file that lacks them is refused"""
 

@@ -64,7 +64,7 @@ def test_the_manifest_names_the_last_few_the_last_and_the_best(home):
     assert manifest.policy == "dqn.cleanrl_model"
     assert (worker.folder.root / "best.cleanrl_model").exists()
 
-    # The same run goes on: what it had counts, and its best is still its best unless a better one comes.
+    # The same run continues: what it had counts, and its best is still its best unless a better one comes.
     # It was killed right after its newest one was written: nobody came to list that, nor to name the best.
     unlisted = tuple(entry for entry in manifest.checkpoints if entry.step != 3000)
     others = {key: value for key, value in manifest.extra.items() if key != "best"}

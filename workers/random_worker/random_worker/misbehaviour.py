@@ -37,7 +37,7 @@ FIELDS = (
     FieldSpec("exit_code", "int", 0, "exit code of exit_at_step", minimum=0, maximum=255, group="faults"),
     FieldSpec("kill_at_step", "int", 0, "die by kill_signal at this step", minimum=0, group="faults"),
     FieldSpec("kill_signal", "int", 9, "9 is SIGKILL, 11 SIGSEGV", minimum=1, maximum=31, group="faults"),
-    FieldSpec("hang_at_step", "int", 0, "stand still at this step, heartbeats go on", minimum=0, group="faults"),
+    FieldSpec("hang_at_step", "int", 0, "stand still at this step, heartbeats continue", minimum=0, group="faults"),
 )
 
 _SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(3600)"]

@@ -57,13 +57,13 @@ class SweepRequest:
     config: WorkerConfig
     settings: SweepSettings
     state: dict[str, Any]
-    """Of the checkpoint to go on from"""
+    """Of the checkpoint to continue from"""
     source: Path | None = None
     """The run folder that the checkpoint lies in"""
 
 
 def load(config: WorkerConfig, *, may_run: bool) -> SweepRequest:
-    """The config and the checkpoint to go on from; raises ConfigProblems or DamagedCheckpoint."""
+    """The config and the checkpoint to continue from; raises ConfigProblems or DamagedCheckpoint."""
     parameters = with_secrets(config.parameters, os.environ)
     problems = check_algorithm_choice(describe(), config.algo, config.env_id, parameters)
     if config.total_timesteps > 1_000_000:
@@ -199,7 +199,7 @@ def _run_registered(request: SweepRequest, session: WorkerSession) -> int:
             session.follow_metrics(folder.root / "tensorboard")
             if request.source is not None:
                 session.emit(LifecycleKind.CHECKPOINT_LOADED, {"step": request.state.get("step", 0)})
-            progress.save()  # so that there is always one to go on from
+            progress.save()  # so that there is always one to continue from
             manifest = progress.manifest
             outcome = controller.run()
             if outcome is not ExitOutcome.RELEASED:

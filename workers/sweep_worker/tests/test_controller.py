@@ -81,7 +81,7 @@ class PlayedRuns:
         return [point for point in self.curves.get(run_id, []) if since_step <= point[0] <= end]
 
     def poll(self, timeout_s: float) -> list[ChildRun]:
-        """Every run goes on by a quarter of its steps, its return with its parameter; then it ends."""
+        """Every run continues by a quarter of its steps, its return with its parameter; then it ends."""
         found = []
         for key, run in list(self.runs.items()):
             if not run.is_over:

@@ -42,7 +42,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Control": {
         "cancel": ("control", "End runs."),
         "pause": ("control", "Hold runs; --release frees their CPUs and GPUs."),
-        "resume": ("control", "Let runs go on, also finished ones."),
+        "resume": ("control", "Continue runs, also finished ones."),
         "extend": ("control", "Train a finished run longer."),
         "priority": ("organize", "Move queued runs forward or back."),
     },

@@ -75,7 +75,7 @@ def bench_command(cli: Cli, /, report_only: str | None, out: Path | None, **opti
       mosaic bench --algos ppo,dqn --envs CartPole-v1,Acrobot-v1 --seeds 1-5
       mosaic bench --report-only NAME
 
-    The daemon carries it out: Ctrl-C or a closed terminal stops nothing, and the same command goes on with the same
+    The daemon carries it out: Ctrl-C or a closed terminal stops nothing, and the same command continues with the same
     runs. More seeds under the same name add to it. Exit code 1: a run failed; the report is written all the same.
     """
     if report_only is not None:
@@ -163,7 +163,7 @@ def _carry_out(client: TrainerClient, plan: BenchPlan, folder: Path, options: di
 
         runs = follow(client, queued.runs, headline=lambda each: headline_of(plan.name, each))
     if runs is None:
-        say(f"\ndetached; the runs go on\n  go on and report   {command_of(plan, options)}")
+        say(f"\ndetached; the runs continue\n  resume and report  {command_of(plan, options)}")
         say(f"  end them           mosaic cancel {' '.join(short_id(run.run_id) for run in queued.runs)}")
         return 130
     bench = Bench(plan.name, tuple(runs), tuple(queued.misfits), tuple(queued.refused), command_of(plan, options))
@@ -336,7 +336,7 @@ def queue(client: TrainerClient, plan: BenchPlan, wanted: QueueOptions) -> Queue
             continue
         except TrainerError:
             if queued.runs:
-                say(f"mosaic: {len(queued.runs)} of {len(plan.cells)} runs are queued; the same command goes on")
+                say(f"mosaic: {len(queued.runs)} of {len(plan.cells)} runs are queued; the same command continues")
             raise
         queued.runs.append(run)
         queued.known += is_known

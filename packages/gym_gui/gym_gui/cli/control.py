@@ -81,7 +81,7 @@ def resume_command(
     no_statistics: bool,
     wants_follow: bool,
 ) -> int:
-    """Let runs go on. A finished run is continued by a new one; so is a checkpoint of any origin."""
+    """Continue runs. A finished run is continued by a new one; so is a checkpoint of any origin."""
     if not runs:
         from gym_gui.cli.evaluate import resume_checkpoint
 

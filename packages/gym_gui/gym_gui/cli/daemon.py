@@ -63,7 +63,7 @@ def start(cli: Cli, /, timeout: float, **listening: Any) -> int:
     address = f", TCP {record.tcp}" if record is not None and record.tcp else ""
     click.echo(f"the trainer daemon {state} (pid {started.pid}, home {cli.home.root}{address})")
     if started.already_running and options:
-        say("mosaic: the options were not used; `mosaic daemon stop` first (runs go on)")
+        say("mosaic: the options were not used; `mosaic daemon stop` first (runs continue)")
         return 1
     return 0
 
@@ -73,7 +73,7 @@ def start(cli: Cli, /, timeout: float, **listening: Any) -> int:
 @click.option("--timeout", type=click.FloatRange(min=1), default=20, metavar="S", help="Seconds to wait for its end.")
 @pass_cli
 def stop(cli: Cli, /, force: bool, timeout: float) -> int:
-    """Stop the daemon. Its runs go on; the next daemon takes them over."""
+    """Stop the daemon. Its runs continue; the next daemon recovers them."""
     from gym_gui.services.trainer.errors import DaemonUnreachable
     from gym_gui.services.trainer.local_daemon import running_record, silence_message, stop_process, wait_for_end
 
@@ -161,8 +161,8 @@ def _refuse_connect(cli: Cli) -> None:
 
 
 def _say_stopped(running: int) -> None:
-    rest = f"; {formats.plural(running, 'run')} go on, the next daemon takes them over" if running > 1 else ""
-    rest = "; 1 run goes on, the next daemon takes it over" if running == 1 else rest
+    rest = f"; {formats.plural(running, 'run')} continue, the next daemon recovers them" if running > 1 else ""
+    rest = "; 1 run continues, the next daemon recovers it" if running == 1 else rest
     click.echo(f"the trainer daemon stopped{rest}")
 
 

@@ -203,7 +203,7 @@ def _daemon(home: Home) -> Iterator[Finding]:
         with TrainerClient.connect(home, timeout_s=5) as client:
             health = client.health()
     except TrainerError as error:
-        yield Finding("daemon", "broken", str(error), "if it stays so: `mosaic daemon stop --force`, runs go on")
+        yield Finding("daemon", "broken", str(error), "if it stays so: `mosaic daemon stop --force`, runs continue")
         return
     text = f"pid {health.pid}, {health.running} running, {health.queued} queued, up {formats.duration(health.uptime_s)}"
     if health.trouble:

@@ -60,7 +60,7 @@ def reconnecting(open_stream: Callable[[], RpcStream[T]], notify: Callable[[str]
                 away_since = time.monotonic()
                 notify(f"{error}; waiting for it")
             elif time.monotonic() - away_since > GIVE_UP_S:
-                raise DaemonUnreachable(f"{error}. Runs go on without it; the same command follows again") from None
+                raise DaemonUnreachable(f"{error}. Runs continue without it; the same command follows again") from None
         time.sleep(_RETRY_S)
 
 
@@ -129,7 +129,7 @@ class RunFollower:
         self._away_since = self._away_since or now
         self.trouble = str(error)
         if now - self._away_since > GIVE_UP_S:
-            raise DaemonUnreachable(f"{error}. Runs go on without it; `mosaic watch` follows them again later")
+            raise DaemonUnreachable(f"{error}. Runs continue without it; `mosaic watch` follows them again later")
 
     def _look_around(self) -> None:
         run = next((run for run in self.runs.values() if run.status != RunStatus.TERM), None)

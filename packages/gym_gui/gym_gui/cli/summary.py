@@ -52,9 +52,9 @@ def summarise(client: TrainerClient, runs: Sequence[pb.Run], *, expect_return: f
 
 
 def say_how_to_return(runs: Sequence[pb.Run]) -> None:
-    """After Ctrl-C: the runs go on; how to see and to end them."""
+    """After Ctrl-C: the runs continue; how to see and to end them."""
     ids = " ".join(short_id(run.run_id) for run in runs)
-    what = "the run goes on" if len(runs) == 1 else f"{formats.plural(len(runs), 'run')} go on"
+    what = "the run continues" if len(runs) == 1 else f"{formats.plural(len(runs), 'run')} continue"
     say(f"\ndetached; {what}\n  follow again   mosaic watch {ids}\n  end            mosaic cancel {ids}")
 
 

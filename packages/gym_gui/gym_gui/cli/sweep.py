@@ -110,7 +110,7 @@ class Trials(click.ParamType[int]):
     "--resume",
     metavar="RUN",
     shell_complete=complete_run,
-    help="Go on with a finished, failed or cancelled sweep; --trials +20: with more trials.",
+    help="Continue a finished, failed or cancelled sweep; --trials +20: with more trials.",
 )
 @click.option("--print", "only_print", is_flag=True, help="Print the config and queue nothing.")
 @click.option("-d/-f", "--detach/--follow", help="Queue and return, do not follow.")
@@ -193,7 +193,7 @@ def _queued(client: TrainerClient, run: pb.Run, *, detach: bool, as_json: bool) 
     if ended is None:
         known = short_id(run.run_id)
         say(
-            f"\ndetached; the sweep goes on\n  follow again   mosaic watch {known}\n"
+            f"\ndetached; the sweep continues\n  follow again   mosaic watch {known}\n"
             f"  its trials     mosaic sweep show {known}\n  end            mosaic cancel {known}"
         )
         return 130

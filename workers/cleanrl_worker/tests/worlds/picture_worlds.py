@@ -1,4 +1,4 @@
-"""A small environment that looks like Atari behind its wrappers: stacks of four grey pictures of 84 x 84."""
+"""A small environment that looks like Atari behind its wrappers: stacks of four gray frames of 84 x 84."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _DQN_ATARI = Advice(
     "requirement set atari; --buffer-size 100000 where memory is short",
 )
 _REPLAY = (
-    "A replay buffer of a million transitions fills up to 7.5 GiB, because each picture is stored once; a dry run "
+    "A replay buffer of a million transitions fills up to 7.5 GiB, because each frame is stored once; a dry run "
     "compares it with the free memory."
 )
 _REPLAY_OF_SCRIPT = (
@@ -99,7 +99,7 @@ PAGES: dict[str, HelpPage] = {
     ),
     "ppo_atari": HelpPage(
         "PPO for Atari",
-        "PPO on four stacked grey pictures of 84 × 84, with the usual Atari wrappers: no-ops at the start, frames "
+        "PPO on four stacked gray frames of 84 × 84, with the usual Atari wrappers: no-ops at the start, frames "
         "skipped, rewards clipped, an episode per life.",
         (_ATARI,),
         ("Rewards are clipped while training: the return in the charts is the true one of whole games.",),
@@ -125,7 +125,7 @@ PAGES: dict[str, HelpPage] = {
     ),
     "ppo_atari_lstm": HelpPage(
         "Recurrent PPO for Atari",
-        "An LSTM remembers what single frames do not show; it sees one grey picture at a time instead of four.",
+        "An LSTM remembers what single frames do not show; it sees one gray frame at a time instead of four.",
         (_ATARI,),
         ("num_minibatches counts environments here: it must divide num_envs.",),
     ),
@@ -197,7 +197,7 @@ PAGES: dict[str, HelpPage] = {
     ),
     "pqn_atari_envpool": HelpPage(
         "PQN for Atari",
-        "The same on pictures, with EnvPool's fast environments.",
+        "The same on images, with EnvPool's fast environments.",
         (Advice("Atari", "Breakout-v5, Pong-v5", "10,000,000", "8", "requirement set envpool"),),
     ),
     "pqn_atari_envpool_lstm": HelpPage(
@@ -222,7 +222,7 @@ PAGES: dict[str, HelpPage] = {
         ("Exploration falls over exploration_fraction of the run: a longer run explores longer.",),
     ),
     "dqn_atari": HelpPage(
-        "DQN for Atari", "DQN on four stacked grey pictures, with the usual Atari wrappers.", (_DQN_ATARI,), (_REPLAY,)
+        "DQN for Atari", "DQN on four stacked gray frames, with the usual Atari wrappers.", (_DQN_ATARI,), (_REPLAY,)
     ),
     "dqn_jax": HelpPage(
         "DQN in JAX", "The same algorithm with JAX and Flax.", (_DQN_CLASSIC,), ("Needs the requirement set jax.",)
@@ -277,7 +277,7 @@ PAGES: dict[str, HelpPage] = {
     ),
     "c51_atari": HelpPage(
         "C51 for Atari",
-        "Categorical DQN on pictures: 51 atoms from -10 to 10, for clipped rewards.",
+        "Categorical DQN on images: 51 atoms from -10 to 10, for clipped rewards.",
         (_C51_ATARI,),
         (_REPLAY, _SUPPORT),
     ),
@@ -314,7 +314,7 @@ PAGES: dict[str, HelpPage] = {
     ),
     "sac_atari": HelpPage(
         "SAC for Atari",
-        "The discrete version on pictures.",
+        "The discrete version on images.",
         (
             Advice(
                 "Atari",
@@ -325,7 +325,7 @@ PAGES: dict[str, HelpPage] = {
             ),
         ),
         (
-            "A replay buffer of a million transitions fills up to 7.5 GiB, because each picture is stored once; a dry "
+            "A replay buffer of a million transitions fills up to 7.5 GiB, because each frame is stored once; a dry "
             "run compares it with the free memory.",
         ),
     ),

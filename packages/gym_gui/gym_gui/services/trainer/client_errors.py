@@ -49,7 +49,7 @@ def translate(
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return TrainerError(
             "the running daemon does not know this request; it is of another version: "
-            "`mosaic daemon stop`, then `mosaic daemon start` (runs go on meanwhile)"
+            "`mosaic daemon stop`, then `mosaic daemon start` (runs continue meanwhile)"
         )
     if code in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL):
         return TrainerError(f"the daemon failed on this request ({details}); see its log: `mosaic daemon status`")

@@ -60,7 +60,7 @@ def _adapted(quality_index: int, sending_s: float, interval_s: float) -> int:
 def _next(reader: FrameReader, max_side: int, encoding: str, quality_index: int) -> pb.RunFrame:
     try:
         frame = reader.read()
-        notice = reader.notice() if reader.is_open else "this run draws no pictures yet"
+        notice = reader.notice() if reader.is_open else "this run renders no frames yet"
     except NotAFrameFile as error:
         return pb.RunFrame(notice=str(error))
     if frame is None:
