@@ -367,7 +367,7 @@ class CleanRlPolicyForm(RunForm):
         self.banner.clear()
         values = self.fields.values()
         self.results.follow(
-            pb.Run(run_id=run_ids[0], status="INIT", total=values["episodes"] * values["repeat"]),
+            pb.Run(run_id=run_ids[0], status=RunStatus.INIT, total=values["episodes"] * values["repeat"]),
             per_batch=values["episodes"],
         )
         self.submitted.emit(run_ids)
