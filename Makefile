@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A checkout of CleanRL that our algorithms are measured against: make bench UPSTREAM=~/cleanrl
 export UPSTREAM ?=
 
-TYPED := conftest.py packages/mosaic_wire/mosaic_wire packages/gym_gui/gym_gui \
+TYPED := conftest.py packages/mosaic_wire/mosaic_wire packages/mosaic_extras/mosaic_extras packages/gym_gui/gym_gui \
   workers/random_worker/random_worker workers/cleanrl_worker/cleanrl_worker workers/human_worker/human_worker \
   workers/sweep_worker/sweep_worker
 
@@ -80,7 +80,7 @@ $(TEST_READY): $(GUI_READY) requirements/dev.txt
 	@$(PIP_INSTALL) -r requirements/dev.txt
 	@$(BIN)/python -m pip check
 	@echo "Installing the requirement sets that tests use into $(TEST_SETS) (610 MB) …"
-	@$(BIN)/python -m cleanrl_worker.tools.install_extras --home $(TEST_SETS) --set atari,minigrid,mujoco,video,wandb
+	@$(BIN)/python -m mosaic_extras.install_extras --home $(TEST_SETS) --set atari,minigrid,mujoco,video,wandb
 	@touch $@
 
 # ---------------------------------------------------------------- targets

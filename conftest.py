@@ -60,7 +60,7 @@ LONG_MODULES = (
     "workers/cleanrl_worker/tests/test_tracking.py",
     "tests/e2e/test_damaged_files.py",
     "packages/gym_gui/tests/ui/test_human_panel.py",
-    "workers/cleanrl_worker/tests/test_install_extras.py",
+    "packages/mosaic_extras/tests/test_install_extras.py",
     "tests/e2e/test_lineage.py",
     "tests/e2e/test_submission_checks.py",
     "tests/e2e/test_cleanrl_checkpoints.py",

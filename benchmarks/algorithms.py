@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from algorithm_cases import CASES, Case
-from cleanrl_worker.errors import RequirementSetError
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
-from cleanrl_worker.requirement_sets.overlays import interpreter_for
-from cleanrl_worker.requirement_sets.selection import sets_needed
+from cleanrl_worker.requirement_sets import sets_needed
 from cleanrl_worker.tools.learning_results import this_machine, versions_in
 from measure import Sample
+from mosaic_extras.errors import RequirementSetError
+from mosaic_extras.overlays import interpreter_for
 from mosaic_wire import env
 from mosaic_wire.files import write_json_atomically
 from mosaic_wire.paths import Home, find_home

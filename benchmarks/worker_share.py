@@ -12,9 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cleanrl_worker.requirement_sets.overlays import interpreter_for
-from cleanrl_worker.testing import lend_sets
 from measure import cpu_of_command, print_shares, side_by_side
+from mosaic_extras.overlays import interpreter_for
+from mosaic_extras.testing import lend_sets
 from mosaic_wire import env
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import Home, find_home

@@ -32,10 +32,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from cleanrl_worker.testing import lend_sets
 from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.services.trainer.errors import TrainerError
 from gym_gui.services.trainer.local_daemon import running_record, wait_for_end
+from mosaic_extras.testing import lend_sets
 from mosaic_wire import env
 from mosaic_wire.paths import Home
 from mosaic_wire.testing import wait_until

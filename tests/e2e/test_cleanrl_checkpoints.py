@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cleanrl_worker.testing import lend_sets
 from gym_gui.testing import RunningDaemon, processes_of
+from mosaic_extras.testing import lend_sets
 from mosaic_wire.checkpoints import good_checkpoints, last_good_checkpoint, verify_checkpoint
 from mosaic_wire.files import read_json_object
 from mosaic_wire.paths import Home, RunFolder

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
-from cleanrl_worker.requirement_sets.selection import sets_needed
-from cleanrl_worker.testing import lend_sets
+from cleanrl_worker.requirement_sets import sets_needed
 from gym_gui.cli.submit import SMOKE_FILE, smoke_report
 from gym_gui.testing import RunningDaemon, processes_of
+from mosaic_extras.testing import lend_sets
 from mosaic_wire.checkpoints import verify_checkpoint
 from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.paths import Home

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import av
 import pytest
-from cleanrl_worker.testing import lend_sets
 from gym_gui.services.trainer.errors import NotPossibleNow
 from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
+from mosaic_extras.testing import lend_sets
 from mosaic_wire.frames import FrameReader, fastlane_path
 from mosaic_wire.testing import wait_until
 from PIL import Image

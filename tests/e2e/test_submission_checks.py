@@ -15,11 +15,11 @@ import cleanrl_worker.cli
 import psutil
 import pytest
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
-from cleanrl_worker.testing import lend_sets
 from gym_gui.cli import main
 from gym_gui.services.trainer.checking import CheckProcesses
 from gym_gui.services.trainer.errors import InvalidConfig, NotPossibleNow
 from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
+from mosaic_extras.testing import lend_sets
 from mosaic_wire.capabilities import WorkerCapabilities
 from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.paths import Home

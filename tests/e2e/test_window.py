@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from cleanrl_worker.testing import lend_sets
 from gym_gui.services.trainer.local_daemon import running_record, stop_process
+from mosaic_extras.testing import lend_sets
 from mosaic_wire.paths import Home
 from PIL import Image
 

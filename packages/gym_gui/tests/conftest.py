@@ -276,7 +276,7 @@ run.finish()
 @pytest.fixture(scope="session")
 def real_wandb_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`wandb/` with one offline run, written by the real package."""
-    from cleanrl_worker.testing import interpreter_with
+    from mosaic_extras.testing import interpreter_with
 
     folder = tmp_path_factory.mktemp("real-wandb")
     variables = {**os.environ, "WANDB_SILENT": "true", "HOME": str(folder), "WANDB_ERROR_REPORTING": "false"}

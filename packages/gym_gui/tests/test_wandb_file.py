@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cleanrl_worker.testing import interpreter_with
 from gym_gui.services.analytics.wandb_file import (
     BLOCK_BYTES,
     NotAWandbFile,
@@ -20,6 +19,7 @@ from gym_gui.services.analytics.wandb_file import (
     WandbSnapshot,
     find_wandb_folders,
 )
+from mosaic_extras.testing import interpreter_with
 
 
 @pytest.fixture(scope="module")

@@ -159,6 +159,12 @@ class WorkerSpec:
         others = (each for each in self.algorithms if each.name.startswith(f"{name}_") and not each.unavailable)
         return [*([exact] if exact is not None else []), *others]
 
+    @property
+    def extras_program(self) -> tuple[str, ...]:
+        """Return the command that lists, installs and removes its requirement sets; empty if it has none."""
+        has_sets = any(algorithm.requirement_sets for algorithm in self.algorithms)
+        return (self.argv[0], "-P", "-m", "mosaic_extras.install_extras") if self.argv and has_sets else ()
+
     def knows_environment(self, env_id: str) -> bool:
         """Return whether the worker may support this environment; one without a list checks it when it runs."""
         # `module:Env-v0` is registered by importing the module, so it is in no list yet.

@@ -9,7 +9,6 @@ import argparse
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -40,7 +39,7 @@ from cleanrl_worker.config import (
     no_progress_problems,
     read_flags,
 )
-from cleanrl_worker.errors import BadInput, WorkerError
+from cleanrl_worker.errors import BadInput
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, resolve, worker_spec
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from cleanrl_worker.runtime import WorkerRun
     from cleanrl_worker.scripts.checking import ScriptChoice
 
-EXIT_FAILED, EXIT_BAD_INPUT, EXIT_CANCELLED = 1, 2, 130
+EXIT_BAD_INPUT = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -100,7 +99,9 @@ def _run(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
         return serve_checks(check_document)
     config, script, problems = _load(arguments, rest)
     if arguments.prepare:
-        return _install_missing(config, script)
+        from mosaic_extras.install_extras import prepare
+
+        return prepare(find_home(), _sets_of(config, script))
     found, make_run = _prepare(config, script, arguments)
     problems += found.problems
     run = make_run() if make_run is not None and not problems else None
@@ -160,32 +161,12 @@ def _prepare(
     return found, lambda: CleanRLWorkerRuntime(config, folder, target=target, found=found, terminal=terminal)
 
 
-def _install_missing(config: CleanRLWorkerConfig, script: ScriptChoice | None) -> int:
-    """Install the sets that are not ready; one JSON object a line for the daemon, the last one has the result."""
-    from cleanrl_worker.requirement_sets.installation import InstallStep, Phase, install
-    from cleanrl_worker.requirement_sets.overlays import check_sets
-    from cleanrl_worker.requirement_sets.pins import BASE
-    from cleanrl_worker.requirement_sets.selection import sets_needed
-
-    def report(progress: InstallStep) -> None:
-        print(json.dumps(progress.to_json()), flush=True)
+def _sets_of(config: CleanRLWorkerConfig, script: ScriptChoice | None) -> tuple[str, ...]:
+    from cleanrl_worker.requirement_sets import sets_needed
 
     if script is not None:
-        sets = script.requirement_sets(config.env_id, config.extras)
-    else:
-        sets = sets_needed(resolve(config.algo), config.env_id, config.extras)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends pip too, as Ctrl-C does
-    try:
-        for name in sets:
-            if name != BASE and not check_sets(find_home(), [name]).is_ready:
-                install(find_home(), name, report=report)
-    except WorkerError as error:
-        report(InstallStep(name, Phase.FAILED, str(error)))
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        return EXIT_CANCELLED
-    report(InstallStep(",".join(sets), Phase.READY, f"ready: {', '.join(sets) or BASE}"))
-    return 0
+        return script.requirement_sets(config.env_id, config.extras)
+    return sets_needed(resolve(config.algo), config.env_id, config.extras)
 
 
 def _take_terminal() -> tuple[int, int]:

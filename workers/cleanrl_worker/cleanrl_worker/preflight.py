@@ -24,6 +24,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from mosaic_extras.errors import RequirementSetError
+from mosaic_extras.overlays import check_sets, interpreter_for
 from mosaic_wire.checkpoints import read_checkpoint
 from mosaic_wire.errors import DamagedCheckpoint, Problem
 from mosaic_wire.files import read_json_object, write_json_atomically
@@ -33,7 +35,7 @@ from mosaic_wire.worker_spec import AlgorithmSpec
 from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.declarations import Declaration, Flags
 from cleanrl_worker.env_kwargs import read_env_kwargs
-from cleanrl_worker.errors import BadInput, RequirementSetError
+from cleanrl_worker.errors import BadInput
 from cleanrl_worker.modes import TRAINING, plays_at_random
 from cleanrl_worker.modes.checkpoints import file_problems, find_checkpoint, lacks_statistics
 from cleanrl_worker.needs import (
@@ -46,8 +48,7 @@ from cleanrl_worker.needs import (
     total_memory_bytes,
 )
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, backend_of, pipeline_of, spec_without_environments
-from cleanrl_worker.requirement_sets.overlays import check_sets, interpreter_for
-from cleanrl_worker.requirement_sets.selection import sets_needed
+from cleanrl_worker.requirement_sets import sets_needed
 from cleanrl_worker.wrappers.schedule import stage_environments
 
 logger = logging.getLogger(__name__)

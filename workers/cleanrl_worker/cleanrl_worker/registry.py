@@ -8,13 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from mosaic_extras.environments import environment_patterns
 from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec, nearest
 
 from cleanrl_worker import __version__, get_worker_metadata
 from cleanrl_worker.declarations import DECLARATIONS, Declaration
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.modes import OF_ALGORITHMS
-from cleanrl_worker.requirement_sets.selection import environment_patterns
 from cleanrl_worker.schema import fields_of
 
 MODULE = "cleanrl_worker.cli"

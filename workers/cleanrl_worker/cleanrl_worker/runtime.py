@@ -22,6 +22,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mosaic_extras.errors import RequirementSetError
+from mosaic_extras.overlays import holding, interpreter_for
 from mosaic_wire import env
 from mosaic_wire.capabilities import WorkerCapabilities
 from mosaic_wire.errors import RegistrationRefused, SessionError, SessionStopped
@@ -36,12 +38,10 @@ from mosaic_wire.session import WorkerSession
 from cleanrl_worker import get_worker_metadata
 from cleanrl_worker.analytics import build_manifest
 from cleanrl_worker.config import CleanRLWorkerConfig, flags_of
-from cleanrl_worker.errors import RequirementSetError
 from cleanrl_worker.fastlane import fastlane_variables
 from cleanrl_worker.modes import SUMMARY_FILE, TRAINING, launcher_options
 from cleanrl_worker.preflight import Preflight
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, MODULE, resolve
-from cleanrl_worker.requirement_sets.overlays import holding, interpreter_for
 from cleanrl_worker.telemetry import LifecycleEmitter
 from cleanrl_worker.wandb_settings import WandbSettings, wandb_settings
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cleanrl_worker.testing import importing
 from cleanrl_worker.threads import set_numpy_threads
+from mosaic_extras.testing import importing
 
 WORLDS = Path(__file__).with_name("worlds")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
-from cleanrl_worker.testing import interpreter_with
 from cleanrl_worker.training.envs import EnvState, VectorEnvs, make_envs
+from mosaic_extras.testing import interpreter_with
 from safetensors.numpy import load_file, save_file
 
 CASES = {

@@ -13,8 +13,8 @@ from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.declarations import Flags
 from cleanrl_worker.preflight import check_run
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, AlgorithmEntry
-from cleanrl_worker.testing import lend_sets
 from cleanrl_worker.training.envs import PIPELINES
+from mosaic_extras.testing import lend_sets
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import Home
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cleanrl_worker.testing import lend_sets
+from mosaic_extras.testing import lend_sets
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import Home
 from mosaic_wire.testing import WorkerProcess

@@ -14,14 +14,14 @@ from cleanrl_worker.environment_probe import probe
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.preflight import check_run
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, backend_of
-from cleanrl_worker.requirement_sets.selection import sets_needed
-from cleanrl_worker.testing import interpreter_with, lend_sets
+from cleanrl_worker.requirement_sets import sets_needed
 from cleanrl_worker.training.channel import ConsoleChannel
 from cleanrl_worker.training.envs import PIPELINES, make_envs, make_single, register_family
 from cleanrl_worker.training.envs.construction import Atari
 from cleanrl_worker.training.evaluation import evaluate
 from cleanrl_worker.training.run import RunContext
 from cleanrl_worker.wrappers.schedule import parse_schedule
+from mosaic_extras.testing import interpreter_with, lend_sets
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import Home
 

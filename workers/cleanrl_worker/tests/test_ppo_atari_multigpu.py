@@ -24,10 +24,11 @@ from cleanrl_worker.algorithms.ppo_atari_multigpu import (
 from cleanrl_worker.config import read_flags
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
-from cleanrl_worker.testing import interpreter_with, run_script
+from cleanrl_worker.testing import run_script
 from cleanrl_worker.training.distributed import Team, pack, unpack
 from cleanrl_worker.training.envs import make_envs
 from cleanrl_worker.training.evaluation import evaluate
+from mosaic_extras.testing import interpreter_with
 from mosaic_wire.event_files import EventFolderReader
 from mosaic_wire.worker_config import canonical_flags
 from mosaic_wire.worker_spec import FieldSpec

@@ -567,7 +567,7 @@ def test_pong_is_taught_and_played_and_a_resumed_run_is_the_same(tmp_path):
 def test_trajectories_of_pong_are_recorded_by_the_tool(tmp_path):
     torch.manual_seed(0)
     torch.save(dqn.AtariQNetwork(4, 6).state_dict(), tmp_path / "dqn_atari.cleanrl_model")
-    from cleanrl_worker.testing import interpreter_with
+    from mosaic_extras.testing import interpreter_with
 
     argv = [str(interpreter_with("atari")), "-m", "cleanrl_worker.tools.record_trajectories"]
     to = tmp_path / "pong.safetensors"

@@ -18,8 +18,9 @@ from cleanrl_worker.errors import BadInput
 from cleanrl_worker.eval.batched import run_batched_evaluation
 from cleanrl_worker.modes import EvaluationSettings
 from cleanrl_worker.preflight import check_run
-from cleanrl_worker.testing import charts, importing, lend_sets, train_here, weights_digest
+from cleanrl_worker.testing import charts, train_here, weights_digest
 from cleanrl_worker.training.rendering import MAX_STEPS, Recorder, newest_due
+from mosaic_extras.testing import importing, lend_sets
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.testing import WorkerProcess

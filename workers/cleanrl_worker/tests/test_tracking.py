@@ -16,9 +16,9 @@ import pytest
 from cleanrl_worker import cli
 from cleanrl_worker.config import apply_switches, from_artifacts
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
-from cleanrl_worker.requirement_sets.overlays import check_sets
-from cleanrl_worker.testing import lend_sets
 from cleanrl_worker.wandb_settings import is_tracked
+from mosaic_extras.overlays import check_sets
+from mosaic_extras.testing import lend_sets
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import Home, RunFolder
 from mosaic_wire.testing import wait_until

@@ -1,12 +1,11 @@
-"""The playable environments: gymnasium's own, and those of requirement sets in their overlays.
+"""The playable environments: gymnasium's own, and those of requirement sets.
 
-The CleanRL worker installs requirement sets below the home (`trainer/venvs/<set>/<key>/`); each is an interpreter that
-sees this environment's packages and its own. To play one of its games the worker starts itself again in it.
+A set is an interpreter that sees this environment's packages and its own. To play one of its games the worker starts
+itself again in it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import importlib.util
 import inspect
@@ -19,9 +18,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
+from mosaic_extras.environments import sets_of_environment
+from mosaic_extras.overlays import check_sets, enter
 from mosaic_wire.errors import ConfigProblems, Problem
 from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.interactive import describe_space, facts_about, plain
@@ -31,24 +31,13 @@ from mosaic_wire.worker_spec import nearest
 _TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True)
-class Bundle:
-    """A requirement set: the package it provides, and whether its ids are registered only by an import."""
-
-    name: str
-    package: str
-    registers: bool = False
-
-
-_ATARI = Bundle("atari", "ale_py", registers=True)
-_MINIGRID = Bundle("minigrid", "minigrid", registers=True)
-_BOX2D = Bundle("box2d", "Box2D")
-_MUJOCO = Bundle("mujoco", "mujoco")
-BUNDLES = (_ATARI, _MINIGRID, _BOX2D, _MUJOCO)
+_PACKAGES = {"atari": "ale_py", "minigrid": "minigrid", "box2d": "Box2D", "mujoco": "mujoco"}
+"""Requirement sets with playable environments, and the package that each brings"""
+_REGISTERING = ("atari", "minigrid")
+"""Those whose package registers its ids when it is imported"""
 PATTERNS = ("ALE/*", "MiniGrid-*", "BabyAI-*")
 """Ids that are registered when their package is imported"""
 
-_PREFIXES = {"ALE/": _ATARI, "MiniGrid-": _MINIGRID, "BabyAI-": _MINIGRID}
 _FAMILIES = {
     "classic_control": "Classic control",
     "toy_text": "Toy text",
@@ -76,27 +65,14 @@ class Playable:
         return asdict(self)
 
 
-def bundle_of(env_id: str) -> Bundle | None:
-    """Return the set that provides this environment; None for gymnasium's own and unknown ones."""
-    name = env_id.rpartition(":")[2]
-    for prefix, bundle in _PREFIXES.items():
-        if name.startswith(prefix):
-            return bundle
-    import gymnasium
-
-    spec = gymnasium.registry.get(name)
-    return _bundle_of_entry(spec.entry_point) if spec is not None else None
+def set_of(env_id: str) -> str:
+    """Return the requirement set that provides this environment; empty for gymnasium's own and unknown ones."""
+    return next((name for name in sets_of_environment(env_id) if name in _PACKAGES), "")
 
 
-def _bundle_of_entry(entry_point: object) -> Bundle | None:
-    entry = str(entry_point)
-    if entry.startswith("gymnasium.envs.box2d"):
-        return _BOX2D
-    return _MUJOCO if entry.startswith("gymnasium.envs.mujoco") else None
-
-
-def is_importable(bundle: Bundle) -> bool:
-    return importlib.util.find_spec(bundle.package) is not None
+def is_importable(name: str) -> bool:
+    """Return whether this process can import the package of a set."""
+    return importlib.util.find_spec(_PACKAGES[name]) is not None
 
 
 def register(env_id: str) -> None:
@@ -107,54 +83,23 @@ def register(env_id: str) -> None:
     module, _, name = env_id.rpartition(":")
     if module:
         importlib.import_module(module)
-    elif name not in gymnasium.registry and (bundle := bundle_of(name)) is not None:
-        importlib.import_module(bundle.package)
-
-
-# ---------------------------------------------------------------------- overlays
-
-
-def overlay_of(home: Home, bundle: Bundle) -> Path | None:
-    """Return the newest ready overlay of a set for this Python environment."""
-    found: list[tuple[float, Path]] = []
-    for marker in (home.trainer / "venvs" / bundle.name).glob("*/ready.json"):
-        try:
-            record = read_json_object(marker)
-        except (OSError, ValueError):
-            continue
-        python = marker.parent / "bin" / "python"
-        if record.get("base") == sys.prefix and python.exists():
-            found.append((float(record.get("made_at") or 0), marker.parent))
-    return max(found)[1] if found else None
-
-
-def is_overlay() -> bool:
-    """Return whether this process already runs in an overlay."""
-    return (Path(sys.prefix) / "overlay.json").is_file()
+    elif name not in gymnasium.registry and (brought := set_of(name)):
+        importlib.import_module(_PACKAGES[brought])
 
 
 def enter_overlay(home: Home, env_id: str, argv: Sequence[str]) -> None:
-    """Replace this process by one where the environment is installed; return if it is installed here."""
-    bundle = bundle_of(env_id)
-    if bundle is None or is_overlay() or is_importable(bundle):
-        return
-    if (overlay := overlay_of(home, bundle)) is None:
-        return  # creating the environment reports what is missing
-    # As long as this descriptor is open, the overlay is not removed; it stays open in the new program.
-    descriptor = os.open(overlay / "in-use", os.O_RDWR | os.O_CREAT, 0o644)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    os.set_inheritable(descriptor, True)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    python = str(overlay / "bin" / "python")
-    os.execv(python, [python, "-m", "human_worker.cli", *argv])
+    """Replace this process by one where the environment is installed; return if it is installed here or nowhere."""
+    brought = set_of(env_id)
+    # Where it is not installed, creating the environment reports what is missing.
+    if brought and not is_importable(brought) and check_sets(home, [brought]).is_ready:
+        enter(home, [brought], "human_worker.cli", argv)
 
 
-def cure(env_id: str) -> str:
+def remedy(env_id: str) -> str:
     """Return how to install what an environment needs, or an empty text."""
-    bundle = bundle_of(env_id)
-    missing = bundle is not None and not is_importable(bundle)
-    return f"; install its requirement set: mosaic extras install {bundle.name}" if bundle and missing else ""
+    brought = set_of(env_id)
+    missing = brought and not is_importable(brought)
+    return f"; install its requirement set: mosaic extras install {brought}" if missing else ""
 
 
 # ---------------------------------------------------------------------- listing
@@ -186,16 +131,11 @@ def family_of(env_id: str, entry_point: object) -> str:
 
 def list_environments(home: Home) -> list[Playable]:
     """Return every environment that is playable now or after an installation."""
-    found: dict[str, str] = {}
-    needs: dict[str, str] = {}
-    for env_id in base_ids():
-        entry = _registry()[env_id].entry_point
-        found[env_id] = family_of(env_id, entry)
-        bundle = _bundle_of_entry(entry)
-        if bundle is not None and not is_importable(bundle) and overlay_of(home, bundle) is None:
-            needs[env_id] = bundle.name
+    missing = {name for name in _PACKAGES if not is_importable(name) and not check_sets(home, [name]).is_ready}
+    found = {env_id: family_of(env_id, _registry()[env_id].entry_point) for env_id in base_ids()}
+    needs = {env_id: brought for env_id in found if (brought := set_of(env_id)) in missing}
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="list") as pool:
-        for ids in pool.map(lambda bundle: _ids_of(home, bundle), [known for known in BUNDLES if known.registers]):
+        for ids in pool.map(lambda name: _ids_of(home, name), _REGISTERING):
             found |= ids
     newest = _newest(found)
     return [
@@ -212,19 +152,21 @@ def _newest(env_ids: Mapping[str, str]) -> set[str]:
     return {env_id for _, env_id in versions.values()}
 
 
-def _ids_of(home: Home, bundle: Bundle) -> dict[str, str]:
+def _ids_of(home: Home, name: str) -> dict[str, str]:
     """Return the ids that a set registers, queried in its own interpreter and cached with its overlay."""
-    if is_importable(bundle):
-        importlib.import_module(bundle.package)
-        return ids_registered_by(bundle.package)
-    if (overlay := overlay_of(home, bundle)) is None:
+    package = _PACKAGES[name]
+    if is_importable(name):
+        importlib.import_module(package)
+        return ids_registered_by(package)
+    answer = check_sets(home, [name])
+    if not answer.is_ready or answer.python is None:
         return {}
-    kept = home.cache / "environments" / f"human-{bundle.name}-{overlay.name}.json"
+    kept = home.cache / "environments" / f"human-{name}-{answer.overlays[0].key}.json"
     try:
         return {str(env_id): str(family) for env_id, family in read_json_object(kept).items()}
     except (OSError, ValueError):
         pass
-    argv = [str(overlay / "bin" / "python"), "-m", "human_worker.environments", bundle.package]
+    argv = [str(answer.python), "-m", "human_worker.environments", package]
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=True)
         ids = json.loads(done.stdout.splitlines()[-1])
@@ -271,13 +213,13 @@ def make(env_id: str, env_kwargs: Mapping[str, Any]) -> Any:
         return env
     except gymnasium.error.UnregisteredEnv as error:
         hint = nearest(env_id, gymnasium.registry)
-        raise _refused("env_id", f"there is no environment {env_id!r}: {error}{cure(env_id)}", hint) from None
+        raise _refused("env_id", f"there is no environment {env_id!r}: {error}{remedy(env_id)}", hint) from None
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise _refused("env_id", f"environment {env_id!r} cannot be made: {error}") from error
         raise _refused("extras.env_kwargs", f"{env_id} cannot be made with these arguments: {error}") from error
     except Exception as error:  # the boundary to other people's code: whatever it raises is the answer
-        message = f"environment {env_id!r} cannot be made: {type(error).__name__}: {error}{cure(env_id)}"
+        message = f"environment {env_id!r} cannot be made: {type(error).__name__}: {error}{remedy(env_id)}"
         raise _refused("env_id", message) from error
 
 

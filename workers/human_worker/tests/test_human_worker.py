@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from human_worker.environments import BUNDLES, bundle_of, list_environments, overlay_of
+from human_worker.environments import list_environments, set_of
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.session import CommandKind
@@ -238,8 +238,12 @@ def test_the_list_says_what_is_missing(tmp_path: Path) -> None:
     assert found["CartPole-v1"].needs == ""
     assert found["FrozenLake-v1"].family == "Toy text"
     assert not [env_id for env_id in found if env_id.startswith(("phys2d/", "GymV"))]
-    assert bundle_of("ALE/Pong-v5") is BUNDLES[0]
-    assert overlay_of(Home(tmp_path), BUNDLES[1]) is None
+    assert {set_of(env_id) for env_id in ("CartPole-v1", "ALE/Pong-v5", "Ant-v5", "procgen-coinrun-v0")} == {
+        "",
+        "atari",
+        "mujoco",
+    }
+    assert found["Ant-v5"].needs == "mujoco"
 
 
 def test_an_environment_tells_what_it_can_be_made_with() -> None:

@@ -236,8 +236,7 @@ def remove_command(cli: Cli, /, sets: tuple[str, ...], as_json: bool) -> int:
 
 def _run(cli: Cli, words: Sequence[str], *, as_json: bool) -> int:
     spec = next((w.spec for w in installed_workers(cli) if w.spec is not None and w.name == PREFERRED_WORKER), None)
-    if spec is None or not spec.argv:
+    if spec is None or not spec.extras_program:
         raise click.UsageError(f"requirement sets belong to the worker {PREFERRED_WORKER!r}, which is not installed")
-    package = spec.module.partition(".")[0]
-    argv = [spec.argv[0], "-P", "-m", f"{package}.tools.install_extras", *words, *(["--json"] if as_json else [])]
+    argv = [*spec.extras_program, *words, *(["--json"] if as_json else [])]
     return subprocess.run(argv, env={**os.environ, env.MOSAIC_HOME: str(cli.home.root)}, check=False).returncode

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from cleanrl_worker.testing import lend_sets
 from gym_gui.testing import RunningDaemon
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
@@ -18,6 +17,7 @@ from gym_gui.ui.forms.train_form import TrainForm
 from gym_gui.ui.workers import catalog
 from gym_gui.ui.workers.catalog import WorkerEntry
 from gym_gui.ui.workers.environments import EnvironmentPreview, inspect_environment
+from mosaic_extras.testing import lend_sets
 from mosaic_wire.paths import Home
 from PySide6.QtWidgets import QLabel, QLineEdit, QPushButton, QWidget
 

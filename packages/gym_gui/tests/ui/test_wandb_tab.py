@@ -10,7 +10,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from cleanrl_worker.testing import lend_sets
 from gym_gui.services.analytics.wandb_file import find_wandb_folders
 from gym_gui.services.user_secrets import WANDB_API_KEY, UserSecrets
 from gym_gui.testing import RunningDaemon, blocking_calls
@@ -22,6 +21,7 @@ from gym_gui.ui.run_page.page import RunPage
 from gym_gui.ui.run_page.wandb_tab import WandbTab
 from gym_gui.ui.runs.actions import RunActions
 from gym_gui.ui.widgets import web_view
+from mosaic_extras.testing import lend_sets
 from mosaic_wire import env
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.manifest import AnalyticsManifest

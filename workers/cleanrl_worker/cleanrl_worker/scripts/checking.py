@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mosaic_extras.errors import RequirementSetError, SetNotReady
+from mosaic_extras.overlays import check_sets, interpreter_for
 from mosaic_wire import env
 from mosaic_wire.errors import Problem
 from mosaic_wire.paths import Home, RunFolder
@@ -18,12 +20,11 @@ from mosaic_wire.worker_spec import check_algorithm_choice, nearest
 
 from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.declarations import UPSTREAM_SCRIPTS, Declaration
-from cleanrl_worker.errors import BadInput, RequirementSetError, SetNotReady
+from cleanrl_worker.errors import BadInput
 from cleanrl_worker.needs import estimate
 from cleanrl_worker.preflight import Memory, Preflight, check_room, missing_set_problems
 from cleanrl_worker.registry import spec_without_environments
-from cleanrl_worker.requirement_sets.overlays import check_sets, interpreter_for
-from cleanrl_worker.requirement_sets.selection import sets_needed
+from cleanrl_worker.requirement_sets import sets_needed
 from cleanrl_worker.scripts.reading import SAME_AS, Script, read_script
 from cleanrl_worker.wandb_settings import why_unreachable
 

@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mosaic_extras.overlays import holding
 from mosaic_wire import env
 from mosaic_wire.capabilities import WorkerCapabilities
 from mosaic_wire.event_files import EventFolderReader
@@ -29,7 +30,6 @@ from mosaic_wire.system_metrics import FOLDER as SYSTEM_FOLDER
 from cleanrl_worker.analytics import copy_script, script_git_state
 from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.preflight import Preflight
-from cleanrl_worker.requirement_sets.overlays import holding
 from cleanrl_worker.runtime import (
     EXIT_CANCELLED,
     EXIT_DONE,

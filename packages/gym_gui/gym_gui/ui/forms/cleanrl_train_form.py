@@ -500,7 +500,7 @@ class CleanRlTrainForm(TrainForm):
 
     def _begin(self) -> None:
         super()._begin()
-        self.sets.set_program(self.presenter.extras_program(self.spec), self.home)
+        self.sets.set_program(self.spec.extras_program, self.home)
         self._show_watching()
 
     # ------------------------------------------------------------------ values

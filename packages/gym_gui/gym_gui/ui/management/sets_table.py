@@ -44,7 +44,7 @@ def can_be_removed(entry: RequirementSet) -> bool:
 
 
 class SetsProgram:
-    """Runs `python -m <worker>.tools.install_extras` of the worker that has requirement sets."""
+    """Runs the installer of requirement sets in the environment of the worker that has some."""
 
     def __init__(self, argv: Sequence[str], home: Home) -> None:
         self._argv, self._home = list(argv), home
@@ -58,9 +58,8 @@ class SetsProgram:
                 spec = WorkerSpec.from_json(json.loads(worker.spec_json)) if worker.spec_json else None
             except (SpecError, ValueError):
                 continue
-            if spec is not None and spec.argv and any(algorithm.requirement_sets for algorithm in spec.algorithms):
-                package = spec.module.partition(".")[0]
-                return cls([spec.argv[0], "-P", "-m", f"{package}.tools.install_extras"], home)
+            if spec is not None and spec.extras_program:
+                return cls(spec.extras_program, home)
         raise SetsProblem(
             "No installed worker has requirement sets. They come with the CleanRL worker; its page under Workers shows "
             "what is wrong with it."

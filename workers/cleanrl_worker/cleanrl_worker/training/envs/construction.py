@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import gymnasium as gym
 import numpy as np
+from mosaic_extras.environments import sets_of_environment
 
 from cleanrl_worker.errors import BadInput
-from cleanrl_worker.requirement_sets.selection import sets_of_environment
 
 if TYPE_CHECKING:
     from cleanrl_worker.training.envs.atari import AtariSettings

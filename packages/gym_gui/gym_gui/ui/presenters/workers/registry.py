@@ -188,10 +188,6 @@ class WorkerPresenter:
         """Return ready-made requests by title."""
         return {}
 
-    def extras_program(self, spec: WorkerSpec) -> tuple[str, ...]:
-        """Return the command that lists and installs requirement sets; empty: none."""
-        return ()
-
     def requirement_sets(self, algorithm: AlgorithmSpec | None, env_id: str, request: TrainRequest) -> tuple[str, ...]:
         """Return the requirement sets of a run, as far as known without asking the worker."""
         return ()
@@ -278,11 +274,6 @@ class CleanRlWorkerPresenter(WorkerPresenter):
 
     def presets(self) -> dict[str, TrainRequest]:
         return PRESETS
-
-    def extras_program(self, spec: WorkerSpec) -> tuple[str, ...]:
-        if not spec.argv:
-            return ()
-        return (spec.argv[0], "-P", "-m", f"{spec.module.partition('.')[0]}.tools.install_extras")
 
     def requirement_sets(self, algorithm: AlgorithmSpec | None, env_id: str, request: TrainRequest) -> tuple[str, ...]:
         needed = {name for name in (algorithm.requirement_sets if algorithm is not None else ()) if name != "base"}

@@ -26,8 +26,8 @@ from typing import Any
 from mosaic_wire.files import read_json_object
 from mosaic_wire.paths import Home, find_home
 
-from cleanrl_worker.errors import BaseUnfit, SetInUse, SetNotReady, SetsDisagree
-from cleanrl_worker.requirement_sets.pins import (
+from mosaic_extras.errors import BaseUnfit, SetInUse, SetNotReady, SetsDisagree
+from mosaic_extras.pins import (
     BASE,
     LISTS,
     Pin,
@@ -322,6 +322,20 @@ def interpreter_for(home: Home, sets: Iterable[str], *, lists: Path = LISTS) -> 
     return join(home, answer.overlays) if len(answer.overlays) > 1 else answer.python
 
 
+def enter(home: Home, sets: Iterable[str], module: str, argv: Sequence[str]) -> None:
+    """Replace this process by `python -m module argv` where these sets are installed; return if that is here.
+
+    Raises SetNotReady with the command that installs them. The sets stay in use as long as the new program runs.
+    """
+    python = interpreter_for(home, sets)
+    if python.parent.parent == Path(sys.prefix) or python == Base.current().python:
+        return
+    hold(python)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(python, [str(python), "-m", module, *argv])
+
+
 def install_command(home: Home, sets: Iterable[str]) -> str:
     """Return the command that installs these sets, ready to be pasted."""
     elsewhere = ["--home", str(home.root)] if home.root != find_home().root else []
@@ -369,7 +383,7 @@ def judge(plan: Plan, *, thorough: bool = False) -> tuple[SetState, str]:
 
 
 def _damaged_files(plan: Plan) -> list[str]:
-    from cleanrl_worker.requirement_sets.overlay_check import damaged_files
+    from mosaic_extras.overlay_check import damaged_files
 
     records = [Path(found.record).read_text(encoding="utf-8") for found in distributions_in(plan.site)]
     return damaged_files(str(plan.site), records)

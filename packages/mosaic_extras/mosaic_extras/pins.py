@@ -12,9 +12,9 @@ from typing import Any
 
 from mosaic_wire.worker_spec import nearest
 
-from cleanrl_worker.errors import BadPinList, SetsDisagree, UnknownSet
+from mosaic_extras.errors import BadPinList, SetsDisagree, UnknownSet
 
-LISTS = Path(__file__).parents[1] / "requirements"
+LISTS = Path(__file__).parent / "requirements"
 """`requirements-<set>.txt` (edited by hand), `sets/<set>.txt` (the pins), `sets.toml` (what the sets are for)"""
 
 BASE = "base"

@@ -18,9 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from cleanrl_worker.errors import InstallFailed, SetInUse, SetNotReady
-from cleanrl_worker.requirement_sets.installation import InstallStep, Phase, Wheelhouse, clear, install
-from cleanrl_worker.requirement_sets.overlays import (
+from mosaic_extras import install_extras
+from mosaic_extras.errors import InstallFailed, SetInUse, SetNotReady
+from mosaic_extras.install_extras import list_sets, prune
+from mosaic_extras.installation import InstallStep, Phase, Wheelhouse, clear, install
+from mosaic_extras.overlays import (
     Base,
     SetState,
     check_sets,
@@ -29,9 +31,7 @@ from cleanrl_worker.requirement_sets.overlays import (
     is_locked,
     make_plan,
 )
-from cleanrl_worker.requirement_sets.pins import Pin
-from cleanrl_worker.tools import install_extras
-from cleanrl_worker.tools.install_extras import list_sets, prune
+from mosaic_extras.pins import Pin
 from mosaic_wire.paths import Home
 from mosaic_wire.testing import wait_until
 
@@ -152,7 +152,7 @@ def ask(python: Path, program: str) -> str:
 
 
 def command(home: Home, lists: Path, *flags: str) -> list[str]:
-    module = ["-m", "cleanrl_worker.tools.install_extras"]
+    module = ["-m", "mosaic_extras.install_extras"]
     return [sys.executable, *module, "--home", str(home.root), "--lists", str(lists), *flags]
 
 
@@ -168,7 +168,7 @@ def test_an_overlay_brings_its_pins_over_the_base_and_the_base_stays_as_it_was(i
         f"""
         import importlib.metadata as m, {OVERRIDDEN}, tiny_one, tiny_two
         import cleanrl_worker, mosaic_wire                       # our own editable packages
-        from cleanrl_worker.requirement_sets.overlays import Base    # a process in an overlay knows the base
+        from mosaic_extras.overlays import Base    # a process in an overlay knows the base
         print({OVERRIDDEN}.version, tiny_two.version, m.version("{OVERRIDDEN}"), m.version("torch"))
         print(Base.current().prefix)
         """,

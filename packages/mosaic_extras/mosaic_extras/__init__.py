@@ -5,7 +5,7 @@ lacks, so torch is never installed twice. `docs/workers/cleanrl/requirement_sets
 
 | module | holds |
 | --- | --- |
-| `selection` | which sets a run needs: `sets_needed` |
+| `environments` | which set brings an environment: `sets_of_environment` |
 | `pins` | the pin lists and descriptions of the sets |
 | `overlays` | what is installed: `check_sets` (a millisecond, starts nothing), `interpreter_for`, `hold` |
 | `installation` | `install`: pip, the wheel cache, the checks |

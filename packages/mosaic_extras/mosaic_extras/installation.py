@@ -25,9 +25,9 @@ from typing import Any
 from mosaic_wire.files import size_below, write_json_atomically
 from mosaic_wire.paths import Home
 
-from cleanrl_worker.errors import InstallFailed
-from cleanrl_worker.requirement_sets import overlay_check
-from cleanrl_worker.requirement_sets.overlays import (
+from mosaic_extras import overlay_check
+from mosaic_extras.errors import InstallFailed
+from mosaic_extras.overlays import (
     READY,
     Plan,
     SetState,
@@ -42,7 +42,7 @@ from cleanrl_worker.requirement_sets.overlays import (
     unused,
     venvs_of,
 )
-from cleanrl_worker.requirement_sets.pins import LISTS, Pin, SetDescription, describe, normalized
+from mosaic_extras.pins import LISTS, Pin, SetDescription, describe, normalized
 
 _CHECK_TIMEOUT_S = 300
 _POLL_S = 0.1
