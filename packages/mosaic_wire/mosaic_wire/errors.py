@@ -6,6 +6,7 @@ WireError
 ├── SpecError              a worker description cannot be used
 ├── DamagedCheckpoint      a checkpoint is not what was written
 ├── ChildRunRefused        the daemon does not take a run that a worker asked for
+├── GivenUp                a run failed in a way that would repeat
 └── SessionError           the worker cannot talk to its daemon
     ├── RegistrationRefused   the daemon does not want this worker
     └── SessionStopped        SIGTERM came before the daemon answered
@@ -59,6 +60,10 @@ class SpecError(WireError):
 
 class DamagedCheckpoint(WireError, ValueError):
     """A checkpoint was changed after it was written and must not be used."""
+
+
+class GivenUp(WireError):
+    """A run failed in a way that would repeat, so that a retry is pointless; the message is the reason."""
 
 
 class SessionError(WireError):

@@ -1,4 +1,4 @@
-"""Reading TensorBoard event files while they grow, and cutting them where a resumed run continues.
+"""Reading TensorBoard event files while they grow, and writing scalars.
 
     reader = EventFolderReader(run_folder.tensorboard)
     for batch in reader.read():
@@ -17,7 +17,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
 import socket
 import struct
 import sys
@@ -40,14 +39,11 @@ from mosaic_wire.event_records import (
     ScalarColumn,
     TextSummary,
     crc32c,
-    find_header,
     frame,
     length_in,
-    masked,
     parse_event,
-    parse_plain_scalar,
 )
-from mosaic_wire.files import NotAPlainFile, fsync_directory, plain_file
+from mosaic_wire.files import NotAPlainFile, plain_file
 
 __all__ = [
     "DamagedRecord",
@@ -56,8 +52,8 @@ __all__ = [
     "EventFolderReader",
     "Scalar",
     "ScalarColumn",
+    "ScalarEventWriter",
     "TextSummary",
-    "cut_at_step",
 ]
 
 PREFIX = "events.out.tfevents."
@@ -331,75 +327,18 @@ def _order_of(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-# ---------------------------------------------------------------- cutting
-
-
-def cut_at_step(path: Path, step: int) -> int:
-    """Remove the records after a step, so that a run resumed there writes them once; return how many.
-
-    The file is replaced whole or stays as it is. No process may be writing to it. A torn record at its end goes too;
-    a damaged one stays, for readers to report.
-    """
-    data = path.read_bytes()
-    kept, removed, end = [], 0, 0
-    while end < len(data):
-        begin, end = end, _end_of_record(data, end)
-        if end > len(data):
-            removed += 1
-            break
-        if _is_after(data[begin:end], step):
-            removed += 1
-        else:
-            kept.append(data[begin:end])
-    if removed:
-        _replace(path, kept)
-    return removed
-
-
-def _end_of_record(data: bytes, at: int) -> int:
-    length = length_in(data[at : at + HEADER_BYTES]) if at + HEADER_BYTES <= len(data) else len(data)
-    if length >= 0:
-        return at + HEADER_BYTES + length + FOOTER_BYTES
-    following = find_header(data, at + 1)
-    return following if following >= 0 else len(data)
-
-
-def _is_after(record: bytes, step: int) -> bool:
-    event = record[HEADER_BYTES:-FOOTER_BYTES]
-    try:
-        plain = parse_plain_scalar(event)
-        found = plain[1] if plain is not None else parse_event(event).step
-    except ValueError:
-        return False
-    return found > step and record[-FOOTER_BYTES:] == masked(crc32c(event)).to_bytes(FOOTER_BYTES, "little")
-
-
-def _replace(path: Path, records: list[bytes]) -> None:
-    # Not named like an event file: TensorBoard reads whatever has "tfevents" in its name.
-    temporary = path.parent / f".cut-{secrets.token_hex(6)}.tmp"
-    try:
-        with temporary.open("xb") as stream:
-            os.fchmod(stream.fileno(), path.stat().st_mode & 0o777)
-            stream.writelines(records)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    fsync_directory(path.parent)
-
-
 # ---------------------------------------------------------------- writing
 
 
 class ScalarEventWriter:
     """One file; each call is one event, on disk when it returns (as far as the kernel is concerned).
 
-    After an OSError (a full disk) it may be used on: what was torn costs only itself.
+    After an OSError (a full disk) it may be used on: what was torn costs only itself. With `resume_at`, readers drop
+    what an earlier attempt wrote after that step.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, resume_at: int | None = None) -> None:
+        self._resume_at = resume_at
         self._path = folder / f"{PREFIX}{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.0"
         self._stream: BinaryIO | None = None
 
@@ -408,6 +347,8 @@ class ScalarEventWriter:
         stream = self._path.open("ab", buffering=0)
         try:
             _append(stream, _text_field(3, "brain.Event:2"), time.time(), 0)
+            if self._resume_at is not None:
+                _append(stream, _bytes_field(7, b"\x08\x01"), time.time(), self._resume_at + 1)  # SessionLog START
         except BaseException:
             stream.close()
             raise

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mosaic_wire import event_bulk, event_files
-from mosaic_wire.event_files import EventFileReader, EventFolderReader, cut_at_step
+from mosaic_wire.event_files import EventFileReader, EventFolderReader, ScalarEventWriter
 from mosaic_wire.event_records import EventBatch, Scalar, crc32c, frame, masked, parse_event, parse_plain_scalar
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -573,42 +573,18 @@ def test_a_little_reading_does_not_load_numpy(tmp_path: Path) -> None:
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split() == ["60", "False"]
 
 
-# ---------------------------------------------------------------- cutting
-
-
-def test_a_cut_keeps_the_steps_up_to_the_given_one(tmp_path: Path, bulk: bool) -> None:
-    path = tmp_path / FIRST
-    events = [VERSION, *(scalar(tag, step, step) for step in range(100) for tag in "ab"), scalar("epoch", 1, 3)]
-    path.write_bytes(b"".join(records(events)))
-    path.chmod(0o640)
-    reader = EventFolderReader(tmp_path, bulk=bulk)
-    reader.read()
-    assert cut_at_step(path, 59) == 80
-    (batch,) = reader.read()
-    assert batch.is_reset
-    assert by_tag(batch.scalars()) == by_tag(points_of(event for event in events if event.step <= 59))
-    assert path.stat().st_mode & 0o777 == 0o640
-    assert list(tmp_path.iterdir()) == [path]
+def test_a_writer_that_resumes_lets_readers_drop_what_came_after(tmp_path: Path, bulk: bool) -> None:
+    first = ScalarEventWriter(tmp_path)
+    for step in range(6):
+        first.add_scalars({"a": step}, step)
+    first.close()
+    # Another process has another file.
+    (path,) = tmp_path.iterdir()
+    path.rename(tmp_path / FIRST)
+    second = ScalarEventWriter(tmp_path, resume_at=3)
+    second.add_scalars({"a": 40}, 4)
+    second.close()
+    dropped = [batch.drop_from for batch in EventFolderReader(tmp_path, bulk=bulk).read()]
+    assert 4 in dropped
     peer = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0}).Reload()
-    assert [point.step for point in peer.Scalars("a")] == list(range(60))
-
-
-def test_a_cut_that_removes_nothing_leaves_the_file_alone(tmp_path: Path) -> None:
-    path = tmp_path / FIRST
-    path.write_bytes(b"".join(records(training(5))))
-    before = path.stat()
-    assert cut_at_step(path, 10**9) == 0
-    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-
-
-def test_a_cut_removes_a_torn_end_and_leaves_damage_for_readers_to_report(tmp_path: Path, bulk: bool) -> None:
-    parts, path = records([scalar("a", step, step) for step in range(6)]), tmp_path / FIRST
-    for place in (0, 9, 15, 30, len(parts[2]) - 1):
-        damaged = bytearray(parts[2])
-        damaged[place] ^= 1
-        path.write_bytes(b"".join([*parts[:2], damaged, *parts[3:], parts[5][:20]]))
-        assert cut_at_step(path, 4) == 2
-        reader = EventFileReader(path, bulk=bulk)
-        batch = reader.read()
-        assert list(batch.columns["a"].steps) == [0, 1, 3, 4]
-        assert (len(batch.problems), reader.waiting_bytes) == (1, 0)
+    assert [(point.step, point.value) for point in peer.Scalars("a")] == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 40)]

@@ -15,24 +15,20 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mosaic_wire.errors import ConfigProblems, Problem
+from mosaic_wire.errors import ConfigProblems, Problem, WireError
 from mosaic_wire.exit_record import BAD_INPUT, ExitOutcome
-from mosaic_wire.ids import new_run_id
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import find_home
-from mosaic_wire.session import CommandKind, WorkerSession
-from mosaic_wire.worker_config import (
-    WorkerConfig,
-    add_worker_arguments,
-    canonical_flags,
-    daemon_target,
-    overrides_from,
-)
+from mosaic_wire.worker_config import WorkerConfig, canonical_flags
+from mosaic_wire.worker_run import WorkerRun, run_worker
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_algorithm_choice
 
 from human_worker import __version__, get_worker_metadata
+
+if TYPE_CHECKING:
+    from human_worker.play import Game
 
 MODE = "interactive"
 FIELDS = (
@@ -80,38 +76,24 @@ def env_kwargs_of(config: WorkerConfig) -> dict[str, Any]:
     return value
 
 
-def load(arguments: argparse.Namespace) -> WorkerConfig:
-    """Return the config; raise ConfigProblems."""
-    config = WorkerConfig.load(arguments.config, overrides_from(arguments), make_run_id=new_run_id)
+def load(config: WorkerConfig) -> HumanRun:
+    """Return the run of a config, with its environment; raise ConfigProblems."""
     problems = check_algorithm_choice(describe(environments=False), config.algo, config.env_id, config.parameters)
     if config.extras.get("mode", MODE) not in (MODE, "train"):
         problems.append(Problem("extras.mode", f"must be {MODE!r}: it is played by hand, nothing is trained"))
     if problems:
         raise ConfigProblems("the worker config", problems)
-    return config
+    from human_worker.environments import enter_overlay, make
+
+    enter_overlay(find_home(), config.env_id, sys.argv[1:])
+    return HumanRun(config, make(config.env_id, env_kwargs_of(config)))
 
 
-class HumanRun:
+class HumanRun(WorkerRun):
     """One run: a game and its player."""
 
-    def __init__(self, config: WorkerConfig, session: WorkerSession, env: Any, stack: ExitStack) -> None:
-        from mosaic_wire.interactive import FrameSink, SocketServer, socket_of
-
-        from human_worker.play import FrameFile, Game, Recorder
-
-        self.config, self.session = config, session
-        self._parameters = {field.name: field.default for field in FIELDS} | config.parameters
-        pictures = FrameFile(session.run_folder.root) if self._parameters["record_pictures"] else None
-        frames = FrameSink(config.run_id)
-        stack.callback(frames.close)
-        self.socket = socket_of(session.run_folder)
-        self._end = SocketServer(self.socket)
-        stack.callback(self._end.close)
-        self.game = Game(
-            env, config.env_id, Recorder(session.telemetry(), pictures), frames, self._end.send, run_id=config.run_id
-        )
-        stack.callback(self.game.close)
-        self.manifest = AnalyticsManifest(
+    def __init__(self, config: WorkerConfig, env: Any) -> None:
+        manifest = AnalyticsManifest(
             config.run_id,
             "human",
             config.algo,
@@ -120,21 +102,49 @@ class HumanRun:
             versions=_versions(),
             extra={"env_kwargs": env_kwargs_of(config)},
         )
+        super().__init__(config, manifest)
+        self._env, self._stack = env, ExitStack()
+        self._stack.callback(env.close)
+        self._parameters = {field.name: field.default for field in FIELDS} | config.parameters
+        self.game: Game
 
-    def play(self) -> tuple[ExitOutcome, str]:
-        """Serve the player or run the demonstration; return the outcome and its reason."""
+    def preview(self) -> Mapping[str, Any]:
+        """Return what a dry run prints."""
+        return {"would_play": self.config.env_id, "draws": self._env.render_mode == "rgb_array"}
+
+    def start(self) -> Mapping[str, Any]:
+        """Open the socket, and the game behind it."""
+        from mosaic_wire.interactive import FrameSink, SocketServer, socket_of
+        from mosaic_wire.live_environment import FrameFile
+
+        from human_worker.play import Game, Recorder
+
+        config, session = self.config, self.session
+        recorded = FrameFile(session.run_folder.root) if self._parameters["record_pictures"] else None
+        frames = FrameSink(config.run_id)
+        self._stack.callback(frames.close)
+        socket = socket_of(session.run_folder)
+        self._end = SocketServer(socket)
+        self._stack.callback(self._end.close)
+        recorder = Recorder(session.telemetry(), recorded)
+        self.game = Game(self._env, config.env_id, recorder, frames, self._end.send, run_id=config.run_id)
+        self._stack.callback(self.game.close)
+        return {"interactive": {"socket": str(socket)}}
+
+    def train(self) -> ExitOutcome:
+        """Serve the player or run the demonstration."""
         return self._demonstrate() if self._parameters["autoplay_hz"] else self._serve()
 
-    def _serve(self) -> tuple[ExitOutcome, str]:
+    def _serve(self) -> ExitOutcome:
         from mosaic_wire.interactive import LONGEST_LINE
 
         idle_s, heard_at = self._parameters["idle_s"], time.monotonic()
-        while (outcome := self._obey()) is None:
+        while (outcome := self.obey()) is None:
             for line in self._end.lines(_POLL_S, LONGEST_LINE):
                 if line is None:
                     self.game.greet()
                 elif not self.game.answer(line):
-                    return ExitOutcome.COMPLETED, ""
+                    return ExitOutcome.COMPLETED
                 # The length of a game is unknown, so report the steps played as the total.
                 self.session.progress(self.game.steps, max(1, self.game.steps), self.game.last_return)
             self.game.show_to_viewers()
@@ -142,31 +152,31 @@ class HumanRun:
             heard_at = now if self._end.has_client else heard_at
             if now - heard_at > idle_s:
                 self.game.leave_episode()
-                return ExitOutcome.COMPLETED, f"no player was connected for {idle_s:g} s"
+                self.reason = f"no player was connected for {idle_s:g} s"
+                return ExitOutcome.COMPLETED
         self.game.leave_episode()
         self.game.say_goodbye()
-        return outcome, ""
+        return outcome
 
-    def _demonstrate(self) -> tuple[ExitOutcome, str]:
+    def _demonstrate(self) -> ExitOutcome:
         from human_worker.play import Demonstration
 
         demonstration = Demonstration(self.game, self.config.seed)
         while self.game.steps < self.config.total_timesteps:
-            if (outcome := self._obey()) is not None:
-                return outcome, ""
+            if (outcome := self.obey()) is not None:
+                return outcome
             demonstration.step()
             self.session.progress(self.game.steps, self.config.total_timesteps, self.game.last_return)
             self.session.stop_requested.wait(1 / self._parameters["autoplay_hz"])
-        return ExitOutcome.COMPLETED, ""
+        return ExitOutcome.COMPLETED
 
-    def _obey(self) -> ExitOutcome | None:
-        """Handle commands and signals; return an outcome to end the run."""
-        command = self.session.next_command()
-        if command is CommandKind.PAUSE:
-            command = self.session.pause({"step": self.game.steps})
-        if self.session.stop_requested.is_set():
-            return ExitOutcome.CANCELLED
-        return ExitOutcome.RELEASED if command is CommandKind.RELEASE else None
+    def result(self) -> Mapping[str, Any]:
+        """Return facts for the event that ends the run."""
+        return {"steps": self.game.steps, "episodes": self.game.episodes} if hasattr(self, "game") else {"step": 0}
+
+    def close(self) -> None:
+        """Close the game, the socket and the environment."""
+        self._stack.close()
 
 
 def _versions() -> dict[str, str]:
@@ -175,64 +185,31 @@ def _versions() -> dict[str, str]:
     return {"human_worker": __version__, "gymnasium": gymnasium.__version__}
 
 
-def run(config: WorkerConfig, env: Any, target: str | None) -> int:
-    """Register, play and end the run; return the exit code."""
-    with WorkerSession.of(config, get_worker_metadata(), target) as session, ExitStack() as stack:
-        if (code := session.open_or_explain()) is not None:
-            return code
-        job: HumanRun | None = None
-        try:
-            job = HumanRun(config, session, env, stack)
-            job.manifest.write(session.run_folder.manifest)
-            facts = {"seed": config.seed, "total_timesteps": config.total_timesteps, "module": "human_worker.cli"}
-            session.started({**facts, "interactive": {"socket": str(job.socket)}})
-            outcome, reason = job.play()
-            payload = {"steps": job.game.steps, "episodes": job.game.episodes}
-            return session.finish(outcome, reason=reason, payload=payload, manifest=job.manifest)
-        except Exception as error:  # noqa: BLE001 - the process boundary: the run ends as failed
-            if job is None:
-                return session.fail(error, {"step": 0})
-            return session.fail(error, {"step": job.game.steps}, job.manifest)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     words = canonical_flags(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="python -m human_worker.cli", description="MOSAIC's human worker")
-    add_worker_arguments(parser)
+    parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--list-environments", action="store_true", help="print what can be played here, as JSON")
     parser.add_argument("--describe-environment", metavar="ENV", help="print actions, spaces and arguments of one")
     parser.add_argument("--env-kwargs", default="{}", metavar="JSON", help="with --describe-environment")
-    arguments = parser.parse_args(words)
+    asked, rest = parser.parse_known_args(words)
     # This process has no display for SDL, and pygame must not print its greeting.
     os.environ |= {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
-    if arguments.describe:
-        print(json.dumps(describe().to_json()))
-        return 0
-    from human_worker.environments import enter_overlay, list_environments
+    if asked.list_environments:
+        from human_worker.environments import list_environments
 
-    if arguments.list_environments:
         print(json.dumps([playable.to_json() for playable in list_environments(find_home())]))
         return 0
-    try:
-        if arguments.describe_environment:
-            enter_overlay(find_home(), arguments.describe_environment, words)
-            return _describe_environment(arguments.describe_environment, json.loads(arguments.env_kwargs))
-        config = load(arguments)
-        enter_overlay(find_home(), config.env_id, words)
-        from human_worker.environments import make
+    if asked.describe_environment is None:
+        return run_worker("human_worker.cli", describe, load, argv=rest)
+    from human_worker.environments import enter_overlay
 
-        env = make(config.env_id, env_kwargs_of(config))
-    except (ConfigProblems, ValueError) as error:
+    try:
+        enter_overlay(find_home(), asked.describe_environment, words)
+        return _describe_environment(asked.describe_environment, json.loads(asked.env_kwargs))
+    except (WireError, ValueError) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
-    try:
-        if arguments.dry_run:
-            print(json.dumps({"would_play": config.env_id, "draws": env.render_mode == "rgb_array"}))
-            return 0
-        return run(config, env, daemon_target(arguments))
-    finally:
-        env.close()
 
 
 def _describe_environment(env_id: str, env_kwargs: Mapping[str, Any]) -> int:

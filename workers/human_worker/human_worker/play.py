@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from mosaic_wire.frames import FrameWriter, fastlane_path
-from mosaic_wire.interactive import FrameSink, InteractiveSession, Send, as_frame, facts_about, png
+from mosaic_wire.interactive import FrameSink, InteractiveSession, Send, facts_about
+from mosaic_wire.live_environment import EnvironmentFrames, FrameFile
 from mosaic_wire.telemetry import TelemetryPublisher, encode
 
 
@@ -22,7 +20,7 @@ class Game(InteractiveSession):
         super().__init__(env, env_id, frames, send, run_id=run_id)
         self._recorder = recorder
         self._source = "human"
-        self._lane = _Lane(run_id, env)
+        self._lane = EnvironmentFrames(run_id, env)
 
     def facts(self) -> dict[str, Any]:
         return facts_about(self.env)
@@ -52,49 +50,11 @@ class Game(InteractiveSession):
 
     def redraw(self) -> None:
         """Render a frame after a step without one, if there are viewers and it is due."""
-        if self.env.render_mode == "rgb_array":
-            self._lane.redraw(self.env)
+        self._lane.redraw()
 
     def close(self) -> None:
         self._recorder.close()
         self._lane.close()
-
-
-class _Lane:
-    """Publishes the newest frame through FastLane while there is a viewer."""
-
-    def __init__(self, run_id: str, env: Any) -> None:
-        self._writer = FrameWriter(fastlane_path(run_id))
-        self._waiting: Any = None
-        self._stepped_at = 0.0
-        if env.render_mode != "rgb_array":
-            self._writer.notice("this environment cannot be drawn here")
-
-    def show(self, image: Any) -> None:
-        self._waiting = image
-        self.publish()
-
-    def publish(self) -> None:
-        """Publish the last frame if there is a viewer and it is new."""
-        if self._waiting is None or not self._writer.is_watched:
-            return
-        frame, self._waiting = as_frame(self._waiting), None
-        if frame is not None:
-            self._writer.publish(frame.data, frame.shape[1], frame.shape[0])
-
-    def redraw(self, env: Any) -> None:
-        if self._writer.is_due():
-            began = time.monotonic()
-            self.show(env.render())
-            self._writer.record_render_time(time.monotonic() - began)
-
-    def set_statistics(self, reward: float, episode_return: float) -> None:
-        now = time.monotonic()
-        rate, self._stepped_at = 1 / max(1e-3, now - self._stepped_at), now
-        self._writer.set_statistics(last_reward=reward, rolling_return=episode_return, step_rate_hz=rate)
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 class Demonstration:
@@ -110,51 +70,6 @@ class Demonstration:
             self._game.answer(f'{{"cmd": "reset", "seed": {seed}, "frames": "none"}}'.encode())
         self._game.answer(b'{"cmd": "step"}')
         self._game.redraw()
-
-
-# ---------------------------------------------------------------- recording
-
-
-FRAMES = Path("play") / "pictures.bin"
-_MOST_BYTES = 2 << 30
-"""Limit of frames per run; later steps are recorded without frames"""
-
-
-class FrameFile:
-    """The file of recorded frames, created with the first one."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FRAMES
-        self._stream: Any = None
-        self._size = 0
-        self.problem = ""
-        """Why no more frames are stored, or empty"""
-
-    def add(self, image: Any) -> tuple[int, int] | None:
-        """Store a frame and return its position, or None when there is none or it cannot be stored."""
-        frame = as_frame(image)
-        if frame is None or self.problem:
-            return None
-        data = png(frame)
-        if self._size + len(data) > _MOST_BYTES:
-            self.problem = f"its frames take {_MOST_BYTES >> 30} GiB; from here on it is recorded without"
-            return None
-        try:
-            if self._stream is None:
-                self._path.parent.mkdir(exist_ok=True)
-                self._stream = self._path.open("ab", buffering=0)
-                self._size = self._stream.tell()
-            self._stream.write(data)
-        except OSError as error:  # a full disk ends the frames, not the game
-            self.problem = f"frames cannot be written any more: {error.strerror or error}"
-            return None
-        place = (self._size, len(data))
-        self._size += len(data)
-        return place
-
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
 
 
 class Recorder:

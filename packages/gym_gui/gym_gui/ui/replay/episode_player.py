@@ -29,6 +29,7 @@ from gym_gui.ui import theme
 from gym_gui.ui.daemon_link import DaemonLink, Subscription
 from gym_gui.ui.play.recorded import frame_location, read_frame_bytes
 from gym_gui.ui.replay.observations import ObservationPreview, StepPreview, preview_of_step
+from gym_gui.ui.replay.reasoning_view import ReasoningView
 from gym_gui.ui.replay.video_file import Image
 from gym_gui.ui.replay.video_player import SHARP_BELOW, TransportBar, to_image
 from gym_gui.ui.widgets.banner import Banner
@@ -267,7 +268,9 @@ class StepView(QWidget):
         self.info = PairsTable(self.tr("Info"), self.tr("Value"), accessible=self.tr("Info of the step"))
         self.info.setObjectName("step_info")
         right = QWidget()
-        fill(QVBoxLayout(right), self._form, (self.beside, 1), (self.info, 1), margins=(8, 0, 0, 0))
+        self.reasoning = ReasoningView()
+        parts = (self._form, (self.beside, 1), (self.info, 1), (self.reasoning, 4))
+        fill(QVBoxLayout(right), *parts, margins=(8, 0, 0, 0))
         return right
 
     def clear(self, text: str = "") -> None:
@@ -280,6 +283,7 @@ class StepView(QWidget):
         self._form.setRowVisible(self.agent, False)
         self.beside.hide()
         self.info.show_pairs(())
+        self.reasoning.show_parts(())
 
     def show_step(self, preview: StepPreview, *, reward: float, total: float, ending: str, agent: str) -> None:
         self._show_observation(preview.observation)
@@ -290,6 +294,8 @@ class StepView(QWidget):
         self.agent.setText(agent)
         self._form.setRowVisible(self.agent, bool(agent))
         self.info.show_pairs(preview.info)
+        self.info.setVisible(bool(preview.info) or not preview.reasoning)
+        self.reasoning.show_parts(preview.reasoning)
 
     def _show_observation(self, preview: ObservationPreview) -> None:
         self._note.setText(preview.note)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.reasoning import KEY, Part, reasoning_of
 from mosaic_wire.telemetry import decode
 from numpy.typing import NDArray
 
@@ -44,6 +45,7 @@ class StepPreview:
     action: str
     info: tuple[tuple[str, str], ...]
     problem: str = ""
+    reasoning: tuple[Part, ...] = ()
 
 
 def preview_of_step(step: pb.RunStep) -> StepPreview:
@@ -64,8 +66,10 @@ def preview_of_step(step: pb.RunStep) -> StepPreview:
     except ValueError as error:
         info = {}
         problems.append(f"the info cannot be read: {error}")
-    rows = flattened(info) if isinstance(info, Mapping) else [("info", short(info))]
-    return StepPreview(observation, action, tuple(rows[:_MAX_VALUES]), "; ".join(problems))
+    if not isinstance(info, Mapping):
+        info = {"info": info}
+    rows = flattened({key: value for key, value in info.items() if key != KEY})
+    return StepPreview(observation, action, tuple(rows[:_MAX_VALUES]), "; ".join(problems), reasoning_of(info))
 
 
 def preview_of(value: Any) -> ObservationPreview:

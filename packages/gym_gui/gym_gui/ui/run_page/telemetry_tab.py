@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from mosaic_wire.capabilities import Lane
 from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.reasoning import KEY, Part
 from mosaic_wire.run_status import RunStatus
 from mosaic_wire.telemetry import decode
 from numpy.typing import NDArray
@@ -37,6 +38,7 @@ from gym_gui.ui import theme
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink, DecodedStream, Subscription
 from gym_gui.ui.replay.observations import preview_of_step, short
+from gym_gui.ui.replay.reasoning_view import ReasoningView
 from gym_gui.ui.run_page.recent_telemetry import (
     STARVED,
     NewMessages,
@@ -276,7 +278,9 @@ def _info(step: pb.RunStep) -> str:
         info = json.loads(step.info_json)
     except ValueError:
         return _tr("unreadable")
-    return ", ".join(f"{key}: {short(value)}" for key, value in info.items()) if isinstance(info, dict) else short(info)
+    if not isinstance(info, dict):
+        return short(info)
+    return ", ".join(f"{key}: {short(value)}" for key, value in info.items() if key != KEY)
 
 
 def _clock(timestamp: float) -> str:
@@ -289,6 +293,7 @@ class _Ready:
     image: NDArray[np.uint8] | None
     is_grid: bool
     text: str
+    reasoning: tuple[Part, ...]
 
 
 class ObservationView(QWidget):
@@ -309,7 +314,9 @@ class ObservationView(QWidget):
         self._parts.addWidget(self.frame_view)
         self._parts.addWidget(self.values)
         self._parts.setChildrenCollapsible(False)
-        fill(QVBoxLayout(self), self._caption, (self._parts, 1), margins=0)
+        self.reasoning = ReasoningView()
+        body = split("observation_split", (self._parts, 2), (self.reasoning, 3), is_vertical=True)
+        fill(QVBoxLayout(self), self._caption, (body, 1), margins=0)
         self.clear()
 
     def clear(self, text: str = "") -> None:
@@ -320,6 +327,7 @@ class ObservationView(QWidget):
         self.frame_view.show_text(text or self.tr("No step yet."))
         self.frame_view.show()
         self.values.hide()
+        self.reasoning.show_parts(())
 
     def show_step(self, step: pb.RunStep) -> None:
         self._waiting = step
@@ -345,6 +353,7 @@ class ObservationView(QWidget):
         self.values.setVisible(bool(ready.text) or ready.image is None)
         if self.values.toPlainText() != ready.text:
             self.values.setPlainText(ready.text)
+        self.reasoning.show_parts(ready.reasoning)
         self._next()
 
 
@@ -357,7 +366,7 @@ def _unpacked(step: pb.RunStep) -> _Ready:
     lines = [preview.problem, seen.text, *_aligned(seen.values)]
     if image is None and seen.grid:
         lines += ["  ".join(row) for row in seen.grid]
-    return _Ready(step.seq, image, is_grid, "\n".join(filter(None, lines)))
+    return _Ready(step.seq, image, is_grid, "\n".join(filter(None, lines)), preview.reasoning)
 
 
 def _aligned(rows: tuple[tuple[str, str], ...]) -> list[str]:
