@@ -102,7 +102,7 @@ def six_plots():
 def steps():
     pixels = encode(np.zeros((84, 84, 3), np.uint8))
     made = [pb.RunStep(seq=1 + n, observation=pixels, action=encode([0.1, 0.2]), info_json="{}") for n in range(2_000)]
-    tab.recent_steps.take_in(made, 0, "")
+    tab.recent_steps.ingest(made, 0, "")
     measure("2,000 steps at once", tab._show_steps)
 
 def rows():

@@ -135,6 +135,18 @@ def test_an_orderly_stop_leaves_the_runs_alone_and_no_trace_of_itself(daemon: Ru
     assert daemon.client.get(run.run_id).pid == pid
 
 
+def test_a_run_that_was_cancelled_right_before_an_orderly_stop_ends_with_it(daemon: RunningDaemon) -> None:
+    runs = [daemon.submit(**ENDLESS).run_id for _ in range(2)]
+    for run_id in runs:
+        daemon.wait_for(run_id, "EXEC")
+        daemon.client.cancel(run_id)
+    daemon.client.shutdown()
+    assert daemon.wait_for_exit() == 0
+    assert [pid for run_id in runs for pid in processes_of(run_id)] == []
+    daemon.start()
+    assert [daemon.client.get(run_id).outcome for run_id in runs] == ["cancelled"] * 2
+
+
 def test_a_cancel_that_was_cut_short_is_finished_by_the_next_daemon(make_daemon) -> None:
     daemon = make_daemon(grace_s=3)
     run = daemon.submit(**ENDLESS, ignore_sigterm=True)

@@ -48,7 +48,7 @@ class Settings:
     max_processes: int = 4096
     """processes and threads of one run"""
     log_cap_mb: int = 256
-    """size of one output file of a worker; older output is dropped"""
+    """size of all logs of a run together; older output is dropped"""
     min_free_disk_mb: int = 512
     """less free disk: runs wait"""
     min_free_memory_mb: int = 256

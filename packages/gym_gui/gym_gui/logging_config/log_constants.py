@@ -43,7 +43,7 @@ MAX_LINE_CHARACTERS = 64 * 1024
 # -- 400: the trainer daemon
 LOG_TRAINER_RUN_SUBMITTED = LogCode(401, "a run was accepted and queued")
 LOG_TRAINER_RUN_DISPATCHED = LogCode(402, "a worker process was started")
-LOG_TRAINER_WORKER_REGISTERED = LogCode(403, "a worker shook hands")
+LOG_TRAINER_WORKER_REGISTERED = LogCode(403, "a worker registered")
 LOG_TRAINER_RUN_ENDED = LogCode(404, "a run completed, failed or was cancelled")
 LOG_TRAINER_RUN_FAULTED = LogCode(405, "an attempt failed; the reason follows")
 LOG_TRAINER_RUN_REATTACHED = LogCode(406, "a restarted daemon recovered a run")

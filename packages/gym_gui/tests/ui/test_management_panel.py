@@ -78,9 +78,9 @@ def own_daemon(
     daemon._disconnect()
     if running_record(daemon.home) is not None:
         with TrainerClient.connect(daemon.home) as client:
-            for run in client.list(statuses=["INIT", "HSHK", "RDY", "EXEC", "PAUSE", "FAULT"]).runs:
-                client.cancel(run.run_id)
+            daemon.end_runs()
             client.shutdown()
+        daemon._disconnect()
 
 
 def test_stop_start_and_restart(qtbot, dressed, own_daemon: tuple[RunningDaemon, DaemonLink]) -> None:

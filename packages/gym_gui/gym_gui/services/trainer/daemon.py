@@ -226,6 +226,7 @@ async def _serve_journal(
         await stopping.wait()
     finally:
         watching.cancel()
+        await dispatcher.finish_cancels()
         logger.info("stopping; %d runs keep running without a daemon", len(dispatcher.supervisors))
         if dispatcher.is_halted:
             relay.close()

@@ -235,7 +235,8 @@ class RunSupervisor:
         )
 
     @property
-    def _is_cancelled(self) -> bool:
+    def is_cancelled(self) -> bool:
+        """Return whether its end was requested."""
         return self.record.cancel_requested or self._unrecorded_cancel is not None
 
     async def pause(self, *, release: bool) -> RunRecord:
@@ -302,7 +303,7 @@ class RunSupervisor:
         exited = asyncio.create_task(self._handle.wait())
         self._last_beat = self._monotonic()  # no heartbeat could be received before
         try:
-            while not (exited.done() or self._fault or self._is_cancelled):
+            while not (exited.done() or self._fault or self.is_cancelled):
                 wake, poll_s = asyncio.create_task(self._wake.wait()), self._next_poll_s()
                 due = self._monotonic() + poll_s
                 await asyncio.wait({exited, wake}, timeout=poll_s, return_when=asyncio.FIRST_COMPLETED)
@@ -514,7 +515,7 @@ class RunSupervisor:
         """End the process tree, read its last events and store the ending."""
         self.is_ending = True
         self._disk_was_full = self._disk_was_full or self._is_disk_full()
-        if self._fault and not (self._is_cancelled or self._has_completed or self.record.status is RunStatus.FAULT):
+        if self._fault and not (self.is_cancelled or self._has_completed or self.record.status is RunStatus.FAULT):
             with suppress(RegistryUnwritable):  # `_store` writes it later
                 self.record = await self._journal.apply(
                     self.record.run_id, RunEvent.FAULTED, reason=self._fault, insist=False
