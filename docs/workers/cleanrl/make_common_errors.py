@@ -3,8 +3,8 @@
     python docs/workers/cleanrl/make_common_errors.py          write the document
     python docs/workers/cleanrl/make_common_errors.py --check  report whether it is up to date
 
-The messages come from the code, so none is missing or outdated; causes and fixes are written here, by topic and, where a
-topic is too coarse, by message.
+The messages come from the code, so none is missing or outdated; causes and fixes are written here, by topic and, where
+a topic is too coarse, by message.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ TOPICS = (
             "training/envs/two_players.py",
         ),
         "the id is not registered, a package is missing, or the environment's own code raised",
-        "check the id; install the module of a `module:Env-v0` in the Python environment of the worker; test it with `gymnasium.make`",
+        "check the id; install the module of a `module:Env-v0` where the worker runs; test it with `gymnasium.make`",
     ),
     Topic(
         "Before the start",

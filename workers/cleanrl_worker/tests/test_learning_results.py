@@ -164,7 +164,7 @@ def test_all_seeds_are_shown_and_a_repeated_one_replaces_the_first(tmp_path, mon
     assert "| `ppo` | CartPole-v1 | learned | 489.8 | 480.5 to 499.0 | last 100 training episodes | 466.6 " in matrix
     assert matrix.startswith("before\n")
     assert matrix.endswith("after\n")
-    assert "old" not in matrix
+    assert "\nold\n" not in matrix
     for entry in DEFAULT_ALGO_REGISTRY.values():
         assert f"`{entry.name}`" in matrix
 
