@@ -70,7 +70,7 @@ $(TRAIN_READY): $(MADE) $(addprefix requirements/,constraints.txt base.txt clean
 
 $(GUI_READY): $(TRAIN_READY) requirements/gui.txt tools/qt_libraries.sh
 	@tools/qt_libraries.sh
-	@echo "Installing Qt and what else the window needs into $(VENV) (250 MB) …"
+	@echo "Installing Qt and what else the window needs into $(VENV) (550 MB) …"
 	@$(PIP_INSTALL) -r requirements/gui.txt
 	@touch $@
 

@@ -1,10 +1,10 @@
-"""Makes common_errors.md: every error text of the worker, read out of its source, with cause and cure.
+"""Make common_errors.md: every error message of the worker, read from its source, with cause and fix.
 
-    python docs/workers/cleanrl/make_common_errors.py          writes the document
-    python docs/workers/cleanrl/make_common_errors.py --check  says whether it is up to date
+    python docs/workers/cleanrl/make_common_errors.py          write the document
+    python docs/workers/cleanrl/make_common_errors.py --check  report whether it is up to date
 
-The texts come from the code, so none is missing or outdated; causes and cures are written here, by topic and, where a
-topic is too coarse, by text.
+The messages come from the code, so none is missing or outdated; causes and fixes are written here, by topic and, where
+a topic is too coarse, by message.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Topic:
     title: str
     modules: tuple[str, ...]
     cause: str
-    cure: str
+    fix: str
 
 
 TOPICS = (
@@ -86,16 +86,17 @@ TOPICS = (
         "The config file",
         ("mosaic_wire/worker_config.py",),
         "the file cannot be read, is half-written, mixes the flat and the nested format, or has a wrong key or type",
-        "write the file again; `path: what` names the place. [writing a worker](../writing_a_worker.md) has the format",
+        "write the file again; the message names the key. The file is a worker config or a whole run config "
+        "([configuration](../../configuration.md))",
     ),
     Topic(
         "Flags and extras",
         ("cli.py", "config.py", "modes/__init__.py", "registry.py"),
-        "a flag, extra, mode, algorithm or environment that does not exist or cannot be used here",
-        "take the name the message suggests; `mosaic train ALGO --help` lists flags, `mosaic algos` algorithms",
+        "a flag, extra, mode, algorithm or environment does not exist or is not supported here",
+        "use the suggested name; `mosaic train ALGO --help` lists flags, `mosaic algos` lists algorithms",
     ),
     Topic(
-        "Values that do not fit each other",
+        "Incompatible values",
         (
             "declarations.py",
             "algorithms/ppo.py",
@@ -119,8 +120,8 @@ TOPICS = (
             "training/off_policy.py",
             "training/fast_cpu/__init__.py",
         ),
-        "each value is possible, but no run can be made of them together, or the environment is not for this algorithm",
-        "change one of the values the message names; a dry run tells all of them at once",
+        "each value is valid, but their combination is not, or the algorithm does not support the environment",
+        "change one of the named values; a dry run reports all problems at once",
     ),
     Topic(
         "Environments",
@@ -135,14 +136,14 @@ TOPICS = (
             "training/envs/two_players.py",
         ),
         "the id is not registered, a package is missing, or the environment's own code raised",
-        "check the id; install the module of a `module:Env-v0` into the environment; try `gymnasium.make` yourself",
+        "check the id; install the module of a `module:Env-v0` where the worker runs; test it with `gymnasium.make`",
     ),
     Topic(
         "Before the start",
         ("preflight.py", "needs.py"),
-        "the check before a run is queued (or a dry run) found something it would trip over: packages, memory, disk, a "
+        "the check before a run is queued (or a dry run) found that it would fail: missing packages, memory, disk, a "
         "checkpoint of other shapes",
-        "do what the message says; it names the flag or the command",
+        "change the flag or run the command in the message",
     ),
     Topic(
         "Checkpoints and models",
@@ -156,17 +157,17 @@ TOPICS = (
             "training/replay.py",
             "training/teacher.py",
         ),
-        "the checkpoint is missing, damaged, or of another algorithm, environment or shape; or a model file is none",
-        "name another checkpoint (`mosaic show RUN` lists them) or train from the start",
+        "the checkpoint is missing, damaged, or of another algorithm, environment or shape; or the file is not a model",
+        "use another checkpoint (`mosaic show RUN` lists them) or train from the beginning",
     ),
     Topic(
         "The daemon",
         ("mosaic_wire/daemon_link.py",),
-        "the worker could not register: nobody listens at --grpc-target, or the daemon does not expect this run",
-        "start runs with `mosaic train`; by hand leave --grpc out, then files and standard output are all there is",
+        "the worker could not register: no daemon listens at --grpc-target, or it does not expect this run",
+        "start runs with `mosaic train`; to run the worker without a daemon, omit --grpc",
     ),
     Topic(
-        "While it trains",
+        "During training",
         (
             "runtime.py",
             "training/metrics.py",
@@ -178,20 +179,20 @@ TOPICS = (
             "eval/policies.py",
             "launcher.py",
         ),
-        "training started and could not go on; checkpoints written before are whole",
-        "cure the reason, then `mosaic resume RUN` goes on from the last checkpoint",
+        "training failed after its start; earlier checkpoints are intact",
+        "fix the reason, then `mosaic resume RUN` resumes from the last checkpoint",
     ),
     Topic(
         "Curricula",
         ("wrappers/schedule.py", "training/envs/curriculum.py"),
-        "the schedule cannot be read, or its environments do not belong together",
-        "correct the stage the message names; a condition is `steps>=N`, `episodes>=N` or `episode_return>=X`",
+        "the schedule is invalid, or its environments are incompatible",
+        "correct the named stage; a condition is `steps>=N`, `episodes>=N` or `episode_return>=X`",
     ),
     Topic(
         "Scripts",
         ("scripts/checking.py", "scripts/reading.py", "scripts/runtime.py", "scripts/running.py", "scripts/custom.py"),
-        "the script is not there, is no single-file script, or was asked for something only MOSAIC's algorithms can do",
-        "check the path or CLEANRL_HOME; leave out what the message names",
+        "the script does not exist, is not a single-file script, or an option requires one of MOSAIC's algorithms",
+        "check the path or CLEANRL_HOME; omit the named option",
     ),
     Topic(
         "Requirement sets",
@@ -204,8 +205,8 @@ TOPICS = (
             "tools/install_extras.py",
             "training/standalone.py",
         ),
-        "packages that this run needs are not installed, not intact, or cannot be together",
-        "run the command the message ends with; [requirement sets](requirement_sets.md) tells the rest",
+        "packages that the run needs are not installed, damaged, or incompatible",
+        "run the command at the end of the message; see [requirement sets](requirement_sets.md)",
     ),
 )
 
@@ -215,71 +216,71 @@ SPECIFIC = {
         "choose --num-minibatches as a divisor of num_envs × num_steps",
     ),
     "are not finite": (
-        "the loss became NaN or infinite: too large steps, or an environment that gives such numbers",
-        "lower --learning-rate, or look at the rewards; resume from the checkpoint before",
+        "the loss became NaN or infinite: the learning rate is too large, or the environment returns such values",
+        "lower --learning-rate, or check the rewards; resume from the previous checkpoint",
     ),
     "no checkpoint could be written": (
-        "usually: no space left on the device",
-        "make room, then resume; the earlier checkpoints are whole",
+        "usually, no space is left on the device",
+        "free disk space, then resume; earlier checkpoints are intact",
     ),
     "the event file in": (
-        "usually: no space left on the device",
-        "make room, then resume",
+        "usually, no space is left on the device",
+        "free disk space, then resume",
     ),
     "no space left on the disk": (
-        "the run filled its disk",
-        "make room, raise --checkpoint-freq, then resume",
+        "the run filled the disk",
+        "free disk space, raise --checkpoint-freq, then resume",
     ),
     "no step for more than": (
         "the environment hangs, or one step takes that long",
-        "look at the logs; extras.no_progress_s raises the limit, extras.no_progress: leave switches it off",
+        "check the logs; extras.no_progress_s sets the limit, extras.no_progress: leave disables it",
     ),
     "of memory": (
-        "a replay buffer or rollout is larger than what is free",
-        "lower the flag the message names, or use a larger machine",
+        "a replay buffer or rollout is larger than the available memory",
+        "lower the named flag, or use a larger machine",
     ),
     "of disk": (
-        "checkpoints would not fit",
-        "raise --checkpoint-freq or make room",
+        "there is not enough disk space",
+        "free disk space; for checkpoints raise --checkpoint-freq",
     ),
     "needs a package that is not installed": (
-        "the environment's family has a requirement set of its own",
+        "the environment needs a requirement set",
         "`mosaic extras install SET`",
     ),
     "--env-kwargs": (
-        "arguments of the environment that are no JSON object, or that it does not take",
-        "write an object, with the names of the environment's own constructor",
+        "the value is not a JSON object, or the environment does not accept an argument",
+        "write an object with arguments of the environment's constructor",
     ),
     "ended with": (
-        "the training process crashed, or somebody killed it; SIGKILL often means out of memory",
-        "`mosaic logs RUN`; the end of its stderr is in the story",
+        "the training process crashed or was killed; SIGKILL often means out of memory",
+        "check `mosaic logs RUN`; `mosaic history RUN` contains the end of its stderr",
     ),
     "cannot upload": (
         "--upload-model needs the Hugging Face hub and a token",
-        "leave it out; the model stays in the run folder",
+        "omit it; the model stays in the run folder",
     ),
     "a script cannot be resumed": (
-        "only MOSAIC's own algorithms write checkpoints that can be gone on from",
+        "only MOSAIC's own algorithms write checkpoints to resume from",
         "train it again",
     ),
     "is refused": (
-        "a model file is unpickled only as plain weights, in a process of its own; this one held more",
-        "use a file you trust and that holds weights only",
+        "a model file is read as plain weights only, in a separate process; this file contains other objects",
+        "use a trusted file that contains only weights",
     ),
     "unknown algorithm": (
-        "no algorithm of that name",
+        "there is no algorithm with this name",
         "`mosaic algos` lists them",
     ),
     "cannot run now": (
-        "MOSAIC has no implementation of its own yet",
-        "--source upstream runs CleanRL's script",
+        "MOSAIC has no implementation of it yet",
+        "run CleanRL's script with --source upstream",
     ),
     "unknown environment": (
-        "the id is registered nowhere",
-        "take the suggested id, or `module:Env-v0` for your own",
+        "the id is not registered",
+        "use the suggested id, or `module:Env-v0` for your own",
     ),
 }
-"""A part of the text → (cause, cure); the first that fits"""
+"""A part of the message → (cause, fix); the first that matches"""
 
 
 def main(arguments: list[str]) -> int:
@@ -299,24 +300,24 @@ def render() -> str:
         texts = [text for module in topic.modules for text in texts_of(module)]
         if not texts:
             continue
-        lines += [f"## {topic.title}", "", f"*Cause:* {topic.cause}.", f"*Cure:* {topic.cure}.", ""]
+        lines += [f"## {topic.title}", "", f"*Cause:* {topic.cause}.", f"*Fix:* {topic.fix}.", ""]
         lines += [*(_item(text) for text in dict.fromkeys(texts)), ""]
     return "\n".join(lines)
 
 
 INTRODUCTION = """# Errors of the CleanRL worker
 
-Made by `make_common_errors.py` from the worker's source; `…` stands for what differs from run to run. Bad input ends
-with exit code 2 before anything is started, and all that is wrong is told at once; a failed run ends with exit code 1
-and its reason in `mosaic show RUN`. Where a text has no cause and cure of its own, those of its section hold.
-What the daemon and the command say is in [troubleshooting](../../runbooks/troubleshooting.md).
+Generated by `make_common_errors.py` from the worker's source; `…` stands for variable parts. Invalid input ends
+with exit code 2 before anything is started, and all problems are reported at once; a failed run ends with exit code 1,
+and `mosaic show RUN` prints the reason. A message without its own cause and fix has those of its section.
+For messages of the daemon and the command see [troubleshooting](../../runbooks/troubleshooting.md).
 """
 
 
 def _item(text: str) -> str:
     shown = f"- `{' '.join(text.split()).replace('`', '')}`"
-    told = next((told for part, told in SPECIFIC.items() if part in text), None)
-    return shown if told is None else f"{shown}\n  *Cause:* {told[0]}. *Cure:* {told[1]}."
+    specific = next((found for part, found in SPECIFIC.items() if part in text), None)
+    return shown if specific is None else f"{shown}\n  *Cause:* {specific[0]}. *Fix:* {specific[1]}."
 
 
 def modules() -> list[str]:

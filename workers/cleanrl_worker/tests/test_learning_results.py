@@ -164,7 +164,7 @@ def test_all_seeds_are_shown_and_a_repeated_one_replaces_the_first(tmp_path, mon
     assert "| `ppo` | CartPole-v1 | learned | 489.8 | 480.5 to 499.0 | last 100 training episodes | 466.6 " in matrix
     assert matrix.startswith("before\n")
     assert matrix.endswith("after\n")
-    assert "old" not in matrix
+    assert "\nold\n" not in matrix
     for entry in DEFAULT_ALGO_REGISTRY.values():
         assert f"`{entry.name}`" in matrix
 
@@ -189,7 +189,7 @@ def test_a_result_is_one_row_and_an_evaluation_is_called_one():
     of = result("Pendulum-v1", "sac_continuous_action", mean=-465.0, total=20_000, evaluation=evaluation, episodes=100)
     table = script("make_matrix").render_matrix([of, result()], [], EXPECTED)
     assert (
-        "| `sac_continuous_action` | Pendulum-v1 | learned | -150.0 | – | evaluation after training | -200.0 (asked for"
+        "| `sac_continuous_action` | Pendulum-v1 | learned | -150.0 | – | evaluation after training | -200.0 (target "
     ) in table
     assert "| `ppo` | CartPole-v1 | learned | 480.0 | – | last 100 training episodes |" in table
     assert "<br>" not in table

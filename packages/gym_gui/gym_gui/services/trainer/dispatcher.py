@@ -60,7 +60,7 @@ T = TypeVar("T")
 _CAPACITY_RECHECK_S = 3.0
 _CANCEL_REPLY_S = 2.0
 """How long a cancel request waits for the end of the run before it answers that the run is being cancelled"""
-_CANCEL_S, _CANCEL_POLL_S = 5.0, 0.05
+_CANCEL_S = 5.0
 """How long an orderly stop waits for runs that are being cancelled; the next daemon ends the rest"""
 _STATISTICS_FLUSH_S = 1.0
 _MAX_RETRY_WAIT_S = 60.0
@@ -151,10 +151,9 @@ class TrainerDispatcher:
 
     async def finish_cancels(self) -> None:
         """Give runs that are being cancelled time to end: they are not to train on without a daemon."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CANCEL_S):
-                while any(supervisor.is_cancelled for supervisor in self.supervisors.values()):
-                    await asyncio.sleep(_CANCEL_POLL_S)
+        cancelled = {f"run {run_id}" for run_id, each in self.supervisors.items() if each.is_cancelled}
+        if ending := [task for task in self._tasks if task.get_name() in cancelled]:
+            await asyncio.wait(ending, timeout=_CANCEL_S)
 
     async def stop(self) -> None:
         """Detach from every run without ending it; the next daemon attaches again."""
