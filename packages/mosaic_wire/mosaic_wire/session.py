@@ -13,6 +13,7 @@ keeps running and resumes its heartbeats. Without a target there is no daemon.
 
 from __future__ import annotations
 
+import _thread
 import io
 import math
 import os
@@ -173,6 +174,11 @@ class WorkerSession:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.stop_requested.is_set():
             raise KeyboardInterrupt
+        # In a thread, and without the locks that starting a `Thread` takes: the main thread may have been interrupted
+        # in `stop_requested.wait`, where it holds the lock that `set` needs.
+        _thread.start_new_thread(self._request_stop, ())
+
+    def _request_stop(self) -> None:
         self.stop_requested.set()
         self._commands.put(None)  # wakes a worker that waits for a command while it is paused
 

@@ -252,6 +252,25 @@ def test_sigterm_ends_a_hold_and_handlers_are_given_back(make: MakeSession) -> N
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_sigterm_while_the_main_thread_waits_for_a_stop_does_not_lock_it_up(tmp_path: Path) -> None:
+    # The moment that nobody can hit: the signal comes while `wait` holds the lock of the event.
+    program = """if True:
+        import os, signal, sys
+        from pathlib import Path
+        from mosaic_wire.capabilities import WorkerCapabilities
+        from mosaic_wire.session import WorkerSession
+        capabilities = WorkerCapabilities(worker_type="test")
+        session = WorkerSession(sys.argv[1], Path("."), capabilities=capabilities, target=None)
+        session.install_signal_handlers()
+        with session.stop_requested._cond:
+            os.kill(os.getpid(), signal.SIGTERM)
+            sum(range(1000))  # the handler runs between these steps
+        sys.exit(0 if session.stop_requested.wait(30) and session.next_command(30) is None else 1)
+    """
+    argv = [sys.executable, "-c", program, RUN_ID]
+    assert subprocess.run(argv, cwd=tmp_path, timeout=60, check=False).returncode == 0
+
+
 # -- without a daemon
 
 
