@@ -16,11 +16,12 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 WORKER = HERE.parents[2] / "workers" / "cleanrl_worker" / "cleanrl_worker"
-WIRE = HERE.parents[2] / "packages" / "mosaic_wire" / "mosaic_wire"
+PACKAGES = HERE.parents[2] / "packages"
 DOCUMENT = HERE / "common_errors.md"
 
 ERRORS = (
     "BadInput",
+    "BadRequest",
     "TrainingStopped",
     "Problem",
     "UnknownSet",
@@ -45,7 +46,7 @@ SENTENCES = (
     "scripts/checking.py",
     "scripts/runtime.py",
     "scripts/custom.py",
-    "requirement_sets/overlays.py",
+    "mosaic_extras/overlays.py",
     "mosaic_wire/worker_config.py",
 )
 """Modules that also put their texts together elsewhere: there every sentence counts"""
@@ -197,16 +198,16 @@ TOPICS = (
     Topic(
         "Requirement sets",
         (
-            "requirement_sets/pins.py",
-            "requirement_sets/selection.py",
-            "requirement_sets/overlays.py",
-            "requirement_sets/installation.py",
-            "requirement_sets/overlay_check.py",
-            "tools/install_extras.py",
+            "mosaic_extras/pins.py",
+            "requirement_sets.py",
+            "mosaic_extras/overlays.py",
+            "mosaic_extras/installation.py",
+            "mosaic_extras/overlay_check.py",
+            "mosaic_extras/install_extras.py",
             "training/standalone.py",
         ),
         "packages that the run needs are not installed, damaged, or incompatible",
-        "run the command at the end of the message; see [requirement sets](requirement_sets.md)",
+        "run the command at the end of the message; see [requirement sets](../../requirement_sets.md)",
     ),
 )
 
@@ -324,12 +325,14 @@ def modules() -> list[str]:
     """Every module of the worker that has a text for people."""
     files = sorted(str(path.relative_to(WORKER)) for path in WORKER.rglob("*.py"))
     wire = [f"mosaic_wire/{name}.py" for name in ("worker_config", "checkpoints", "daemon_link")]
-    return [*wire, *(name for name in files if texts_of(name))]
+    extras = sorted(f"mosaic_extras/{path.name}" for path in (PACKAGES / "mosaic_extras/mosaic_extras").glob("*.py"))
+    return [*wire, *(name for name in (*extras, *files) if texts_of(name))]
 
 
 def texts_of(module: str) -> list[str]:
     """The error texts of one module, in the order of its source."""
-    path = WIRE / module.removeprefix("mosaic_wire/") if module.startswith("mosaic_wire/") else WORKER / module
+    package = module.partition("/")[0]
+    path = PACKAGES / package / module if package in ("mosaic_wire", "mosaic_extras") else WORKER / module
     if not path.is_file():
         return []
     tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
 """Requirement sets: packages that only some runs need, installed as overlays on the base environment.
 
 An overlay is a virtual environment that sees the base's packages through a .pth file and holds only what the base
-lacks, so torch is never installed twice. `docs/workers/cleanrl/requirement_sets.md` describes them.
+lacks, so torch is never installed twice. `docs/requirement_sets.md` describes them.
 
 | module | holds |
 | --- | --- |
