@@ -210,6 +210,7 @@ PLANTED = [
     ("processes", "gym_gui/config/settings.py", "import random_worker"),
     ("processes", "mosaic_wire/files.py", "import gym_gui"),
     ("processes", "sweep_worker/controller.py", "import random_worker"),
+    ("extras", "gym_gui/cli/runs.py", "def lazily():\n    import mosaic_extras.overlays"),
     ("no-qt", "gym_gui/services/trainer/registry.py", "import PySide6"),
     ("no-qt", "gym_gui/cli/runs.py", "def lazily():\n    import gym_gui.ui.theme"),
     ("no-qt", "gym_gui/ui/shell/announcements.py", "import PySide6.QtCore"),

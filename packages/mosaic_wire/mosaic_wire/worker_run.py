@@ -19,7 +19,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mosaic_wire.checkpoints import read_checkpoint, write_checkpoint
@@ -124,6 +124,20 @@ def state_to_resume(config: WorkerConfig, problems: list[Problem]) -> dict[str, 
 Load = Callable[[WorkerConfig], WorkerRun]
 
 
+@dataclass(frozen=True)
+class Question:
+    """A flag that is answered instead of running anything."""
+
+    flag: str
+    help: str
+    answer: Callable[[argparse.Namespace], int]
+    """Print the answer and return the exit code; WireErrors are printed"""
+    metavar: str | None = None
+    """Name of the flag's value; None: it has none"""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Further flags with a value that go with it, with their help"""
+
+
 def run_worker(
     module: str,
     describe: Callable[[], WorkerSpec],
@@ -131,6 +145,7 @@ def run_worker(
     *,
     check: Callable[[Mapping[str, Any]], CheckAnswer] | None = None,
     prepare: Callable[[WorkerConfig], int] | None = None,
+    questions: Sequence[Question] = (),
     argv: Sequence[str] | None = None,
 ) -> int:
     """Describe the worker, check configs, or run one; return the exit code."""
@@ -140,6 +155,11 @@ def run_worker(
         parser.add_argument("--check", action="store_true", help="answer a config a line on standard input")
     if prepare is not None:
         parser.add_argument("--prepare", action="store_true", help="install what the config needs, and exit")
+    for question in questions:
+        value: dict[str, Any] = {"metavar": question.metavar} if question.metavar else {"action": "store_true"}
+        parser.add_argument(question.flag, help=question.help, **value)
+        for flag, text in question.options.items():
+            parser.add_argument(flag, help=text)
     arguments = parser.parse_args(canonical_flags(sys.argv[1:] if argv is None else argv))
     if arguments.describe:
         _print(describe().to_json())
@@ -147,6 +167,9 @@ def run_worker(
     if check is not None and arguments.check:
         return serve_checks(check)
     try:
+        for question in questions:
+            if getattr(arguments, question.flag.strip("-").replace("-", "_")):
+                return question.answer(arguments)
         config = WorkerConfig.load(arguments.config, overrides_from(arguments), make_run_id=new_run_id)
         if prepare is not None and arguments.prepare:
             return prepare(config)

@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from mosaic_wire.errors import ConfigProblems, Problem, WireError
-from mosaic_wire.exit_record import BAD_INPUT, ExitOutcome
+from mosaic_wire.errors import ConfigProblems, Problem
+from mosaic_wire.exit_record import ExitOutcome
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import find_home
-from mosaic_wire.worker_config import WorkerConfig, canonical_flags
-from mosaic_wire.worker_run import WorkerRun, run_worker
+from mosaic_wire.worker_config import WorkerConfig
+from mosaic_wire.worker_run import Question, WorkerRun, run_worker
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_algorithm_choice
 
 from human_worker import __version__, get_worker_metadata
@@ -187,40 +187,45 @@ def _versions() -> dict[str, str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
-    words = canonical_flags(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--list-environments", action="store_true", help="print what can be played here, as JSON")
-    parser.add_argument("--describe-environment", metavar="ENV", help="print actions, spaces and arguments of one")
-    parser.add_argument("--env-kwargs", default="{}", metavar="JSON", help="with --describe-environment")
-    asked, rest = parser.parse_known_args(words)
     # This process has no display for SDL, and pygame must not print its greeting.
     os.environ |= {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
-    if asked.list_environments:
-        from human_worker.environments import list_environments
+    return run_worker("human_worker.cli", describe, load, questions=QUESTIONS, argv=argv)
 
-        print(json.dumps([playable.to_json() for playable in list_environments(find_home())]))
-        return 0
-    if asked.describe_environment is None:
-        return run_worker("human_worker.cli", describe, load, argv=rest)
-    from human_worker.environments import enter_overlay
 
+def _list_environments(_: argparse.Namespace) -> int:
+    from human_worker.environments import list_environments
+
+    print(json.dumps([playable.to_json() for playable in list_environments(find_home())]))
+    return 0
+
+
+def _describe_environment(arguments: argparse.Namespace) -> int:
+    from human_worker.environments import describe_environment, enter_overlay
+
+    env_id = arguments.describe_environment
     try:
-        enter_overlay(find_home(), asked.describe_environment, words)
-        return _describe_environment(asked.describe_environment, json.loads(asked.env_kwargs))
-    except (WireError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return BAD_INPUT
-
-
-def _describe_environment(env_id: str, env_kwargs: Mapping[str, Any]) -> int:
+        env_kwargs = json.loads(arguments.env_kwargs or "{}")
+    except ValueError as error:
+        raise ConfigProblems("the command line", [Problem("--env-kwargs", f"is not JSON: {error}")]) from None
+    enter_overlay(find_home(), env_id, sys.argv[1:])
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # some environments print while they are made
-    from human_worker.environments import describe_environment
-
     facts = describe_environment(env_id, env_kwargs)
     with answer:
         answer.write(json.dumps(facts) + "\n")
     return 0
+
+
+QUESTIONS = (
+    Question("--list-environments", "print what can be played here, as JSON", _list_environments),
+    Question(
+        "--describe-environment",
+        "print actions, spaces and arguments of one",
+        _describe_environment,
+        metavar="ENV",
+        options={"--env-kwargs": "arguments of the environment, as JSON"},
+    ),
+)
 
 
 if __name__ == "__main__":
