@@ -24,14 +24,7 @@ ENV = "CartPole-v1"
 
 def through_the_worker(folder: Path, steps: int, extras: dict[str, object]) -> float:
     run_id = new_run_id()
-    config = {
-        "run_id": run_id,
-        "algo": "ppo",
-        "env_id": ENV,
-        "total_timesteps": steps,
-        "seed": 1,
-        "extras": extras,
-    }
+    config = {"run_id": run_id, "algo": "ppo", "env_id": ENV, "total_timesteps": steps, "seed": 1, "extras": extras}
     file = folder / "worker.json"
     file.write_text(json.dumps(config))
     # What the daemon gives a run of one CPU; the bare script limits its threads itself.

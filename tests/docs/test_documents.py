@@ -186,12 +186,7 @@ def test_the_variables_of_the_documents_are_spelled_as_in_the_program():
 
 # ---------------------------------------------------------------- messages
 
-OF_OTHERS = (
-    "command not found",
-    "file changed as we read it",
-    "Permission denied",
-    "No space left on device",
-)
+OF_OTHERS = ("command not found", "file changed as we read it", "Permission denied", "No space left on device")
 """Of the shell, of tar"""
 
 

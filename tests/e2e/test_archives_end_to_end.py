@@ -105,10 +105,7 @@ def repacked(archive: bytes, member: str, old: str, new: str) -> bytes:
     document.pop("checksum", None)
     content[member] = json.dumps(document).encode()
     manifest = json.loads(content.pop("manifest.json"))
-    manifest["members"][member] = {
-        "size": len(content[member]),
-        "sha256": hashlib.sha256(content[member]).hexdigest(),
-    }
+    manifest["members"][member] = {"size": len(content[member]), "sha256": hashlib.sha256(content[member]).hexdigest()}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         for name, data in {**content, "manifest.json": json.dumps(manifest).encode()}.items():

@@ -52,9 +52,7 @@ def held(daemon: RunningDaemon) -> str:
 def stopped(daemon: RunningDaemon) -> str:
     """Paused by SIGSTOP: it must go on to hear of its end."""
     install_scripted_worker(
-        daemon.home,
-        "simple",
-        "session = open_session()\nsession.started()\nsession.stop_requested.wait()\n",
+        daemon.home, "simple", "session = open_session()\nsession.started()\nsession.stop_requested.wait()\n"
     )
     run_id = daemon.wait_for(daemon.client.submit(scripted_config("simple")).run.run_id, "EXEC").run_id
     assert "paused_by_signal" in daemon.client.pause(run_id).flags

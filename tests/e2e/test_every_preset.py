@@ -154,9 +154,7 @@ def _is_ours(item: pytest.Item) -> bool:
 
 
 @pytest.mark.parametrize(
-    "preset",
-    [*QUICK, *(pytest.param(preset, marks=pytest.mark.slow) for preset in SLOW)],
-    ids=str,
+    "preset", [*QUICK, *(pytest.param(preset, marks=pytest.mark.slow) for preset in SLOW)], ids=str
 )
 def test_it_trains_and_leaves_what_its_manifest_says(
     preset: Preset, daemon: RunningDaemon, runs: dict[str, str]

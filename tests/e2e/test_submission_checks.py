@@ -195,10 +195,7 @@ def test_the_list_of_algorithms_is_what_dry_runs_accept(mosaic: Mosaic, capsys: 
         assert "mosaic extras install" in err
 
 
-INSTALLED_HERE = [
-    ("atari", "ALE/Pong-v5", "ppo_atari"),
-    ("minigrid", "MiniGrid-Empty-5x5-v0", "ppo"),
-]
+INSTALLED_HERE = [("atari", "ALE/Pong-v5", "ppo_atari"), ("minigrid", "MiniGrid-Empty-5x5-v0", "ppo")]
 INSTALLED_FIRST = [
     ("minigrid", "BabyAI-GoToRedBallGrey-v0", "ppo"),
     ("mujoco", "HalfCheetah-v5", "td3_continuous_action"),

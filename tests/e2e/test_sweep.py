@@ -427,7 +427,7 @@ def test_ppo_on_cartpole_finds_prunes_is_killed_and_finishes(lasting: RunningDae
                     "extras": {"algo_params": {"num_envs": 4, "cuda": False}},
                 },
             }
-        },
+        }
     }
     config = sweep_config(
         trial,

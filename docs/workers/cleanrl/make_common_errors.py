@@ -224,14 +224,8 @@ SPECIFIC = {
         "usually, no space is left on the device",
         "free disk space, then resume; earlier checkpoints are intact",
     ),
-    "the event file in": (
-        "usually, no space is left on the device",
-        "free disk space, then resume",
-    ),
-    "no space left on the disk": (
-        "the run filled the disk",
-        "free disk space, raise --checkpoint-freq, then resume",
-    ),
+    "the event file in": ("usually, no space is left on the device", "free disk space, then resume"),
+    "no space left on the disk": ("the run filled the disk", "free disk space, raise --checkpoint-freq, then resume"),
     "no step for more than": (
         "the environment hangs, or one step takes that long",
         "check the logs; extras.no_progress_s sets the limit, extras.no_progress: leave disables it",
@@ -240,14 +234,8 @@ SPECIFIC = {
         "a replay buffer or rollout is larger than the available memory",
         "lower the named flag, or use a larger machine",
     ),
-    "of disk": (
-        "there is not enough disk space",
-        "free disk space; for checkpoints raise --checkpoint-freq",
-    ),
-    "needs a package that is not installed": (
-        "the environment needs a requirement set",
-        "`mosaic extras install SET`",
-    ),
+    "of disk": ("there is not enough disk space", "free disk space; for checkpoints raise --checkpoint-freq"),
+    "needs a package that is not installed": ("the environment needs a requirement set", "`mosaic extras install SET`"),
     "--env-kwargs": (
         "the value is not a JSON object, or the environment does not accept an argument",
         "write an object with arguments of the environment's constructor",
@@ -260,26 +248,14 @@ SPECIFIC = {
         "--upload-model needs the Hugging Face hub and a token",
         "omit it; the model stays in the run folder",
     ),
-    "a script cannot be resumed": (
-        "only MOSAIC's own algorithms write checkpoints to resume from",
-        "train it again",
-    ),
+    "a script cannot be resumed": ("only MOSAIC's own algorithms write checkpoints to resume from", "train it again"),
     "is refused": (
         "a model file is read as plain weights only, in a separate process; this file contains other objects",
         "use a trusted file that contains only weights",
     ),
-    "unknown algorithm": (
-        "there is no algorithm with this name",
-        "`mosaic algos` lists them",
-    ),
-    "cannot run now": (
-        "MOSAIC has no implementation of it yet",
-        "run CleanRL's script with --source upstream",
-    ),
-    "unknown environment": (
-        "the id is not registered",
-        "use the suggested id, or `module:Env-v0` for your own",
-    ),
+    "unknown algorithm": ("there is no algorithm with this name", "`mosaic algos` lists them"),
+    "cannot run now": ("MOSAIC has no implementation of it yet", "run CleanRL's script with --source upstream"),
+    "unknown environment": ("the id is not registered", "use the suggested id, or `module:Env-v0` for your own"),
 }
 """A part of the message → (cause, fix); the first that matches"""
 

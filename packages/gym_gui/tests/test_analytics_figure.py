@@ -84,11 +84,7 @@ def test_what_would_be_called_alike_has_what_it_differs_in():
     ]
     found = configuration_labels([configuration_of(run) for run in runs])
     assert found[:2] == ["ppo · CartPole-v1 · lr 2.5e-4", "ppo · CartPole-v1 · lr 1e-3"]
-    assert found[2:] == [
-        "ppo · CartPole-v1 · 1,000 steps",
-        "ppo · CartPole-v1 · 50.0k steps",
-        "dqn · CartPole-v1",
-    ]
+    assert found[2:] == ["ppo · CartPole-v1 · 1,000 steps", "ppo · CartPole-v1 · 50.0k steps", "dqn · CartPole-v1"]
 
 
 def test_what_the_daemon_says_may_change_learning_makes_the_groups():
@@ -157,10 +153,7 @@ def test_ungrouped_every_run_is_a_line_and_those_without_the_curve_are_none():
 
 def test_seeds_that_share_no_stretch_are_shown_on_their_own():
     runs = [make_run(1), make_run(2)]
-    curves = {
-        runs[0].run_id: line_of(runs[0], [0, 1], [0, 1]),
-        runs[1].run_id: line_of(runs[1], [5, 6], [0, 1]),
-    }
+    curves = {runs[0].run_id: line_of(runs[0], [0, 1], [0, 1]), runs[1].run_id: line_of(runs[1], [5, 6], [0, 1])}
     assert labels(build_figure(runs, curves, FigureOptions())) == [
         "ppo · CartPole-v1 · seed 1",
         "ppo · CartPole-v1 · seed 2",

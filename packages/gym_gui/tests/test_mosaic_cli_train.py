@@ -202,10 +202,7 @@ def test_a_whole_command_line_becomes_a_config(mosaic, fake_trainer):
         "env_id": "Acrobot-v1",
         "seed": 7,
         "total_timesteps": 20_000,
-        "extras": {
-            "algo_params": {"learning_rate": 3e-4, "anneal_lr": False, "stop_at_return": 475},
-            "notes": "why",
-        },
+        "extras": {"algo_params": {"learning_rate": 3e-4, "anneal_lr": False, "stop_at_return": 475}, "notes": "why"},
     }
     assert fake_trainer.runs[0].notes == "why"
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 from gym_gui.config.settings import Settings
 from gym_gui.services.trainer.gpu import Gpu
-from gym_gui.services.trainer.resources import (
-    Inventory,
-    Reservation,
-    ResourceLedger,
-    ResourceRequest,
-    detect_inventory,
-)
+from gym_gui.services.trainer.resources import Inventory, Reservation, ResourceLedger, ResourceRequest, detect_inventory
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -155,9 +149,7 @@ def test_reserving_twice_is_a_mistake_of_the_caller() -> None:
         max_size=40,
     )
 )
-def test_never_more_is_given_than_there_is(
-    steps: list[tuple[str, float, int, int, int | None, bool]],
-) -> None:
+def test_never_more_is_given_than_there_is(steps: list[tuple[str, float, int, int, int | None, bool]]) -> None:
     book, held = ledger(gpus=3), dict[str, Reservation]()
     for run_id, cpus, gpus, mandatory, memory_mb, release in steps:
         if release or run_id in held:

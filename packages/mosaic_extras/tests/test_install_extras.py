@@ -22,15 +22,7 @@ from mosaic_extras import install_extras
 from mosaic_extras.errors import InstallFailed, SetInUse, SetNotReady
 from mosaic_extras.install_extras import list_sets, prune
 from mosaic_extras.installation import InstallStep, Phase, Wheelhouse, clear, install
-from mosaic_extras.overlays import (
-    Base,
-    SetState,
-    check_sets,
-    hold,
-    interpreter_for,
-    is_locked,
-    make_plan,
-)
+from mosaic_extras.overlays import Base, SetState, check_sets, hold, interpreter_for, is_locked, make_plan
 from mosaic_extras.pins import Pin
 from mosaic_wire.paths import Home
 from mosaic_wire.testing import wait_until
@@ -386,11 +378,7 @@ def test_new_pins_make_a_new_overlay_beside_the_one_a_run_uses(installed):
     # The run's process inherits the mark; this one gives it up.
     program = "import sys, tiny_two; print(tiny_two.version, flush=True); sys.stdin.read(); import tiny_one"
     run = subprocess.Popen(
-        [str(old), "-I", "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        pass_fds=[descriptor],
-        text=True,
+        [str(old), "-I", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[descriptor], text=True
     )
     os.close(descriptor)
     assert run.stdout is not None

@@ -31,13 +31,7 @@ from mosaic_wire.lifecycle import LifecycleKind
 from mosaic_wire.manifest import AnalyticsManifest, earlier_checkpoints
 from mosaic_wire.run_request import Mode
 from mosaic_wire.session import CommandKind, WorkerSession
-from mosaic_wire.worker_config import (
-    WorkerConfig,
-    add_worker_arguments,
-    canonical_flags,
-    daemon_target,
-    overrides_from,
-)
+from mosaic_wire.worker_config import WorkerConfig, add_worker_arguments, canonical_flags, daemon_target, overrides_from
 from mosaic_wire.worker_spec import WorkerSpec
 
 

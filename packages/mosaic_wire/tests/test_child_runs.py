@@ -169,9 +169,7 @@ def test_after_a_gap_every_awaited_run_is_told_as_it_is_now(children: ChildRuns,
     daemon.cut.set()  # the daemon was killed; the next one knows more
     found: dict[str, str] = {}
     assert wait_until(
-        lambda: (
-            found.update({run.run_id: run.outcome for run in children.poll(0.02) if run.is_over}) or len(found) == 2
-        ),
+        lambda: found.update({run.run_id: run.outcome for run in children.poll(0.02) if run.is_over}) or len(found) == 2
     )
     assert found == {gone.run_id: "deleted", ended.run_id: "failed"}
 

@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 from mosaic_wire import env
 from mosaic_wire.errors import ConfigProblems
 from mosaic_wire.files import write_json_atomically
-from mosaic_wire.worker_config import (
-    WorkerConfig,
-    add_worker_arguments,
-    daemon_target,
-    overrides_from,
-    run_folder_of,
-)
+from mosaic_wire.worker_config import WorkerConfig, add_worker_arguments, daemon_target, overrides_from, run_folder_of
 
 RUN_ID = "01M7F8P2TF767091SW55X7DC97"
 FLAT: dict[str, Any] = {

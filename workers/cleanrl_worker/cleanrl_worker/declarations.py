@@ -89,8 +89,7 @@ def minibatches_have_two_steps(f: Any, envs: str = "num_envs") -> str | None:
 
 def players_come_in_pairs(f: Any) -> str | None:
     return unless(
-        f.num_envs % 2 == 0,
-        f"--num-envs {f.num_envs}: each game has two players, so the number must be even",
+        f.num_envs % 2 == 0, f"--num-envs {f.num_envs}: each game has two players, so the number must be even"
     )
 
 
@@ -271,11 +270,7 @@ _PPO = Declaration(
     largest_image=32,
 )
 _PPO_CONTINUOUS = Declaration(
-    rules=_MINIBATCHES,
-    memory=_PPO.memory,
-    checkpoint=_PPO.checkpoint,
-    shapes=_PPO.shapes,
-    normalizes_observations=True,
+    rules=_MINIBATCHES, memory=_PPO.memory, checkpoint=_PPO.checkpoint, shapes=_PPO.shapes, normalizes_observations=True
 )
 _DQN_ATARI_MEMORY: dict[str, Size] = {"replay buffer": lambda f: f.buffer_size * 8000}
 
@@ -467,7 +462,7 @@ DECLARATIONS: Mapping[str, Declaration] = {
         ),
         refused={
             "teacher_policy_hf_repo": "--teacher-policy-hf-repo: nothing is fetched from a hub here; download the "
-            "repository's .cleanrl_model file and give it as --teacher-checkpoint",
+            "repository's .cleanrl_model file and give it as --teacher-checkpoint"
         },
     ),
     "ddpg_continuous_action": Declaration(

@@ -38,15 +38,7 @@ from cleanrl_worker.env_kwargs import read_env_kwargs
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.modes import TRAINING, plays_at_random
 from cleanrl_worker.modes.checkpoints import file_problems, find_checkpoint, lacks_statistics
-from cleanrl_worker.needs import (
-    Needs,
-    estimate,
-    free_disk_bytes,
-    free_memory_bytes,
-    gib,
-    sizes_of,
-    total_memory_bytes,
-)
+from cleanrl_worker.needs import Needs, estimate, free_disk_bytes, free_memory_bytes, gib, sizes_of, total_memory_bytes
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, backend_of, pipeline_of, spec_without_environments
 from cleanrl_worker.requirement_sets import sets_needed
 from cleanrl_worker.wrappers.schedule import stage_environments

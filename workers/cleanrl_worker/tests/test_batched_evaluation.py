@@ -167,11 +167,7 @@ def test_evaluation_equals_the_one_after_training_and_is_written_down(tmp_path):
     after_training = ppo.train(args, run)
     run.writer.close()
     channel, summary = Quiet(), tmp_path / "evals" / "eval_summary.json"
-    request = {
-        "policy": str(tmp_path / "train" / "checkpoints" / "step-2048"),
-        "summary": str(summary),
-        "episodes": 6,
-    }
+    request = {"policy": str(tmp_path / "train" / "checkpoints" / "step-2048"), "summary": str(summary), "episodes": 6}
     (tmp_path / "eval").mkdir()
     evaluate_run(RunContext("ppo", tmp_path / "eval", channel), channel, ppo, Args(seed=2), request)
     ending = next(message for kind, message in channel.messages if kind == "ended")

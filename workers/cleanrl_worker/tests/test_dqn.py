@@ -488,10 +488,7 @@ def test_a_model_plays_as_the_learner_does_and_can_be_begun_from(tmp_path, learn
     assert 0 < np.count_nonzero(sampled) < 40  # 5 % at random, of which a third is right
 
     _, evaluation = run_dqn(
-        tmp_path / "second",
-        resume=model,
-        **{**QUICK, "total_timesteps": 100, "learning_starts": 90},
-        eval_episodes=5,
+        tmp_path / "second", resume=model, **{**QUICK, "total_timesteps": 100, "learning_starts": 90}, eval_episodes=5
     )
     assert evaluation.mean_return == 4
 

@@ -203,12 +203,7 @@ CRITIC = {
 }
 TRUNK = {"fc1.weight": (256, 3), "fc1.bias": (256,), "fc2.weight": (256, 256), "fc2.bias": (256,)}
 MU = {"fc_mu.weight": (1, 256), "fc_mu.bias": (1,)}
-GAUSSIAN = {
-    "fc_mean.weight": (1, 256),
-    "fc_mean.bias": (1,),
-    "fc_logstd.weight": (1, 256),
-    "fc_logstd.bias": (1,),
-}
+GAUSSIAN = {"fc_mean.weight": (1, 256), "fc_mean.bias": (1,), "fc_logstd.weight": (1, 256), "fc_logstd.bias": (1,)}
 UPSTREAM = {
     ddpg: ({"action_scale": (1, 1), "action_bias": (1, 1), **TRUNK, **MU}, CRITIC),
     td3: ({"action_scale": (1,), "action_bias": (1,), **TRUNK, **MU}, CRITIC, CRITIC),

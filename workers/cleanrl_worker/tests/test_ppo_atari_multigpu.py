@@ -14,13 +14,7 @@ import torch
 import tyro
 from cleanrl_worker.agents import DiscreteAgent
 from cleanrl_worker.algorithms.ppo import Batch, ppo_losses
-from cleanrl_worker.algorithms.ppo_atari_multigpu import (
-    Args,
-    MultiGpuLearner,
-    check,
-    device_of,
-    make_policy,
-)
+from cleanrl_worker.algorithms.ppo_atari_multigpu import Args, MultiGpuLearner, check, device_of, make_policy
 from cleanrl_worker.config import read_flags
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY

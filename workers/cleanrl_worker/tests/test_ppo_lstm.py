@@ -26,10 +26,7 @@ CPU = torch.device("cpu")
 WORLD = {"env_id": "memory_worlds:Recall-v0", "env_backend": "sync", "num_envs": 4, "num_minibatches": 2}
 SHORT = {**WORLD, "num_steps": 5, "total_timesteps": 80, "update_epochs": 1}
 """Rollouts shorter than an episode: the state is carried from one to the next"""
-LEARNERS = {
-    ppo_atari_lstm: ppo_atari_lstm.RecurrentPpoLearner,
-    pqn_lstm: pqn_lstm.RecurrentPqnLearner,
-}
+LEARNERS = {ppo_atari_lstm: ppo_atari_lstm.RecurrentPpoLearner, pqn_lstm: pqn_lstm.RecurrentPqnLearner}
 both = pytest.mark.parametrize("module", LEARNERS, ids=["ppo", "pqn"])
 
 

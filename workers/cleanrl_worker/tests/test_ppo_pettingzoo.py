@@ -10,13 +10,7 @@ import pytest
 import torch
 from cleanrl_worker.agents import DiscreteAgent
 from cleanrl_worker.algorithms.ppo import Batch, ppo_losses
-from cleanrl_worker.algorithms.ppo_pettingzoo_ma_atari import (
-    Args,
-    PlayersAgent,
-    SelfPlayLearner,
-    check,
-    make_policy,
-)
+from cleanrl_worker.algorithms.ppo_pettingzoo_ma_atari import Args, PlayersAgent, SelfPlayLearner, check, make_policy
 from cleanrl_worker.errors import BadInput, TrainingStopped
 from cleanrl_worker.training.envs import EnvState, Step
 

@@ -208,13 +208,7 @@ def test_the_share_of_random_actions_falls():
 # -- learning
 
 
-QUICK = {
-    "env_id": "PqnIdentity-v0",
-    "total_timesteps": 4096,
-    "learning_rate": 3e-3,
-    "num_steps": 32,
-    "gamma": 0.5,
-}
+QUICK = {"env_id": "PqnIdentity-v0", "total_timesteps": 4096, "learning_rate": 3e-3, "num_steps": 32, "gamma": 0.5}
 
 
 def test_the_identity_environment_is_solved(tmp_path):

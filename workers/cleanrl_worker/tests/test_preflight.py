@@ -14,13 +14,7 @@ import pytest
 from cleanrl_worker import cli, preflight
 from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.declarations import DECLARATIONS, UPSTREAM_SCRIPTS, Declaration
-from cleanrl_worker.needs import (
-    Needs,
-    estimate,
-    free_disk_bytes,
-    free_memory_bytes,
-    total_memory_bytes,
-)
+from cleanrl_worker.needs import Needs, estimate, free_disk_bytes, free_memory_bytes, total_memory_bytes
 from cleanrl_worker.preflight import _agent_problems, _misfits, check_run, facts_about
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 from mosaic_wire.checkpoints import write_checkpoint

@@ -62,12 +62,7 @@ class RandomRun(WorkerRun):
 
     def __init__(self, config: WorkerConfig, world: World, state: Mapping[str, Any]) -> None:
         manifest = AnalyticsManifest(
-            config.run_id,
-            "random",
-            config.algo,
-            config.env_id,
-            config.seed,
-            versions={"random_worker": __version__},
+            config.run_id, "random", config.algo, config.env_id, config.seed, versions={"random_worker": __version__}
         )
         super().__init__(config, manifest, resumed_at=state.get("step"))
         self.world, self.parameters = world, config.parameters

@@ -34,13 +34,7 @@ from mosaic_wire.sweep_settings import (
     sweep_fields,
     with_parameters,
 )
-from mosaic_wire.worker_config import (
-    WorkerConfig,
-    add_worker_arguments,
-    canonical_flags,
-    daemon_target,
-    overrides_from,
-)
+from mosaic_wire.worker_config import WorkerConfig, add_worker_arguments, canonical_flags, daemon_target, overrides_from
 from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec, check_algorithm_choice
 
 from sweep_worker import __version__, get_worker_metadata

@@ -28,12 +28,7 @@ TRIAL = {
     "metadata": {
         "worker": {
             "type": "played",
-            "config": {
-                "algo": "played",
-                "env_id": "none",
-                "total_timesteps": 100,
-                "extras": {"algo_params": {"k": 1}},
-            },
+            "config": {"algo": "played", "env_id": "none", "total_timesteps": 100, "extras": {"algo_params": {"k": 1}}},
         }
     },
 }

@@ -66,13 +66,7 @@ def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: s
     ]
 
 
-@click.command(
-    context_settings={
-        "ignore_unknown_options": True,
-        "help_option_names": [],
-    },
-    options_metavar=None,
-)
+@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []}, options_metavar=None)
 @click.argument(
     "words",
     metavar="ALGO|FILE.py|FILE.sh [ENV] [OPTIONS] [ALGORITHM FLAGS]",

@@ -22,15 +22,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-CONTROLS = (
-    QAbstractButton,
-    QComboBox,
-    QAbstractSpinBox,
-    QLineEdit,
-    QAbstractItemView,
-    QAbstractSlider,
-    QPlainTextEdit,
-)
+CONTROLS = (QAbstractButton, QComboBox, QAbstractSpinBox, QLineEdit, QAbstractItemView, QAbstractSlider, QPlainTextEdit)
 OWNERS = ("QAbstractSpinBox", "QComboBox", "QComboBoxPrivateContainer", "QTabBar", "QAbstractItemView")
 """Parts that Qt makes itself speak through these"""
 

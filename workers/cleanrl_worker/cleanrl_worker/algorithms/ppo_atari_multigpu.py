@@ -25,13 +25,7 @@ from cleanrl_worker.algorithms.ppo import Batch, PpoArgs, PpoLearner, make_agent
 from cleanrl_worker.env_kwargs import read_env_kwargs
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.training.args import Range, check_args
-from cleanrl_worker.training.checkpointing import (
-    NEW_EPISODES,
-    TrainingState,
-    Weights,
-    check_flags_match,
-    load_weights,
-)
+from cleanrl_worker.training.checkpointing import NEW_EPISODES, TrainingState, Weights, check_flags_match, load_weights
 from cleanrl_worker.training.distributed import Instruction, LeaderLost, Team, pack, unpack
 from cleanrl_worker.training.envs import Step, VectorEnvs, make_envs
 from cleanrl_worker.training.policies import Categorical, DistributionPolicy, TorchActing, network_dtype

@@ -155,12 +155,7 @@ class SacLearner(OffPolicyLearner):
         qf1_values, qf2_values = (critic(batch.obs, batch.actions) for critic in agent.critics)
         qf1_errors, qf2_errors = qf1_values - td_targets, qf2_values - td_targets
         self.critics.minimize(qf1_errors.square().mean() + qf2_errors.square().mean())
-        stats = {
-            "qf1_values": qf1_values,
-            "qf1_errors": qf1_errors,
-            "qf2_values": qf2_values,
-            "qf2_errors": qf2_errors,
-        }
+        stats = {"qf1_values": qf1_values, "qf1_errors": qf1_errors, "qf2_values": qf2_values, "qf2_errors": qf2_errors}
         # -- the actor, once for each update of the critics since its last: minimize α log π(a|s) - min Q(s, a)
         for draw in range(args.policy_frequency if policy else 0):
             actions, log_probs = sample(agent.actor, batch.obs, batch.noise[1 + draw])

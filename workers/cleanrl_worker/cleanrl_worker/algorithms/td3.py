@@ -84,12 +84,7 @@ class Td3Learner(OffPolicyLearner):
         qf1_values, qf2_values = (critic(batch.obs, batch.actions) for critic in self.agent.critics)
         qf1_errors, qf2_errors = qf1_values - td_targets, qf2_values - td_targets
         self.critics.minimize(qf1_errors.square().mean() + qf2_errors.square().mean())
-        stats = {
-            "qf1_values": qf1_values,
-            "qf1_errors": qf1_errors,
-            "qf2_values": qf2_values,
-            "qf2_errors": qf2_errors,
-        }
+        stats = {"qf1_values": qf1_values, "qf1_errors": qf1_errors, "qf2_values": qf2_values, "qf2_errors": qf2_errors}
         # -- the actor: maximize Q₁(s, μ(s))
         if policy:
             stats["actor_values"] = self.agent.qf1(batch.obs, self.agent.actor(batch.obs))

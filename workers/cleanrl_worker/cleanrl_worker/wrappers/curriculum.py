@@ -8,19 +8,9 @@ from typing import Any
 
 from cleanrl_worker.training.envs.curriculum import BabyAITaskWrapper
 from cleanrl_worker.training.standalone import run_algorithm
-from cleanrl_worker.wrappers.schedule import (
-    BABYAI_DOORKEY_CURRICULUM,
-    BABYAI_GOTO_CURRICULUM,
-    Schedule,
-    parse_schedule,
-)
+from cleanrl_worker.wrappers.schedule import BABYAI_DOORKEY_CURRICULUM, BABYAI_GOTO_CURRICULUM, Schedule, parse_schedule
 
-__all__ = [
-    "BABYAI_DOORKEY_CURRICULUM",
-    "BABYAI_GOTO_CURRICULUM",
-    "BabyAITaskWrapper",
-    "run_curriculum_training",
-]
+__all__ = ["BABYAI_DOORKEY_CURRICULUM", "BABYAI_GOTO_CURRICULUM", "BabyAITaskWrapper", "run_curriculum_training"]
 
 
 def run_curriculum_training(

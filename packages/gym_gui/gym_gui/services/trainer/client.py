@@ -39,13 +39,7 @@ from mosaic_wire.run_request import Mode
 
 from gym_gui.services.trainer import local_daemon
 from gym_gui.services.trainer.client_errors import translate
-from gym_gui.services.trainer.errors import (
-    AmbiguousRunId,
-    DaemonUnreachable,
-    NotAllowed,
-    RunNotFound,
-    TrainerError,
-)
+from gym_gui.services.trainer.errors import AmbiguousRunId, DaemonUnreachable, NotAllowed, RunNotFound, TrainerError
 from gym_gui.services.trainer.local_daemon import StartedDaemon, start_daemon
 
 __all__ = ["RpcStream", "StartedDaemon", "TrainerClient", "start_daemon"]
@@ -458,9 +452,7 @@ class TrainerClient:
         waited = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         silent = waited or error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
         return translate(
-            error,
-            run_id=getattr(request, "run_id", ""),
-            unreachable=self._describe_silence(waited) if silent else "",
+            error, run_id=getattr(request, "run_id", ""), unreachable=self._describe_silence(waited) if silent else ""
         )
 
 

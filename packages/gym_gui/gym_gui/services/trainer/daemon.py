@@ -244,11 +244,7 @@ async def _serve_journal(
 
 
 async def _stop_without_home(
-    home: Home,
-    served: tuple[int, ...],
-    dispatcher: TrainerDispatcher,
-    ledger: ResourceLedger,
-    stopping: asyncio.Event,
+    home: Home, served: tuple[int, ...], dispatcher: TrainerDispatcher, ledger: ResourceLedger, stopping: asyncio.Event
 ) -> None:
     """Halt the queue while the home is missing from its place, and stop once no run has a process."""
     while True:

@@ -27,12 +27,7 @@ from gym_gui.config.settings import Settings
 from gym_gui.logging_config.log_constants import LOG_TRAINER_RUN_WAITS
 from gym_gui.services.trainer.capacity import CapacityGuard
 from gym_gui.services.trainer.catalog import WorkerCatalog, run_in_catalog
-from gym_gui.services.trainer.errors import (
-    InvalidTransition,
-    NotPossibleNow,
-    RunNotFound,
-    TrainerError,
-)
+from gym_gui.services.trainer.errors import InvalidTransition, NotPossibleNow, RunNotFound, TrainerError
 from gym_gui.services.trainer.executors import ForeignWorker, LocalExecutor, WorkerHandle
 from gym_gui.services.trainer.file_threads import run_long_io, run_quick_io
 from gym_gui.services.trainer.finalise import finalise

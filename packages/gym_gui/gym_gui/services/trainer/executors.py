@@ -151,12 +151,7 @@ class LocalExecutor:
             return None
         leader = tree[0] if identity is None else identity
         return LocalWorker(
-            leader,
-            mark,
-            pidfd=_open_pidfd(leader),
-            group=group,
-            memory_mb=memory_mb,
-            max_processes=max_processes,
+            leader, mark, pidfd=_open_pidfd(leader), group=group, memory_mb=memory_mb, max_processes=max_processes
         )
 
     def _find_tree(

@@ -47,11 +47,7 @@ class RunRegistry:
     """The run database of one home, opened and migrated."""
 
     def __init__(
-        self,
-        database: Path,
-        *,
-        clock: Callable[[], float] = time.time,
-        fail_write: Callable[[], None] | None = None,
+        self, database: Path, *, clock: Callable[[], float] = time.time, fail_write: Callable[[], None] | None = None
     ) -> None:
         self._clock = clock
         self._database = RegistryDatabase(database, fail_write=fail_write)

@@ -28,12 +28,7 @@ from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 
 from gym_gui.config.settings import Settings
-from gym_gui.services.trainer.errors import (
-    InvalidTransition,
-    NotAllowed,
-    NotPossibleNow,
-    RegistryUnwritable,
-)
+from gym_gui.services.trainer.errors import InvalidTransition, NotAllowed, NotPossibleNow, RegistryUnwritable
 from gym_gui.services.trainer.executors import WorkerHandle
 from gym_gui.services.trainer.file_threads import run_long_io, run_quick_io
 from gym_gui.services.trainer.finalise import finalise

@@ -52,12 +52,7 @@ from gym_gui.services.trainer.secrets import SecretStore, split_secrets
 from gym_gui.services.trainer.streams import Kind, Receipt, TelemetryAsyncHub
 from gym_gui.services.trainer.tokens import digest, new_token
 from gym_gui.services.trainer.validation.json_document import read_config_text
-from gym_gui.services.trainer.validation.train_config import (
-    RunIdentity,
-    expand,
-    identity_of,
-    validate_train_run_config,
-)
+from gym_gui.services.trainer.validation.train_config import RunIdentity, expand, identity_of, validate_train_run_config
 from gym_gui.services.user_secrets import WANDB_API_KEY, UserSecrets
 from gym_gui.wording.run_view import STATE_LABELS
 

@@ -233,11 +233,7 @@ class RequirementSetsBox(QWidget):
         def report(progress: InstallProgress) -> None:
             background.in_window(lambda: self._show_progress(progress), owner=self)
 
-        background.run(
-            lambda: installation.run(report),
-            owner=self,
-            done=lambda result: self._end(name, result),
-        )
+        background.run(lambda: installation.run(report), owner=self, done=lambda result: self._end(name, result))
 
     def cancel(self) -> None:
         """Cancel a running installation."""

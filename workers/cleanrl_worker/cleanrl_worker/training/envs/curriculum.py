@@ -16,11 +16,7 @@ import numpy as np
 
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.training.envs import EnvState, SyncEnvs, environment_errors, make_single
-from cleanrl_worker.wrappers.schedule import (
-    SEQUENTIAL,
-    CurriculumProgress,
-    Schedule,
-)
+from cleanrl_worker.wrappers.schedule import SEQUENTIAL, CurriculumProgress, Schedule
 
 OnStage = Callable[[Mapping[str, Any]], None]
 
