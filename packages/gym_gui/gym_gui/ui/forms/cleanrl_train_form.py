@@ -442,7 +442,7 @@ class CleanRlTrainForm(TrainForm):
             self.tr("render the environment while the run is watched"),
         )
         form.add(
-            self.tr("Picture"),
+            self.tr("View"),
             "fastlane_video_mode",
             "str",
             "single",

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from mosaic_wire.redaction import is_secret_key
 from mosaic_wire.worker_spec import FieldSpec
 from PySide6.QtCore import QCoreApplication, QObject, QSize, Qt, Signal
 from PySide6.QtGui import QAction, QWheelEvent
@@ -148,8 +149,9 @@ EDITORS: dict[str, Callable[[FieldSpec, QObject | None], Editor]] = {
 
 
 def editor_for(field: FieldSpec, parent: QObject | None = None, *, kind: str = "") -> Editor:
-    """Return the editor for a field's kind; a field with choices gets a list."""
-    return EDITORS[kind or ("choice" if field.choices else field.kind)](field, parent)
+    """Return the editor for a field's kind; a field with choices gets a list, one for a secret hides it."""
+    usual = "secret" if is_secret_key(field.name) else "choice" if field.choices else field.kind
+    return EDITORS[kind or usual](field, parent)
 
 
 def _written(value: Any, field: FieldSpec) -> str:

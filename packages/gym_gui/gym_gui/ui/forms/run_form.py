@@ -272,7 +272,6 @@ class RunForm(QDialog):
         save = self._button(self.tr("&Save JSON …"), "save_json", self._choose_file_to_save)
         self.dry_run_button = self._button(self.tr("&Dry run"), "dry_run", self.start_dry_run)
         self.dry_run_button.setToolTip(self.tr("Check everything as the worker would, without starting anything"))
-        self.dry_run_button.setVisible(self.presenter.has_dry_run)
         cancel = self._button(self.tr("Close"), "close_form", self.close)
         self.submit_button = self._button(self.tr("&Start"), "submit", self.submit)
         self.submit_button.setProperty("role", "primary")
@@ -412,7 +411,9 @@ class RunForm(QDialog):
         config, home = self.configs()[0], self.home
         self.dry_run_button.setEnabled(False)
         self.dry_run_button.setText(self.tr("Checking …"))
-        self.background.run(lambda: self.presenter.dry_run(config, home), owner=self, done=self._dry_run_done)
+        self.background.run(
+            lambda: self.presenter.dry_run(self.spec, config, home), owner=self, done=self._dry_run_done
+        )
 
     def _dry_run_done(self, answer: tuple[bool, str]) -> None:
         self.dry_run_button.setEnabled(True)

@@ -40,8 +40,6 @@ class WorkerEntry:
     """The presenter of its runs, see `ui/presenters/workers/registry.py`; empty: by its lane"""
     is_builtin: bool = False
     install_command: str = ""
-    is_written: bool = True
-    """False: requirements and list entry exist, the worker follows in a later version"""
     spec: WorkerSpec | None = None
     problem: str = ""
     """Why it cannot be used although it is installed"""
@@ -72,11 +70,6 @@ class WorkerEntry:
             return ""
         if self.problem:
             return f"{self.display_name} cannot be used: {self.problem}"
-        if not self.is_written:
-            return (
-                f"{self.display_name} comes with a later version of MOSAIC. Its requirements are installed with: "
-                f"{self.install_command}"
-            )
         return f"{self.display_name} is not installed. Install it with: {self.install_command}"
 
 
@@ -97,9 +90,9 @@ BUILTIN: tuple[WorkerEntry, ...] = (
         "spade_bdi_worker",
         "spade_bdi_rl_worker",
         "spade_bdi_rl",
-        is_written=False,
+        form="spade_bdi",
     ),
-    _builtin("llm", "LLM Multi-Step Worker", Lane.HYBRID, f"{_REQUIRED}llm_worker.txt", "llm_worker", is_written=False),
+    _builtin("llm", "LLM Multi-Step Worker", Lane.HYBRID, f"{_REQUIRED}llm_worker.txt", "llm_worker", form="llm"),
     _builtin(
         "cleanrl", "CleanRL Worker", Lane.ANALYTICS, f"{_REQUIRED}cleanrl_worker.txt", "cleanrl_worker", form="cleanrl"
     ),

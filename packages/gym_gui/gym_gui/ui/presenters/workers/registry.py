@@ -30,7 +30,7 @@ from gym_gui.ui.presenters.workers.train_request import CommandLine, TrainReques
 from gym_gui.ui.workers.catalog import BUILTIN, WorkerEntry, find
 from gym_gui.ui.workers.environments import family_of, fits
 from gym_gui.ui.workers.translation import marked
-from gym_gui.validations.validation_cleanrl_worker_form import run_cleanrl_dry_run
+from gym_gui.validations.worker_questions import ask_worker
 
 LEARNING = marked("Learning")
 BATCHES = marked("Rollouts and batches")
@@ -112,8 +112,6 @@ class WorkerPresenter:
 
     name = "worker"
     lane = Lane.ANALYTICS
-    has_dry_run = False
-    """Whether `dry_run` can check a config as the worker does"""
     train_mode = "train"
 
     def __init__(self, lane: Lane | None = None) -> None:
@@ -180,9 +178,9 @@ class WorkerPresenter:
         )
         return f"<h2>{escape(algorithm.name)}</h2><p>{escape(algorithm.help)}</p><table>{rows}</table>"
 
-    def dry_run(self, config: Mapping[str, Any], home: Home) -> tuple[bool, str]:
+    def dry_run(self, spec: WorkerSpec, config: Mapping[str, Any], home: Home) -> tuple[bool, str]:
         """Check a config as the worker does; blocks. Return whether it can run, and a message."""
-        raise NotImplementedError(f"{self.name} has no dry run")
+        return ask_worker(spec, config, "--dry-run", home=home)
 
     def presets(self) -> dict[str, TrainRequest]:
         """Return ready-made requests by title."""
@@ -264,13 +262,9 @@ PRESETS = {
 class CleanRlWorkerPresenter(WorkerPresenter):
     name = "cleanrl"
     lane = Lane.ANALYTICS
-    has_dry_run = True
 
     def help_page(self, algorithm: AlgorithmSpec) -> str:
         return help_for(algorithm) if algorithm.name in PAGES else super().help_page(algorithm)
-
-    def dry_run(self, config: Mapping[str, Any], home: Home) -> tuple[bool, str]:
-        return run_cleanrl_dry_run(config, home=home)
 
     def presets(self) -> dict[str, TrainRequest]:
         return PRESETS

@@ -171,7 +171,6 @@ class SweepPresenter(WorkerPresenter):
     def __init__(self, trials: WorkerPresenter) -> None:
         super().__init__(trials.lane)
         self._trials = trials
-        self.has_dry_run = trials.has_dry_run
 
     # ------------------------------------------------------------------ trials
 
@@ -235,14 +234,14 @@ class SweepPresenter(WorkerPresenter):
             found += check_ranges(ranges, algorithm, path=f"{_PREFIX}.parameters")
         return found
 
-    def dry_run(self, config: Mapping[str, Any], home: Home) -> tuple[bool, str]:
+    def dry_run(self, spec: WorkerSpec, config: Mapping[str, Any], home: Home) -> tuple[bool, str]:
         """Check a trial with the first value of every range, as its worker would."""
         parameters = algo_params(worker_part(config)["extras"])
         ranges = read_ranges(parameters["parameters"], [])
         first = {each.name: each.choices[0] if each.kind == "categorical" else each.low for each in ranges}
         document = with_parameters(parameters["trial"], first)
         worker_part(document).update({"run_id": RUN_ID_PLACEHOLDER, "seed": parameters["seeds"][0]})
-        return self._trials.dry_run(document, home)
+        return self._trials.dry_run(spec, document, home)
 
     def command(self, request: TrainRequest, spec: WorkerSpec | None) -> CommandLine:
         """Return `mosaic sweep …` with the settings that differ from its defaults."""
