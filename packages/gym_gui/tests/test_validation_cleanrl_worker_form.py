@@ -63,4 +63,4 @@ def test_a_worker_that_cannot_be_started_or_hangs_is_an_answer_too(home):
     good, told = run_cleanrl_dry_run(WORKER, home=home, catalog=Offers("/nowhere/python"))
     assert (good, told.startswith("the worker cannot be started: No such file")) == (False, True)
     good, told = run_cleanrl_dry_run(WORKER, home=home, catalog=Offers("/bin/sh", "-c", "sleep 60"), timeout_s=0.2)
-    assert (good, told) == (False, "the dry run gave no answer within 0.2 s")
+    assert (good, told) == (False, "the worker gave no answer within 0.2 s")

@@ -351,10 +351,12 @@ def test_a_worker_without_a_form_of_its_own_gets_one_from_its_description(
 ) -> None:
     form = opened(worker="random")
     assert type(form) is TrainForm
-    assert not form.dry_run_button.isVisible()
     form.core.set_values({"env_id": "none"})
     write(form, "total_timesteps", "50")
     write(form, "cpus", "0")
+    form.dry_run_button.click()
+    qtbot.waitUntil(form.dry_run_button.isEnabled, timeout=60_000)
+    assert '"would_run": "random"' in form.notes.checks
     with qtbot.waitSignal(form.submitted, timeout=30_000) as submitted:
         form.submit()
     assert window_daemon.wait_for(submitted.args[0][0]).outcome == "completed"

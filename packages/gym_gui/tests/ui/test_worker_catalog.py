@@ -125,10 +125,9 @@ def test_the_named_workers_stand_in_front_in_their_order_and_others_behind_them(
     assert (cleanrl.form, cleanrl.presenter, cleanrl.is_usable) == ("cleanrl", "cleanrl", True)
     assert (entries[0].is_usable, "pip install" in entries[0].remedy) == (False, True)
     assert (entries[4].is_usable, "it cannot be started" in entries[4].remedy) == (False, True)
-    # Nobody is sent to a command that does not bring the worker; the file it names is there.
-    for unwritten in entries[1:3]:
-        assert "comes with a later version" in unwritten.remedy
-        assert (ROOT / unwritten.install_command.split()[-1]).is_file()
+    for missing in entries[1:3]:
+        assert f"Install it with: {missing.install_command}" in missing.remedy
+        assert (ROOT / missing.install_command.split()[-1]).is_file()
     assert (entries[5].form, entries[5].spec) == ("schema", other)
 
 
