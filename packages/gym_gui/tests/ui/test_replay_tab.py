@@ -19,6 +19,7 @@ MakeVideo = Callable[..., Path]
 
 PLAYER = """
 import numpy as np
+from mosaic_wire.reasoning import Part, reasoning_info
 session = open_session(lane="telemetry")
 session.started({})
 telemetry = session.telemetry()
@@ -27,7 +28,7 @@ for episode in range(4):
         last = step == episode + 2
         telemetry.step(
             np.full((32, 32, 3), 10 * step + episode, np.uint8), step % 2, float(step), terminated=last,
-            truncated=False, info={"lives": 3 - episode},
+            truncated=False, info={"lives": 3 - episode, **reasoning_info([Part("Answer", f"step {step}")])},
         )
     telemetry.episode(float(sum(range(episode + 3))), episode + 3)
 session.finish(ExitOutcome.COMPLETED, exit_code=0)
@@ -149,6 +150,7 @@ def test_recorded_episodes_go_step_by_step(
     assert player.view.frame_view.image.pixelColor(1, 1).red() == 23
     assert (player.view.action.text(), player.view.total.text(), player.view.ending.text()) == ("0", "3", "continues")
     assert player.view.info.pairs() == [("lives", "0")]
+    assert player.view.reasoning.text.toPlainText().splitlines() == ["Answer", "step 2"]
     qtbot.keyClick(player.table, Qt.Key.Key_End)
     qtbot.waitUntil(lambda: player.view.ending.text() == "ends here", timeout=20_000)
     player.table.selectRow(3)

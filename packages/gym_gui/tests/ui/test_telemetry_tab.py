@@ -22,6 +22,7 @@ from PySide6.QtWidgets import QLabel, QPushButton, QTableView
 QUICK = {"heartbeat_s": 0.2, "grace_s": 2, "silence_s": 20, "handshake_s": 60, "min_free_disk_mb": 0}
 LIVE = """
 import numpy as np
+from mosaic_wire.reasoning import Part, reasoning_info
 
 wanted = config.extras["algo_params"]
 minimal = bool(config.extras.get("minimal_telemetry"))
@@ -46,7 +47,10 @@ for number in range(1, wanted["steps"] + 1):
         time.sleep(0.02)
     over = number % 50 == 0
     if not minimal:
-        telemetry.step(seen(number), [0.5, number], 1.0, terminated=over, truncated=False, info={"n": number})
+        info = {"n": number}
+        if wanted.get("reasons"):
+            info |= reasoning_info([Part("Plan", f"+!go({number}) : <b>not</b> markup"), Part("Beliefs", items=("+at(1)", "-at(0)"))])
+        telemetry.step(seen(number), [0.5, number], 1.0, terminated=over, truncated=False, info=info)
     if over:
         telemetry.episode(float(number), 50)
     session.progress(number, wanted["steps"])
@@ -214,6 +218,28 @@ def test_values_are_written_and_a_step_that_is_chosen_stays(qtbot, tab, window_d
     tab.findChild(QTableView, "telemetry_steps").selectRow(10)
     qtbot.waitUntil(lambda: tab.observation.shown_seq == 50, timeout=20_000)
     assert "position  50" in tab.observation.values.toPlainText()
+
+
+def test_why_the_agent_acted_stands_below_what_it_saw(qtbot, tab, window_daemon: RunningDaemon) -> None:
+    run = play(window_daemon, steps=3, reasons=True, stay=True)
+    tab.show_run(run)
+    tab.set_active(True)
+    reasoning = tab.observation.reasoning
+    qtbot.waitUntil(lambda: "+!go(3)" in reasoning.text.toPlainText(), timeout=20_000)
+    assert reasoning.text.toPlainText().splitlines() == [
+        "Plan",
+        "+!go(3) : <b>not</b> markup",
+        "Beliefs",
+        "+at(1)",
+        "-at(0)",
+    ]
+    assert tab.steps.data(tab.steps.index(0, 7)) == "n: 3"  # not a second time in the table
+    tab._steps_table.selectRow(2)
+    qtbot.waitUntil(lambda: "+!go(1)" in reasoning.text.toPlainText(), timeout=20_000)
+    end(window_daemon, run)
+    plain = play(window_daemon, steps=3)
+    tab.show_run(plain)
+    qtbot.waitUntil(lambda: newest(tab) == 3 and not reasoning.isVisible(), timeout=20_000)
 
 
 def test_a_run_in_the_queue_is_followed_as_soon_as_it_runs(qtbot, tab, window_daemon: RunningDaemon) -> None:
