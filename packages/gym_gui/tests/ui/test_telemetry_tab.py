@@ -49,7 +49,8 @@ for number in range(1, wanted["steps"] + 1):
     if not minimal:
         info = {"n": number}
         if wanted.get("reasons"):
-            info |= reasoning_info([Part("Plan", f"+!go({number}) : <b>not</b> markup"), Part("Beliefs", items=("+at(1)", "-at(0)"))])
+            beliefs = Part("Beliefs", items=("+at(1)", "-at(0)"))
+            info |= reasoning_info([Part("Plan", f"+!go({number}) : <b>not</b> markup"), beliefs])
         telemetry.step(seen(number), [0.5, number], 1.0, terminated=over, truncated=False, info=info)
     if over:
         telemetry.episode(float(number), 50)
