@@ -48,17 +48,17 @@ LOG_TRAINER_RUN_ENDED = LogCode(404, "a run completed, failed or was cancelled")
 LOG_TRAINER_RUN_FAULTED = LogCode(405, "an attempt failed; the reason follows")
 LOG_TRAINER_RUN_REATTACHED = LogCode(406, "a restarted daemon recovered a run")
 LOG_TRAINER_ARCHIVE_REFUSED = LogCode(408, "an archive was refused; nothing was unpacked")
-LOG_TRAINER_RUN_PAUSED = LogCode(409, "a run was paused, or gave its CPUs and GPUs back")
+LOG_TRAINER_RUN_PAUSED = LogCode(409, "a run was paused, or released its CPUs and GPUs")
 LOG_TRAINER_RUN_RESUMED = LogCode(410, "a paused run resumed, or was queued to resume")
 LOG_TRAINER_RUN_RETRIED = LogCode(411, "a failed attempt is retried")
 LOG_TRAINER_RUN_WAITS = LogCode(412, "a queued run waits for capacity")
 
 # -- 500: workers
-LOG_WORKER_STARTED = LogCode(501, "a worker has read its config and begins")
+LOG_WORKER_STARTED = LogCode(501, "a worker has read its config and starts")
 LOG_WORKER_FAILED = LogCode(503, "a worker's training failed", logging.ERROR)
-LOG_WORKER_DESCRIBE_FAILED = LogCode(504, "an installed worker cannot be described; it is listed with why")
+LOG_WORKER_DESCRIBE_FAILED = LogCode(504, "an installed worker cannot be described; it is listed with the reason")
 
-# -- 700: the window, and what it hears from the trainer
+# -- 700: the window
 LOG_UI_MAINWINDOW_INVALID_CONFIG = LogCode(705, "the trainer rejected a config; the problems are listed")
 
 ALL_CODES: tuple[LogCode, ...] = tuple(value for value in list(globals().values()) if isinstance(value, LogCode))
