@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mosaic_wire.frames import interactive_frame_path
-from mosaic_wire.paths import RunFolder, make_private_folder
+from mosaic_wire.paths import RunFolder, make_private_folder, short_folder
 from mosaic_wire.worker_spec import nearest
 
 COMMANDS = ("reset", "step", "end", "ping", "stop")
@@ -416,9 +416,8 @@ def socket_of(folder: RunFolder) -> Path:
     inside = folder.root / "interactive.sock"
     if len(os.fsencode(inside)) <= _LONGEST_SOCKET_PATH:
         return inside
-    import tempfile  # rarely needed, and not cheap
 
-    private = Path(tempfile.gettempdir()) / f"mosaic-{os.getuid()}"
+    private = short_folder()
     make_private_folder(private)
     return private / f"{hashlib.sha256(os.fsencode(folder.root)).hexdigest()[:16]}.sock"
 

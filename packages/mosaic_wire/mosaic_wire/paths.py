@@ -102,7 +102,7 @@ class Home:
         if len(os.fsencode(inside)) <= _SOCKET_PATH_LIMIT:
             return inside
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
-        return _short_folder() / digest / "daemon.sock"
+        return short_folder() / digest / "daemon.sock"
 
     @property
     def target(self) -> str:
@@ -129,7 +129,7 @@ class Home:
         make_private_folder(self.socket.parent)
 
 
-def _short_folder() -> Path:
+def short_folder() -> Path:
     """Return a private folder with a short path for sockets; another one if a different user owns the usual one."""
     import tempfile  # rarely needed, and not cheap
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import tempfile
 from pathlib import Path
 
+import pytest
 from mosaic_wire.interactive import Descriptors, SocketServer, socket_of
 from mosaic_wire.paths import RunFolder
 
@@ -16,6 +19,17 @@ def test_the_socket_lies_in_the_run_folder_unless_its_path_would_be_too_long(tmp
     assert len(str(place)) < 100
     assert place.parent.stat().st_mode & 0o777 == 0o700
     assert place == socket_of(deep) != socket_of(RunFolder(tmp_path / ("y" * 120)))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_another_users_folder_in_the_place_of_the_socket_is_not_used(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    (tmp_path / f"mosaic-{os.getuid()}").mkdir()
+    os.chown(tmp_path / f"mosaic-{os.getuid()}", 65534, 65534)
+    place = socket_of(RunFolder(tmp_path / ("x" * 120)))
+    assert place.is_relative_to(tmp_path / "user" / ".cache" / "mosaic")
 
 
 def test_lines_are_cut_out_of_whatever_arrives(tmp_path):
