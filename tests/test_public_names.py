@@ -20,6 +20,7 @@ NAMES = {
     "gym_gui.ui.widgets.cleanrl_script_form": ("CleanRlScriptForm",),
     "gym_gui.ui.widgets.cleanrl_resume_form": ("CleanRlResumeForm",),
     "gym_gui.ui.widgets.cleanrl_policy_form": ("CleanRlPolicyForm",),
+    "gym_gui.ui.widgets.spade_bdi_train_form": ("SpadeBdiTrainForm",),
     "gym_gui.validations.validation_cleanrl_worker_form": ("run_cleanrl_dry_run",),
     "gym_gui.logging_config.log_constants": (),
     "mosaic_wire.capabilities": ("WorkerCapabilities",),

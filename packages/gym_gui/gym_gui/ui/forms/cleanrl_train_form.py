@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from PySide6.QtWidgets import (
 
 from gym_gui.services.analytics.wandb_access import HTTP_NAMES, HTTPS_NAMES, WANDB_ADDRESS, Fallback, fallback, probe
 from gym_gui.ui.background import Background
-from gym_gui.ui.forms.run_form import Document
 from gym_gui.ui.forms.schema_form import FieldForm
 from gym_gui.ui.forms.train_form import TrainForm
 from gym_gui.ui.presenters.workers.train_request import (
@@ -43,7 +42,6 @@ from gym_gui.ui.workers.requirement_sets import (
     install_job,
     list_sets,
 )
-from gym_gui.ui.workers.translation import PRESENTERS
 from gym_gui.wording.formats import size
 
 
@@ -532,16 +530,6 @@ class CleanRlTrainForm(TrainForm):
 
     def field_forms(self) -> Sequence[FieldForm]:
         return (*super().field_forms(), self.watching, self.wandb.form)
-
-    def builtin_presets(self) -> Mapping[str, Document]:
-        known = {algorithm.name for algorithm in self.spec.algorithms if not algorithm.unavailable}
-        return {
-            QCoreApplication.translate(PRESENTERS, title): self.presenter.configs(
-                replace(request, worker_type=self.entry.name), self.spec
-            )
-            for title, request in self.presenter.presets().items()
-            if request.algo in known
-        }
 
     # ------------------------------------------------------------------ dependent fields
 

@@ -21,7 +21,9 @@ from gym_gui.ui.forms.cleanrl_policy_form import CleanRlPolicyForm
 from gym_gui.ui.forms.cleanrl_resume_form import CleanRlResumeForm
 from gym_gui.ui.forms.cleanrl_script_form import CleanRlScriptForm
 from gym_gui.ui.forms.cleanrl_train_form import CleanRlTrainForm
+from gym_gui.ui.forms.llm_train_form import LlmTrainForm
 from gym_gui.ui.forms.run_form import RunForm
+from gym_gui.ui.forms.spade_bdi_train_form import SpadeBdiTrainForm
 from gym_gui.ui.forms.sweep_form import SweepForm
 from gym_gui.ui.forms.train_form import TrainForm
 from gym_gui.ui.presenters.workers.registry import PresenterRegistry
@@ -45,6 +47,21 @@ FORMS: dict[str, dict[str, Make]] = {
         "extend": CleanRlResumeForm,
         "evaluate": CleanRlPolicyForm,
         "script": CleanRlScriptForm,
+        "sweep": SweepForm,
+    },
+    "spade_bdi": {
+        "train": SpadeBdiTrainForm,
+        "clone": SpadeBdiTrainForm,
+        "resume": CleanRlResumeForm,
+        "extend": CleanRlResumeForm,
+        "evaluate": CleanRlPolicyForm,
+        "sweep": SweepForm,
+    },
+    "llm": {
+        "train": LlmTrainForm,
+        "clone": LlmTrainForm,
+        "resume": CleanRlResumeForm,
+        "extend": CleanRlResumeForm,
         "sweep": SweepForm,
     },
     # A new sweep is the form of the worker that runs its trials; how it continues its own checkpoint says.

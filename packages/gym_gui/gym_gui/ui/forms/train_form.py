@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from mosaic_wire.redaction import redact_document, secret_values
 from mosaic_wire.run_request import NOT_TRAINING, Extras
 from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec
-from PySide6.QtCore import QObject, QSize, Qt, Signal
+from PySide6.QtCore import QCoreApplication, QObject, QSize, Qt, Signal
 from PySide6.QtGui import QFontMetricsF, QGuiApplication, QStandardItem, QStandardItemModel
 from PySide6.QtWidgets import (
     QCheckBox,
@@ -42,6 +43,7 @@ from gym_gui.ui.presenters.workers.registry import WorkerPresenter
 from gym_gui.ui.presenters.workers.train_request import NotAConfig, TrainRequest, request_of, seeds_text
 from gym_gui.ui.widgets.parts import fill, named, scrolled, split, styled
 from gym_gui.ui.workers.environments import EnvironmentPreview, environments_of, fits, inspect_environment
+from gym_gui.ui.workers.translation import PRESENTERS
 from gym_gui.wording.formats import parse_minutes, parse_seeds, parse_steps
 
 
@@ -567,6 +569,16 @@ class TrainForm(RunForm):
 
     def configs(self) -> list[dict[str, Any]]:
         return self.presenter.configs(self.request(), self.spec)
+
+    def builtin_presets(self) -> Mapping[str, Document]:
+        known = {algorithm.name for algorithm in self.spec.algorithms if not algorithm.unavailable}
+        return {
+            QCoreApplication.translate(PRESENTERS, title): self.presenter.configs(
+                replace(request, worker_type=self.entry.name), self.spec
+            )
+            for title, request in self.presenter.presets().items()
+            if request.algo in known
+        }
 
     def load(self, document: Document) -> None:
         request = request_of(document)

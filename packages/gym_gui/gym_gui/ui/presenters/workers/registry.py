@@ -290,10 +290,43 @@ class LlmWorkerPresenter(WorkerPresenter):
     name = "llm"
     lane = Lane.HYBRID
 
+    def presets(self) -> dict[str, TrainRequest]:
+        return {
+            marked("FrozenLake with SmolLM2, offline"): TrainRequest(
+                algo="llm", env_id="FrozenLake-v1", total_timesteps=50, parameters={"model": "smollm2"}
+            ),
+            marked("A MiniGrid maze with Ollama"): TrainRequest(
+                algo="llm",
+                env_id="MiniGrid-Empty-5x5-v0",
+                total_timesteps=100,
+                parameters={"base_url": "http://127.0.0.1:11434/v1", "model": "llama3.2", "plan_every": 10},
+            ),
+        }
+
 
 class SpadeBdiWorkerPresenter(WorkerPresenter):
     name = "spade_bdi"
     lane = Lane.TELEMETRY
+
+    def presets(self) -> dict[str, TrainRequest]:
+        lake = {"env_kwargs": "is_slippery=false"}
+        return {
+            marked("FrozenLake with Q-learning"): TrainRequest(
+                algo="spade_bdi", env_id="FrozenLake-v1", total_timesteps=20_000, parameters=lake
+            ),
+            marked("FrozenLake with teacher and pupil"): TrainRequest(
+                algo="spade_bdi",
+                env_id="FrozenLake-v1",
+                total_timesteps=5_000,
+                parameters={**lake, "behaviour": "teacher_pupil"},
+            ),
+            marked("Key and door with a planner (MiniGrid)"): TrainRequest(
+                algo="spade_bdi",
+                env_id="MiniGrid-DoorKey-5x5-v0",
+                total_timesteps=2_000,
+                parameters={"behaviour": "planner", "record_frames": True},
+            ),
+        }
 
 
 __all__ = [
