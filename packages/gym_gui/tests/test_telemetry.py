@@ -181,6 +181,27 @@ async def _first(hub: TelemetryAsyncHub, run_id: str) -> tuple[int, int]:
     return receipt.stored_seq, receipt.credits
 
 
+def test_a_batch_that_is_stored_after_its_worker_died_counts_for_the_next_attempt(tmp_path: Path) -> None:
+    run_id = new_run_id()
+
+    async def scenario() -> None:
+        store = HeldStore(tmp_path / "telemetry.sqlite")
+        hub = TelemetryAsyncHub(store, lambda run, credits: None)
+        assert await _first(hub, run_id) == (0, streams.CREDITS_PER_RUN)
+        dying = asyncio.create_task(hub.publish(run_id, "steps", steps(1, 5)))
+        await asyncio.sleep(0.05)
+        dying.cancel()  # its connection is closed in the middle of the write
+        next_attempt = asyncio.create_task(_first(hub, run_id))
+        await asyncio.sleep(0.05)
+        store.go.set()
+        assert await asyncio.wait_for(next_attempt, 60) == (5, streams.CREDITS_PER_RUN)
+        assert (await hub.publish(run_id, "steps", steps(6, 7))).stored_seq == 7
+        assert stored(store, run_id) == list(range(1, 8))
+        hub.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_worker_that_goes_away_while_it_waits_does_not_take_others_with_it(tmp_path: Path) -> None:
     one, two = new_run_id(), new_run_id()
 
