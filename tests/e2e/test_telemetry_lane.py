@@ -10,7 +10,6 @@ import sqlite3
 import time
 from contextlib import closing, suppress
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -280,7 +279,7 @@ def _check_what_is_stored(daemon: RunningDaemon, run_ids: list[str], total: int)
         assert stored == list(range(1, len(stored) + 1)), run.reason
         assert len(stored) >= accepted_by(daemon, run_id), run.reason
         assert run.outcome in ("completed", "failed"), run.reason
-        complaints = (Path(run.run_dir) / "logs" / "stderr.log").read_text()  # its daemon may have been away too long
+        complaints = (daemon.home.run_logs(run_id) / "stderr.log").read_text()  # its daemon may have been away too long
         assert run.outcome == "failed" or len(stored) == total or "could not be sent to the daemon" in complaints
         assert sum(event.to_status == "TERM" for event in daemon.client.history(run_id)) == 1
         assert [step.seq for step in steps_of(daemon, run_id)] == stored
