@@ -24,7 +24,7 @@ class Case:
         return " ".join((self.algo, self.env_id, *self.own_flags))
 
     def shorter(self, divisor: int) -> tuple[int, int]:
-        """The same with fewer steps between the horizons, in whole batches of 2,048."""
+        """Return the same with fewer steps between the horizons, in whole batches of 2,048."""
         short, long = self.steps
         batch = 2048 if (long - short) % 2048 == 0 else 1
         return short, short + max(batch, (long - short) // divisor // batch * batch)

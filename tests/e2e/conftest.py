@@ -72,9 +72,9 @@ def mosaic(shared_daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setenv(env.MOSAIC_HOME, str(shared_daemon.home.root))
     monkeypatch.setenv(env.MOSAIC_CONFIG_HOME, str(shared_daemon.config_home))
 
-    def run(*words: str) -> tuple[int, str, str]:
+    def run(*text: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as exit_:
-            main(words)
+            main(text)
         captured = capsys.readouterr()
         return int(exit_.value.code or 0), captured.out, captured.err
 

@@ -45,7 +45,7 @@ def check_that_a_crash_disturbs_nobody(daemon: RunningDaemon, *, runs: int, kill
         assert {run_id: listed[run_id].pid for run_id in going} == pids
         assert {listed[run_id].status for run_id in going} == {"EXEC"}
         for run_id in going:
-            kinds = daemon.story_kinds(run_id)
+            kinds = daemon.event_kinds(run_id)
             assert (kinds.count("dispatched"), kinds.count("reattached")) == (1, kill)
     # Each still does what it is asked to, and ends as it should.
     for run_id in going:
@@ -68,21 +68,21 @@ def test_twenty_runs_outlive_five_kills_of_the_daemon(daemon: RunningDaemon) -> 
 
 
 def test_runs_that_end_while_no_daemon_looks_are_finished_from_their_files(daemon: RunningDaemon) -> None:
-    wanted = {
+    expected = {
         "completes": daemon.submit(timesteps=60, steps_per_second=40),
         "raises": daemon.submit(timesteps=10_000, steps_per_second=40, fail_at_step=60),
         "is killed": daemon.submit(timesteps=10_000, steps_per_second=40, kill_at_step=60),
         "is told to stop": daemon.submit(**ENDLESS),
     }
-    pids = {what: daemon.wait_for(run.run_id, "EXEC").pid for what, run in wanted.items()}
+    pids = {what: daemon.wait_for(run.run_id, "EXEC").pid for what, run in expected.items()}
     daemon.kill()
     os.kill(pids["is told to stop"], signal.SIGTERM)
-    assert wait_until(lambda: not any(processes_of(run.run_id) for run in wanted.values()), timeout_s=60)
+    assert wait_until(lambda: not any(processes_of(run.run_id) for run in expected.values()), timeout_s=60)
     gone_at = time.time()
 
     daemon.start()
 
-    ended = {what: daemon.wait_for(run.run_id) for what, run in wanted.items()}
+    ended = {what: daemon.wait_for(run.run_id) for what, run in expected.items()}
     assert {what: run.outcome for what, run in ended.items()} == {
         "completes": "completed",
         "raises": "failed",
@@ -158,7 +158,7 @@ def test_a_cancel_that_was_cut_short_is_finished_by_the_next_daemon(make_daemon)
 
     assert ended.outcome == "cancelled"
     assert processes_of(run.run_id) == []
-    assert daemon.story_kinds(run.run_id).count("cancelled") == 1
+    assert daemon.event_kinds(run.run_id).count("cancelled") == 1
 
 
 CLUMSY = """
@@ -199,7 +199,9 @@ def test_a_run_that_cannot_be_taken_up_at_once_is_neither_lost_nor_cancelled_beh
     assert daemon.wait_for_run(kept, lambda run: run.step > before).pid == pids[kept]
 
 
-def test_commands_that_follow_a_run_wait_for_the_next_daemon_and_go_on(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_commands_that_follow_a_run_wait_for_the_next_daemon_and_continue(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
     source = _CURVE_WRITER.replace("    step += 10\n", "    step += 10\n    print('line', step, flush=True)\n")
     install_scripted_worker(daemon.home, "curves", source)
     run_id = daemon.client.submit(curve_config(endless=True, pause_s=0.05)).run.run_id
@@ -211,12 +213,12 @@ def test_commands_that_follow_a_run_wait_for_the_next_daemon_and_go_on(daemon: R
     }
     out, said = ({name: tmp_path / f"{name}.{end}" for name in commands} for end in ("out", "err"))
     with ExitStack() as stack:
-        for name, words in commands.items():
+        for name, text in commands.items():
             streams = {
                 "stdout": stack.enter_context(out[name].open("wb")),
                 "stderr": stack.enter_context(said[name].open("wb")),
             }
-            process = subprocess.Popen([sys.executable, "-m", "gym_gui", *words], env=daemon.variables, **streams)
+            process = subprocess.Popen([sys.executable, "-m", "gym_gui", *text], env=daemon.variables, **streams)
             stack.callback(process.wait)
             stack.callback(process.kill)
         assert wait_until(lambda: all(file.stat().st_size > 60 for file in out.values()), timeout_s=60)

@@ -120,12 +120,12 @@ def test_a_worker_sees_the_gpus_it_holds_and_none_without_a_reservation(make_dae
         text = (daemon.home.run_folder(run.run_id).root / "environment.json").read_text()
         return json.loads(text), list(run.gpu_ids)
 
-    told, gpu_ids = tell(asking(2, 2))
-    assert (told["CUDA_VISIBLE_DEVICES"], gpu_ids) == ("GPU-0,GPU-1", ["GPU-0", "GPU-1"])
+    reported, gpu_ids = tell(asking(2, 2))
+    assert (reported["CUDA_VISIBLE_DEVICES"], gpu_ids) == ("GPU-0,GPU-1", ["GPU-0", "GPU-1"])
     # Threads as many as it asked CPUs for, unless the user chose another number.
-    assert (told["OMP_NUM_THREADS"], told["MKL_NUM_THREADS"]) == ("2", "7")
-    told, gpu_ids = tell(asking(0))
-    assert (told["CUDA_VISIBLE_DEVICES"], told["OMP_NUM_THREADS"], gpu_ids) == ("", "1", [])
+    assert (reported["OMP_NUM_THREADS"], reported["MKL_NUM_THREADS"]) == ("2", "7")
+    reported, gpu_ids = tell(asking(0))
+    assert (reported["CUDA_VISIBLE_DEVICES"], reported["OMP_NUM_THREADS"], gpu_ids) == ("", "1", [])
 
 
 def test_gpus_are_held_by_one_run_each_across_a_restart_and_come_back(make_daemon) -> None:
@@ -182,7 +182,7 @@ def test_an_impossible_request_is_refused_and_nothing_is_queued(make_daemon, res
         assert list(daemon.wait_for(wishful, "EXEC").gpu_ids) == ["GPU-0", "GPU-1"]
 
 
-def test_a_shortage_of_memory_or_disk_holds_runs_in_the_queue_and_says_so(make_daemon) -> None:
+def test_a_shortage_of_memory_or_disk_holds_runs_in_the_queue_and_reports_it(make_daemon) -> None:
     daemon = make_daemon(min_free_memory_mb=2**30, cpus=4)
     run_id = daemon.submit(timesteps=2).run_id
     daemon.wait_for_run(run_id, lambda run: run.queue_reason.startswith("waiting for memory: needs about 48 MB"))

@@ -215,7 +215,7 @@ HANGING = {
 
 
 @pytest.mark.parametrize(("broken", "timeout_s"), [(BROKEN, 60), (HANGING, 3)], ids=["answer wrongly", "do not answer"])
-def test_broken_workers_are_listed_with_their_problem_and_hurt_nobody(home, installed, broken, timeout_s):
+def test_broken_workers_are_listed_with_their_problem_and_affect_no_other(home, installed, broken, timeout_s):
     installed("tiny_worker", CLI, name="tiny")
     for name, (cli, _) in broken.items():
         folder = installed(name, cli)
@@ -232,7 +232,7 @@ def test_broken_workers_are_listed_with_their_problem_and_hurt_nobody(home, inst
     assert entries["tiny"].spec in usable(list(entries.values()))
 
 
-def test_a_worker_whose_package_is_gone_is_a_problem(home, installed):
+def test_a_worker_whose_package_is_missing_is_a_problem(home, installed):
     folder = installed("tiny_worker", CLI, name="tiny")
     for path in folder.iterdir():
         path.unlink()
@@ -311,7 +311,7 @@ def test_a_malformed_worker_json_is_listed_as_a_problem(home, document, expected
     assert catalog.get("good").name == "good"
 
 
-def test_the_first_of_two_with_one_name_wins_and_the_other_is_told(home, installed, tmp_path):
+def test_the_first_of_two_with_one_name_wins_and_the_other_is_reported(home, installed, tmp_path):
     installed("tiny_worker", CLI, name="tiny")
     path = write_worker_json(home, {**SPEC, "argv": ["sh"]})
     catalog = WorkerCatalog(home)

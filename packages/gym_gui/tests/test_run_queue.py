@@ -90,7 +90,7 @@ def test_a_removed_run_waits_for_nothing():
     assert queue.reason("a") == ""
 
 
-def test_a_run_that_asks_for_nothing_waits_behind_nobody():
+def test_a_run_that_requests_nothing_does_not_wait():
     """A sweep reserves no CPU: it starts when all are taken, wherever it stands in line."""
     ledger = ResourceLedger(Inventory(1, 1000))
     ledger.reserve("running", ResourceRequest(1))

@@ -10,7 +10,7 @@ import pytest
 from gym_gui.testing import RunningDaemon
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.presenters.run_files import scan_artefacts
+from gym_gui.ui.presenters.run_files import scan_artifacts
 from gym_gui.ui.presenters.workers.registry import TAB_ORDER, PresenterRegistry
 from gym_gui.ui.run_page.page import AnalyticsTabManager, RunPage
 from gym_gui.ui.runs.actions import RunActions
@@ -34,7 +34,7 @@ def manager(background: Background) -> AnalyticsTabManager:
 
 
 @pytest.fixture
-def page(qtbot, dressed, link: DaemonLink, background: Background) -> Iterator[RunPage]:
+def page(qtbot, themed, link: DaemonLink, background: Background) -> Iterator[RunPage]:
     window = QMainWindow()
     qtbot.addWidget(window)
     window.resize(1280, 800)
@@ -101,15 +101,15 @@ def test_another_run_starts_from_nothing(qtbot, manager: AnalyticsTabManager, tm
 def test_an_unchanged_manifest_is_not_read_again(tmp_path: Path) -> None:
     path = tmp_path / "analytics.json"
     AnalyticsManifest("01ARZ3NDEKTSV4RRFFQ69G5FAV", algo="ppo").write(path)
-    first = scan_artefacts(str(tmp_path))
-    second = scan_artefacts(str(tmp_path), first)
+    first = scan_artifacts(str(tmp_path))
+    second = scan_artifacts(str(tmp_path), first)
     assert second == first
     assert second.reading is first.reading
     path.write_text("{broken")
-    third = scan_artefacts(str(tmp_path), second)
+    third = scan_artifacts(str(tmp_path), second)
     assert third.manifest is None
     assert third.reading.problem is not None
-    assert scan_artefacts("").manifest is None
+    assert scan_artifacts("").manifest is None
 
 
 def test_a_tab_appears_on_the_page_when_its_files_do(qtbot, page: RunPage, window_daemon: RunningDaemon) -> None:

@@ -128,9 +128,9 @@ def _finish(row: dict[str, Any], timeout_s: float) -> dict[str, Any]:
     return {**row, "outcome": run["outcome"], "reason": reason, "step": run["step"], "seconds": round(seconds, 1)}
 
 
-def _mosaic(*words: str) -> subprocess.CompletedProcess[str]:
+def _mosaic(*arguments: str) -> subprocess.CompletedProcess[str]:
     program = Path(sys.executable).with_name("mosaic")
-    return subprocess.run([str(program), *words], capture_output=True, text=True, check=False)
+    return subprocess.run([str(program), *arguments], capture_output=True, text=True, check=False)
 
 
 def page(results: Mapping[str, Any]) -> str:

@@ -44,7 +44,7 @@ _FFMPEG_S = 60.0
 
 
 class CannotRecordError(Exception):
-    """A video cannot be recorded; the message says why."""
+    """A video cannot be recorded; the message is the reason."""
 
 
 def newest_due(finished: int) -> int:

@@ -103,13 +103,13 @@ def kind_of(run: pb.Run) -> str:
 
 
 def parameters_of(run: pb.Run) -> dict[str, Any]:
-    """The parameters a run was given, defaults and bookkeeping among them."""
+    """Return the parameters a run was given, defaults and bookkeeping among them."""
     given = algo_params(extras_of(run))
     return {name: given[name] for name in sorted(set(given) - _NOT_THE_CONFIGURATION)}
 
 
 def environment_kwargs_of(run: pb.Run) -> dict[str, Any]:
-    """What its environment is made with besides its name."""
+    """Return what its environment is made with besides its name."""
     extras = extras_of(run)
     given: Any = extras.get("env_kwargs") or algo_params(extras).get("env_kwargs")
     if isinstance(given, str):
@@ -123,7 +123,7 @@ def parameter_text(name: str, value: str) -> str:
 
 
 def short_value(text: str) -> str:
-    """A JSON value as people write it: 0.00025 → 2.5e-4, true, adam."""
+    """Return a JSON value as people write it: 0.00025 → 2.5e-4, true, adam."""
     value = parsed(text)
     if isinstance(value, float) and value != 0 and (abs(value) < 1e-2 or abs(value) >= 1e6):
         mantissa, _, exponent = f"{value:.4g}".partition("e")

@@ -238,7 +238,7 @@ class Smoothing:
             return values
         return _average(values, self.amount) if self.kind == "ema" else _window(values, int(self.amount))
 
-    def in_words(self) -> str:
+    def label(self) -> str:
         """`EMA 0.9`, `mean of 100`; empty without smoothing."""
         if not self.is_on:
             return ""

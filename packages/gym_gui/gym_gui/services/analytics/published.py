@@ -51,14 +51,14 @@ class PublishedReturn:
 
 @cache
 def published_scripts() -> dict[str, dict[str, Any]]:
-    """The file by algorithm: `total_timesteps`, `source`, and `returns` by environment."""
+    """Return the file by algorithm: `total_timesteps`, `source`, and `returns` by environment."""
     document = json.loads(FILE.read_text(encoding="utf-8"))
     seeds = document["seeds"]
     return {name: {**script, "seeds": seeds} for name, script in document["scripts"].items()}
 
 
 def published_return(algo: str, env_id: str) -> PublishedReturn | None:
-    """What was published for an algorithm in an environment, else in another version of it; None: nothing."""
+    """Return what was published for an algorithm in an environment, else in another version of it; None: nothing."""
     script = published_scripts().get(algo)
     name = published_name(env_id, script["returns"]) if script else None
     if script is None or name is None:
@@ -70,7 +70,7 @@ def published_return(algo: str, env_id: str) -> PublishedReturn | None:
 
 
 def published_name(env_id: str, names: Any) -> str | None:
-    """Which of the published names means this environment: `Pong` is `PongNoFrameskip-v4` and `ALE/Pong-v5`."""
+    """Return which of the published names means this environment: `Pong` is `PongNoFrameskip-v4` and `ALE/Pong-v5`."""
     if env_id in names:
         return env_id
     return next((name for name in names if _stem(name) == _stem(env_id)), None)

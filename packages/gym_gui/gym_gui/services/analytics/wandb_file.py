@@ -48,7 +48,7 @@ class WandbCurve:
     key: str
     steps: Floats
     times: Floats
-    """Unix seconds; nan where the file does not say"""
+    """Unix seconds; nan if the file has none"""
     values: Floats
     step_name: str = _STEP
     """What counts the steps: the metric that the run chose, or W&B's own counter"""
@@ -124,7 +124,7 @@ class WandbLog:
         return any(log.has_more for log in self._logs)
 
     def read(self) -> bool:
-        """Take in what was added; whether there was anything. NotAWandbFile or OSError when a file cannot be read."""
+        """Ingest new records; return whether there were any. Raise NotAWandbFile or OSError for an unreadable file."""
         changed = False
         for log in self._logs:
             for record in log.read():
@@ -209,7 +209,7 @@ class WandbLog:
     # ------------------------------------------------------------------ what is shown
 
     def snapshot(self) -> WandbSnapshot:
-        """A copy of what is known now."""
+        """Return a copy of what is known now."""
         facts = self._facts
         return WandbSnapshot(
             run_id=facts.get("run_id", ""),
@@ -255,14 +255,14 @@ class WandbLog:
         return WandbCurve(key, steps[finite], self._at_rows(_TIME, rows)[finite], values[finite], chosen)
 
     def _step_metric_of(self, key: str) -> str:
-        """The metric that counts this key's steps: its own, or that of the first pattern it fits."""
+        """Return the metric that counts this key's steps: its own, or that of the first pattern it fits."""
         for name, metric in self._step_metrics.items():
             if metric != key and (name == key or fnmatchcase(key, name)):
                 return metric
         return _STEP
 
     def _at_rows(self, key: str, rows: NDArray[np.int64]) -> Floats:
-        """The values of a key in these rows; nan where it has none."""
+        """Return the values of a key in these rows; nan where it has none."""
         found = np.full(len(rows), np.nan)
         column = self._columns.get(key)
         if column is None or not len(column.rows):
@@ -281,7 +281,7 @@ def _system_curve(key: str, times: array[float], values: array[float]) -> WandbC
 
 
 def _value_of(item: Any) -> Any:
-    """A value in whichever form this version of W&B wrote it."""
+    """Return a value in whichever form this version of W&B wrote it."""
     for name in ("number", "integer", "boolean", "text"):
         if item.HasField(name):
             return getattr(item, name)
@@ -364,7 +364,7 @@ class RecordLog:
         return self._skipped + waiting
 
     def read(self, max_bytes: int = READ_BYTES) -> list[Any]:
-        """The records that were added since the last read, decoded; none when there is no file yet.
+        """Return the records that were added since the last read, decoded; none when there is no file yet.
 
         A file that became shorter is another one: NotAWandbFile says so, and a new reader begins at its beginning.
         """
@@ -403,7 +403,7 @@ class RecordLog:
                     yield record
 
     def _next_chunk(self, data: bytes, begin: int, end: int) -> tuple[int, bytes] | None:
-        """The chunk at the offset; None when it is not there yet. Damage is passed over."""
+        """Return the chunk at the offset; None when it is not there yet. Damage is passed over."""
         while True:
             if self._skip_to is not None:
                 if end < self._skip_to:
@@ -431,7 +431,7 @@ class RecordLog:
             self._skip_to = self.offset + room
 
     def _join(self, kind: int, body: bytes) -> bytes | None:
-        """The record that this chunk completes; pieces whose beginning or end was lost are lost, too."""
+        """Return the record that this chunk completes; pieces whose beginning or end was lost are lost, too."""
         if kind in (_WHOLE, _FIRST):
             if self._parts is not None:
                 self._lose(sum(map(len, self._parts)))

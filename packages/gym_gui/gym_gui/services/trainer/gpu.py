@@ -1,4 +1,4 @@
-"""GPUs: what the machine really has, and who holds which."""
+"""GPUs: those the machine has, and the processes that use them."""
 
 from __future__ import annotations
 

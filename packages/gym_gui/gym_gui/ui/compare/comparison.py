@@ -395,7 +395,7 @@ class ComparisonFeed(CurveFeed):
             else:
                 self._environments -= environments
             if self._link.is_connected:
-                self._is_outdated = False  # the user is told once, not at every poll
+                self._is_outdated = False  # notify the user once, not at every poll
                 self.failed.emit(message)
 
         self._link.call(
@@ -520,9 +520,9 @@ class ComparisonView(QWidget):
         tip = self.tr("A run of {0} ends better than one of {1} with a probability of {2:.0f} %")
         remark = ""
         if interval is None:
-            remark = "\n" + self.tr("Fewer than three seeds: too few to say how sure that is")
+            remark = "\n" + self.tr("Fewer than three seeds: too few for an estimate of the uncertainty")
         elif interval.low <= 0.5 <= interval.high:
-            remark = "\n" + self.tr("The interval holds 50 %: the runs do not tell which is better")
+            remark = "\n" + self.tr("The interval holds 50 %: the runs do not show which is better")
         cells = [better, worse, f"{percent:.0f} %", shown]
         return TableRow(f"{better}\n{worse}", cells, tip.format(better, worse, percent) + remark)
 

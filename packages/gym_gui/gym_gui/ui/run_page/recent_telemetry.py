@@ -51,8 +51,8 @@ def grid_image(grid: Sequence[Sequence[str]]) -> NDArray[np.uint8] | None:
         colors = np.array(CELLS, np.uint8)
         return np.ascontiguousarray(colors[numbers.astype(np.int64) % len(colors)])
     low, reach = float(numbers.min()), float(np.ptp(numbers)) or 1.0
-    grey = ((numbers - low) / reach * 255).astype(np.uint8)
-    return np.ascontiguousarray(np.repeat(grey[:, :, None], 3, axis=2))
+    gray = ((numbers - low) / reach * 255).astype(np.uint8)
+    return np.ascontiguousarray(np.repeat(gray[:, :, None], 3, axis=2))
 
 
 STARVED, RESUMED = "STARVED", "RESUMED"

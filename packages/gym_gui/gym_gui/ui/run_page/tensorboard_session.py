@@ -27,7 +27,7 @@ class TensorBoardSession:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._take_turn = 0
+        self._generation = 0
         self.server: TensorBoardServer | None = None
         self._shown: dict[str, str] = {}
 
@@ -42,7 +42,7 @@ class TensorBoardSession:
     def start(self, runs: Sequence[pb.Run], pythons: Iterable[str] = ()) -> TensorBoardServer:
         """Return a server for these runs; raise ServerProblem on failure or when `drop` was called meanwhile."""
         with self._lock:
-            turn = self._take_turn
+            generation = self._generation
         python = find_interpreter(pythons)
         home = home_of(runs[0].run_dir)
         try:
@@ -51,7 +51,9 @@ class TensorBoardSession:
             raise ServerProblem(f"Cannot create a folder for TensorBoard in {home.cache}: {error.strerror}") from error
         try:
             shown = {one.run_id: links.add(one.name, one.folder) for one in map(linked, runs)}
-            server = TensorBoardServer.start(links, python, log_for(home), is_given_up=lambda: self._take_turn != turn)
+            server = TensorBoardServer.start(
+                links, python, log_for(home), is_given_up=lambda: self._generation != generation
+            )
         except OSError as error:
             links.remove()
             raise ServerProblem(f"TensorBoard cannot be started: {error}") from error
@@ -59,7 +61,7 @@ class TensorBoardSession:
             links.remove()
             raise
         with self._lock:
-            if self._take_turn == turn:
+            if self._generation == generation:
                 self.server, self._shown = server, shown
                 return server
         server.stop()
@@ -81,7 +83,7 @@ class TensorBoardSession:
     def drop(self) -> None:
         """End the server, even one that is being started, without waiting for it."""
         with self._lock:
-            self._take_turn += 1
+            self._generation += 1
             server, self.server, self._shown = self.server, None, {}
         if server is not None:
             server.abandon()

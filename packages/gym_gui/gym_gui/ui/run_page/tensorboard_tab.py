@@ -36,7 +36,7 @@ class BrowserOffer(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setObjectName("browser_offer")
-        self.message = named(QLabel(alignment=Qt.AlignmentFlag.AlignCenter, wordWrap=True), "tensorboard_words")
+        self.message = named(QLabel(alignment=Qt.AlignmentFlag.AlignCenter, wordWrap=True), "tensorboard_message")
         self.open_button = named(QPushButton(self.tr("Open in browser")), "tensorboard_open", role="primary")
         self.open_button.setAccessibleName(self.tr("Open TensorBoard in the browser"))
         self.open_button.clicked.connect(self.browser_requested)
