@@ -31,7 +31,7 @@ MISTAKES = {"mosaic trains ppo CartPole-v1"}
 OF_A_SET = {"wandb"}
 """Not in the environment the tests run in"""
 NOT_FOR_PEOPLE = {"cleanrl_worker.launcher"}
-"""Started by a worker; its help does not tell everything"""
+"""Started by a worker; its help does not show everything"""
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _FENCE = re.compile(r"^ *```\w*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 

@@ -30,7 +30,7 @@ def fault_runs(usual: int) -> int:
 
 @pytest.fixture
 def make_daemon(home: Home, tmp_path: Path) -> Iterator[MakeDaemon]:
-    """Make (and start, unless told otherwise) a daemon of the test's home; it is closed with all its runs."""
+    """Make (and start, by default) a daemon of the test's home; it is closed with all its runs."""
     with ExitStack() as stack:
 
         def make(*, start: bool = True, script: str = "", environment: dict[str, str] | None = None, **settings: Any):

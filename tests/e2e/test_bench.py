@@ -1,4 +1,4 @@
-"""`mosaic bench` and `mosaic report`: cut short and gone on with, with failures, and read by somebody else."""
+"""`mosaic bench` and `mosaic report`: interrupted and resumed, with failures, and read by another user."""
 
 from __future__ import annotations
 

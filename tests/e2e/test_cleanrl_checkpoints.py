@@ -61,7 +61,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 @pytest.fixture(scope="module")
 def undisturbed(daemon: RunningDaemon) -> Callable[[str], RunFolder]:
-    """The same run of an algorithm that nobody touches; made once."""
+    """The same run of an algorithm that is never interrupted; made once."""
     folders: dict[str, RunFolder] = {}
 
     def run(algo: str) -> RunFolder:

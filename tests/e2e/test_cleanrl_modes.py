@@ -50,7 +50,7 @@ def config(total: int = 1024, env_id: str = "CartPole-v1", algo: str = "ppo", **
 
 
 def ends(daemon: RunningDaemon, run_id: str, outcome: str = "completed") -> Any:
-    """Wait for the end; the registry, the manifest, exit.json and the process table must tell the same story."""
+    """Wait for the end; the registry, the manifest, exit.json and the process table must agree."""
     run = daemon.wait_for(run_id, timeout_s=PATIENCE_S)
     assert run.outcome == outcome, f"{run.reason}\n{daemon.output(run_id, 'stderr')[-2000:]}"
     manifest = daemon.manifest(run_id)
@@ -210,7 +210,7 @@ def test_weights_alone_continue_as_a_new_run_that_reports_it(daemon, trained):
 
 
 class Client:
-    """Somebody at the other end of an interactive run."""
+    """A client at the other end of an interactive run."""
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -299,7 +299,7 @@ def test_a_custom_script_runs_from_its_folder_or_as_the_users_own_copy(daemon, t
 
     (folder / "endless.sh").write_text('echo "$@"\n')
     done = mosaic(daemon, "script", str(folder / "endless.sh"), "--detach", "--", "one", "--two")
-    assert ends(daemon, done.stdout.strip()).total == 0  # nobody said how far it goes
+    assert ends(daemon, done.stdout.strip()).total == 0  # its length is unknown
     assert (daemon.home.run_folder(done.stdout.strip()).logs / "stdout.log").read_text() == "one --two\n"
 
     elsewhere = tmp_path / "elsewhere.sh"

@@ -72,11 +72,11 @@ def test_runs_that_end_while_no_daemon_looks_are_finished_from_their_files(daemo
         "completes": daemon.submit(timesteps=60, steps_per_second=40),
         "raises": daemon.submit(timesteps=10_000, steps_per_second=40, fail_at_step=60),
         "is killed": daemon.submit(timesteps=10_000, steps_per_second=40, kill_at_step=60),
-        "is told to stop": daemon.submit(**ENDLESS),
+        "is stopped by a signal": daemon.submit(**ENDLESS),
     }
     pids = {what: daemon.wait_for(run.run_id, "EXEC").pid for what, run in expected.items()}
     daemon.kill()
-    os.kill(pids["is told to stop"], signal.SIGTERM)
+    os.kill(pids["is stopped by a signal"], signal.SIGTERM)
     assert wait_until(lambda: not any(processes_of(run.run_id) for run in expected.values()), timeout_s=60)
     gone_at = time.time()
 
@@ -87,14 +87,14 @@ def test_runs_that_end_while_no_daemon_looks_are_finished_from_their_files(daemo
         "completes": "completed",
         "raises": "failed",
         "is killed": "failed",
-        "is told to stop": "failed",
+        "is stopped by a signal": "failed",
     }
     assert ended["completes"].step == 60
     assert ended["completes"].finished_at < gone_at, "its exit.json says when it was"
     assert ended["raises"].finished_at < gone_at
     assert "fail_at_step asked for an error" in ended["raises"].reason
     assert "left no exit.json" in ended["is killed"].reason
-    assert "signal that did not come from MOSAIC" in ended["is told to stop"].reason
+    assert "signal that did not come from MOSAIC" in ended["is stopped by a signal"].reason
     for what, run in ended.items():
         assert starts_per_attempt(daemon, run.run_id) == {1: 1}, what
         manifest = daemon.manifest(run.run_id)
@@ -189,7 +189,7 @@ def test_a_run_that_cannot_be_taken_up_at_once_is_neither_lost_nor_cancelled_beh
     daemon.script = CLUMSY
     daemon.start()
     assert daemon.wait_for(daemon.submit(timesteps=3).run_id).outcome == "completed"  # the others are served
-    # As long as nobody holds its processes, it is not over.
+    # Until its processes have ended, it is not finished.
     assert daemon.client.cancel(unwanted).status == "EXEC"
     assert set(processes_of(unwanted)) == {pids[unwanted]}
     (daemon.home.root / "handy").touch()
@@ -226,7 +226,7 @@ def test_commands_that_follow_a_run_wait_for_the_next_daemon_and_continue(
         assert wait_until(lambda: all("trainer daemon" in file.read_text() for file in said.values()))
         before = {name: file.read_text() for name, file in out.items()}
         time.sleep(LINE_S + 0.5)
-        assert out["watch"].read_text() == before["watch"]  # nothing is told again that is not new
+        assert out["watch"].read_text() == before["watch"]  # nothing is reported again that is not new
         daemon.start()
         assert wait_until(
             lambda: all(len(file.read_text()) > len(before[name]) for name, file in out.items()), timeout_s=60

@@ -236,7 +236,7 @@ def test_a_damaged_daemon_json_misleads_no_client(daemon: RunningDaemon) -> None
     file.write_bytes(data[:50])
     with pytest.raises(DaemonUnreachable, match="no trainer daemon runs"):
         TrainerClient.connect(daemon.home)
-    # Whoever wants to start one is told who serves the home; nothing is started twice.
+    # A second start reports which daemon serves the home; nothing is started twice.
     with pytest.raises(DaemonUnreachable, match=f"a daemon \\(pid {daemon.pid}\\) already serves {daemon.home.root}"):
         start_daemon(daemon.home, timeout_s=30)
     daemon.restart()

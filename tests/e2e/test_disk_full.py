@@ -189,7 +189,7 @@ def test_a_full_disk_is_named_to_who_tags_a_run_and_a_cancel_ends_its_worker_all
 
 
 def wait_for_the_end_without_room(daemon: RunningDaemon, run_id: str, pid: int) -> None:
-    """Either the worker could still tell its end, or the daemon has noticed it: not even a zombie is left."""
+    """Either the worker could still report its end, or the daemon has noticed it: not even a zombie is left."""
 
     def has_ended() -> bool:
         reported = any(event.event.ends_the_run for event in daemon.lifecycle(run_id))

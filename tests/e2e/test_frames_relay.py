@@ -65,7 +65,7 @@ def paint_some(daemon: RunningDaemon, count: int, **parameters: object) -> list[
 
 def test_a_client_elsewhere_sees_the_frame_in_the_size_it_asked_for(daemon: RunningDaemon) -> None:
     run_id = paint(daemon)
-    assert daemon.client.get(run_id).step == 0  # nobody watches, nothing is drawn
+    assert daemon.client.get(run_id).step == 0  # without a viewer nothing is drawn
     for encoding, size in (("jpeg", (160, 120)), ("png", (80, 60)), ("rgb", (40, 30))):
         with daemon.client.frames(run_id, max_fps=50, max_side=size[0], encoding=encoding) as stream:
             images = [frame for frame, _ in zip((f for f in stream if f.data), range(3), strict=False)]

@@ -1,4 +1,4 @@
-"""What the settings want to happen at a run's end: a command, a webhook. A failing one is told and hurts nothing."""
+"""What the settings request at the end of a run: a command, a webhook. A failing one is reported and harmless."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def heard(folder: Path, run_id: str) -> dict:
 
 @pytest.fixture
 def keeper(tmp_path: Path, reported: Path) -> list[str]:
-    """A command that writes down what it was told."""
+    """A command that records its input."""
     script = tmp_path / "keep it.py"
     script.write_text(KEEP)
     return [sys.executable, str(script), str(reported), "$HOME; touch x"]
@@ -136,7 +136,7 @@ def test_command_and_webhook_hear_of_every_end(make_daemon, keeper, reported: Pa
     assert wait_until(lambda: len(listener.posted) == 4)
     assert {post["run_id"]: post["outcome"] for post in listener.posted} == outcomes
     assert all("hook_failed" not in daemon.event_kinds(run_id) for run_id in outcomes)
-    # A restart does not tell an old end again.
+    # A restart does not report an old end again.
     daemon.restart()
     daemon.wait_for(daemon.submit(timesteps=3).run_id)
     assert wait_until(lambda: len(listener.posted) == 5)

@@ -131,7 +131,7 @@ def test_a_copy_made_while_runs_are_going_neither_speaks_for_them_nor_ends_them(
     original.client.cancel(going)
     assert original.wait_for(going).outcome == "cancelled"
     assert processes_of(going) == []
-    # Only then it ends in the copy, too: as the copy's files tell it.
+    # Only then it ends in the copy, too: as the copy's files show.
     ended = other.wait_for(going)
     assert ended.outcome == "failed"
     assert "left no exit.json" in ended.reason or "exited" in ended.reason

@@ -12,7 +12,7 @@ from gym_gui.testing import RunningDaemon, random_config
 from mosaic_wire.paths import Home
 from mosaic_wire.testing import wait_until
 
-# The reference worker with a `--prepare` of its own: it takes as long as a file is missing, and fails if told so.
+# The reference worker with a `--prepare` of its own: it takes as long as a file is missing, and fails on request.
 WORKER = """
 import json, pathlib, sys, time
 folder = pathlib.Path(__file__).parent

@@ -1,4 +1,4 @@
-"""What keeps a daemon from starting is told in one line: a busy port, a lock, a newer or damaged database."""
+"""What keeps a daemon from starting is reported in one line: a busy port, a lock, a newer or damaged database."""
 
 from __future__ import annotations
 

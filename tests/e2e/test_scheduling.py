@@ -1,4 +1,4 @@
-"""Who runs when, and with what: priorities, order, CPUs, GPUs, memory, and the reason told while a run waits."""
+"""Which run starts when, and with what: priorities, order, CPUs, GPUs, memory, and the reason why a run waits."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_no_more_cpus_are_given_away_than_there_are(make_daemon) -> None:
 
     assert wait_until(all_ended, timeout_s=90)
     assert most == 2
-    # Two that start together may be told of in either order.
+    # Two that start together may be reported in either order.
     assert all(abs(place - runs.index(run_id)) <= 1 for place, run_id in enumerate(order_of_start(daemon, runs)))
 
 

@@ -212,7 +212,7 @@ def test_what_was_printed_while_no_daemon_lived_is_cleaned_by_the_next_one(daemo
 
 def test_archives_hold_no_secret_and_a_deleted_run_leaves_none(daemon: RunningDaemon, tmp_path: Path) -> None:
     run_id = finished(daemon, "completed")
-    # Even what somebody puts into the run's folder afterwards is masked on its way out.
+    # Even what a user puts into the run's folder afterwards is masked on its way out.
     note = daemon.home.run_folder(run_id).root / "wandb" / "mine.bin"
     note.write_bytes(b"\0" * 70_000 + KEY.encode() + b"\0")
     archive = tmp_path / "run.tar.gz"

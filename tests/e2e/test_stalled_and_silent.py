@@ -30,7 +30,7 @@ def test_a_stopped_worker_is_shown_as_stalled_and_continues_when_it_is_continued
         for run_id in runs:
             stalled = daemon.wait_for_run(run_id, lambda run: "stalled" in run.flags)
             assert stalled.status == "EXEC"
-        # Far beyond the silence limit, and still nobody calls it a fault.
+        # Far beyond the silence limit, and still it is no fault.
         beyond = daemon.client.health().uptime_s + 3
         assert wait_until(lambda end=beyond: daemon.client.health().uptime_s > end, timeout_s=60)
         assert {daemon.client.get(run_id).status for run_id in runs} == {"EXEC"}

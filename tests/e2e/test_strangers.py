@@ -51,7 +51,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A daemon that was told to listen on TCP, too."""
+    """A daemon that listens on TCP, too."""
     folder = tmp_path_factory.mktemp("shared")
     with RunningDaemon(Home(folder / "home"), folder / "config", settings={**QUICK, "listen": "127.0.0.1"}) as daemon:
         yield daemon
@@ -120,7 +120,7 @@ def test_no_call_of_the_service_works_without_the_daemons_token(daemon: RunningD
     health = SERVICE.methods_by_name["GetHealth"]
     for channel in channels:
         assert call(channel, health, (("authorization", f"Bearer {token}"),)) is grpc.StatusCode.OK
-    assert list(daemon.client.list().runs) == []  # and nobody shut it down
+    assert list(daemon.client.list().runs) == []  # and no request shut it down
 
 
 def test_a_method_that_does_not_exist_is_not_a_way_in(daemon: RunningDaemon, channels) -> None:
@@ -396,7 +396,7 @@ print(json.dumps({
 """
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_another_user_of_the_machine_gets_in_nowhere() -> None:
     folder = Path(tempfile.mkdtemp(prefix="mosaic-open-"))  # tmp_path would keep strangers out by itself
     folder.chmod(0o755)
@@ -615,7 +615,7 @@ def test_over_tls_a_client_that_knows_the_certificate_gets_in_and_others_do_not(
         assert client.get(run_id).outcome == "completed"
     with TrainerClient(record.tcp, "0" * 64, tls_ca=ours) as client, pytest.raises(NotAllowed):
         client.health()
-    for authority in (None, theirs):  # in clear, and trusting somebody else
+    for authority in (None, theirs):  # in clear, and trusting another CA
         with (
             TrainerClient(record.tcp, token, tls_ca=authority, timeout_s=2) as client,
             pytest.raises(DaemonUnreachable),

@@ -119,7 +119,7 @@ def check_each_ended_once(daemon: RunningDaemon, run: pb.Run, *, trials: int) ->
             assert f"sweep:{run.run_id}" in children[run_id].tags
     assert sorted(used) == sorted(children), "a run without a trial, or one of two trials"
     assert all(child.status == "TERM" for child in children.values())
-    # The journal itself: each trial is created once and told once.
+    # The journal itself: each trial is created once and finished once.
     assert all(trial.number == place for place, trial in enumerate(found))
     return Counter(trial.state for trial in counted)
 

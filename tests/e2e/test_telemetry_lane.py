@@ -146,7 +146,7 @@ def counting(make_daemon: MakeDaemon) -> RunningDaemon:
 
 
 def accepted_by(daemon: RunningDaemon, run_id: str) -> int:
-    """The last step of which a worker was told that it is stored."""
+    """The last step that was acknowledged as stored."""
     file = daemon.home.root / f"{run_id}.accepted"
     return int(file.read_bytes() or b"0") if file.exists() else 0
 
@@ -238,7 +238,7 @@ class LookingWindow:
 
 
 def check_live_chaos(daemon: RunningDaemon, *, runs: int, strikes: int, seed: int) -> None:
-    """Fault 14 for the telemetry lane: whoever is killed, what a worker was told is stored is there, once."""
+    """Fault 14 for the telemetry lane: whichever process is killed, every acknowledged step is stored, once."""
     dice, total = random.Random(seed), 400
     run_ids = [play(daemon, "counting", steps=total, pause_s=0.004) for _ in range(runs)]
     looking = LookingWindow(daemon, run_ids[-1])

@@ -1,4 +1,4 @@
-"""Watching runs: no event is missed or told twice, also over restarts of the daemon; a slow watcher harms nobody."""
+"""Watching runs: no event is missed or repeated, also over restarts of the daemon; a slow watcher harms no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker catalog: what is installed shows up, what is broken is told and hurts nobody else."""
+"""The worker catalog: what is installed shows up, what is broken is reported and affects no other worker."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_broken_workers_are_listed_with_their_problem_and_affect_no_other(home, 
     for name, (cli, _) in broken.items():
         folder = installed(name, cli)
         (folder / "__init__.py").write_text("")
-    # Asked alone and with patience: nobody else is asked for this, and it is kept for the others.
+    # Asked alone and with patience: no other worker is queried, and it is kept for them.
     assert WorkerCatalog(home, describe_timeout_s=60).get("tiny").name == "tiny"
     catalog = WorkerCatalog(home, describe_timeout_s=timeout_s)
     entries = {entry.name: entry for entry in catalog.entries()}

@@ -187,7 +187,7 @@ def test_a_damaged_record_counts_as_none(home, damage):
 def test_the_record_of_a_killed_daemon_is_not_believed(home):
     home.create()
     identity = ProcessIdentity.of(os.getpid())
-    # Somebody else has the pid by now: it started at another time.
+    # Another process has the pid by now: it started at another time.
     write_json_atomically(
         home.daemon_record, {"pid": identity.pid, "start_ticks": identity.start_ticks - 1, "boot_id": identity.boot_id}
     )

@@ -145,7 +145,7 @@ def test_a_worker_gets_exactly_its_environment_and_default_signals(
         assert await worker.wait() == 0
         *environment, ignored = one.stdout.read_text().splitlines()
         assert sorted(environment) == ["A=1", "B=2", "EMPTY="]
-        # 32 and 33 are the C library's own: make leaves them ignored in what it starts, and nobody may change that.
+        # 32 and 33 are the C library's own: make leaves them ignored in what it starts, and that must not change.
         assert int(ignored.split()[1], 16) & ~(0b11 << 31) == 0
         worker.close()
 
@@ -556,7 +556,7 @@ def test_a_worker_outlives_its_daemon_and_the_next_one_takes_it_over(executor: L
         assert worker.usage().processes == 1
         waiting = asyncio.create_task(worker.wait())
         assert await worker.stop_tree(0.2)
-        assert await waiting is None, "not our child: nobody tells us its exit code"
+        assert await waiting is None, "not our child: its exit code is unknown"
         worker.close()
         assert executor.find(mark) is None
 
@@ -576,7 +576,7 @@ def test_the_end_of_another_processes_child_is_noticed(executor: LocalExecutor, 
         assert not waiting.done()
         (tmp_path / "go").touch()
         assert await waiting is None
-        assert not identity.is_alive(), "also when nobody reaps it"
+        assert not identity.is_alive(), "also before it is reaped"
         assert await worker.stop_tree(0)
         worker.close()
 

@@ -368,7 +368,7 @@ def test_a_name_is_a_handle_and_several_runs_of_a_name_are_listed_newest_first(m
     ended = mosaic("show", "my-run")
     assert ended.code == 2
     assert f"matches 2 runs: {namesake.run_id}, {run.run_id}" in ended.err
-    fake_trainer.add(name=run.run_id[-8:])  # somebody named it like an id: the id wins
+    fake_trainer.add(name=run.run_id[-8:])  # a user named it like an id: the id wins
     assert mosaic("show", run.run_id[-8:], "--json").json[0]["run_id"] == run.run_id
 
 

@@ -54,7 +54,7 @@ class Terminal:
         while True:
             try:
                 data = os.read(self._screen, 65536)
-            except OSError:  # EIO: nobody has the other end any more
+            except OSError:  # EIO: the other end is closed
                 return
             if not data:
                 return

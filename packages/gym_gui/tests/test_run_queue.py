@@ -1,4 +1,4 @@
-"""The waiting line: order, fairness, and the reason people are told."""
+"""The waiting line: order, fairness, and the reported reason."""
 
 from __future__ import annotations
 
@@ -98,4 +98,4 @@ def test_a_run_that_requests_nothing_does_not_wait():
     assert start_what_fits(queue, ledger) == ["sweep"]
     assert start_what_fits(queue, ledger) == []
     ledger.release("running")
-    assert start_what_fits(queue, ledger) == ["a"], "and takes nobody's place"
+    assert start_what_fits(queue, ledger) == ["a"], "and takes no other run's place"

@@ -1,4 +1,4 @@
-"""Configs of scripts: the client finds the file, the worker reads it, and nobody asks twice about the same content."""
+"""Configs of scripts: the client finds the file, the worker reads it, and the same content is never queried twice."""
 
 from __future__ import annotations
 

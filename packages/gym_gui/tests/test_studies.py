@@ -147,7 +147,7 @@ def test_only_what_is_new_is_read_again(tmp_path: Path, make: MakeStorage) -> No
     after = file.read("live")
     assert_same(after, study)
     assert after.trials[8].run_ids == ("one", "two")
-    # What somebody holds does not change under their hands, and what was finished is the same object.
+    # What a caller holds does not change, and what was finished is the same object.
     assert before.trials[8].state is TrialState.RUNNING
     assert middle.trials[8].run_ids == ("one",)
     assert after.trials[0] is before.trials[0]
@@ -283,7 +283,7 @@ def test_a_database_is_read_while_another_process_writes_into_its_log(tmp_path: 
     with sqlite3.connect(path) as writer:
         writer.execute("PRAGMA journal_mode = WAL")
     writer.close()
-    # Nobody has it open: nothing is made beside it.
+    # No process has it open: nothing is created beside it.
     assert len(open_study(path)) == 5
     assert sorted(file.name for file in tmp_path.iterdir()) == ["study.sqlite3"]
     tune(study, 5)
@@ -322,7 +322,7 @@ def test_a_database_whose_writer_died_is_read_from_a_copy(tmp_path: Path) -> Non
     writer.execute("BEGIN IMMEDIATE")
     writer.execute("CREATE TABLE large (text)")
     writer.executemany("INSERT INTO large VALUES (?)", [("x" * 3000,) for _ in range(200)])
-    # As a power cut leaves it: pages and journal on the disk, and nobody who holds a lock.
+    # As a power cut leaves it: pages and journal on the disk, and no process that holds a lock.
     for suffix in ("", "-journal"):
         shutil.copyfile(f"{path}{suffix}", f"{dead}{suffix}")
     writer.execute("ROLLBACK")

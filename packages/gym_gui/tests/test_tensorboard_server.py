@@ -236,7 +236,7 @@ def command(daemon: RunningDaemon, *message: str) -> subprocess.Popen[str]:
 def test_the_command_serves_and_leaves_nothing_when_it_is_killed(
     daemon: RunningDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A package in the working folder, which may be somebody else's, is not imported in place of the installed one.
+    # A package in the working folder, which may be another user's, is not imported in place of the installed one.
     (tmp_path / "tensorboard").mkdir()
     (tmp_path / "tensorboard" / "__init__.py").write_text("raise SystemExit('planted')")
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""`validate_train_run_config`: what people write is accepted, what is wrong is told all at once."""
+"""`validate_train_run_config`: what people write is accepted, all problems are reported at once."""
 
 from __future__ import annotations
 
@@ -556,4 +556,4 @@ def test_a_worker_that_only_has_others_work_reserves_no_cpu_and_is_started_again
     assert (config.resources.cpus.requested, config.scheduling.retries) == (0, 20)
     asked = {"metadata": {"worker": worker}, "resources": {"cpus": 1}, "scheduling": {"retries": 0}}
     config = validate_train_run_config(asked, workers=lambda name: spec)
-    assert (config.resources.cpus.requested, config.scheduling.retries) == (1, 0), "unless it is told otherwise"
+    assert (config.resources.cpus.requested, config.scheduling.retries) == (1, 0), "by default"

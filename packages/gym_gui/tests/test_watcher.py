@@ -1,4 +1,4 @@
-"""What a client that watches is told: every event, and of figures the newest, not too often."""
+"""What a watching client receives: every event, and the newest statistics, not too often."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_events_are_sent_at_once_and_statistics_never_fall_behind_them(rec
     reported = [await watcher.get() for _ in range(5)]
     assert [known.seq for _, known in reported if known is not None] == list(range(5))
     rest = await watcher.get()
-    assert (rest[0].run_id, rest[1]) == (records[2].run_id, None)  # what was to be told of the second run is older
+    assert (rest[0].run_id, rest[1]) == (records[2].run_id, None)  # what was to be sent of the second run is older
     watcher.offer(replace(record, step=7))
     assert (await watcher.get())[0].step == 7
 

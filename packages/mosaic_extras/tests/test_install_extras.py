@@ -438,7 +438,7 @@ def test_pruning_keeps_what_is_ready_and_removes_what_is_half_made(installed):
 
 
 class Installer:
-    """The command as a process of its own session, and what it tells."""
+    """The command as a process of its own session, and its output."""
 
     def __init__(self, home: Home, lists: Path, *, gate: Path | None = None) -> None:
         environment = {**os.environ, **({"MOSAIC_TEST_GATE": str(gate)} if gate else {})}

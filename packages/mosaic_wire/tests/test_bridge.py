@@ -147,7 +147,7 @@ def test_it_looks_as_often_as_the_daemon_wants_to_hear(tmp_path: Path, daemon: D
     assert wait_until(lambda: daemon.values == [0])
     write(1)
     assert not wait_until(lambda: len(daemon.values) > 1, timeout_s=0.3)
-    bridge.stop()  # an end waits for nobody
+    bridge.stop()  # an end does not wait
     assert daemon.values == [0, 1]
 
 
@@ -175,7 +175,7 @@ def test_episodes_in_event_files_become_rows_once_each(tmp_path: Path, daemon: D
     daemon.answers = [None, Answer(accepted=False, credits=100)]
     while bridge.poll() == 0.0 or not daemon.values:
         pass
-    writer.add_scalars({"charts/episodic_return": 3.0}, 7)  # a script that tells no length
+    writer.add_scalars({"charts/episodic_return": 3.0}, 7)  # a script that reports no length
     bridge.poll()
     assert telemetry.close() == 0
     writer.close()

@@ -377,7 +377,7 @@ def test_a_flipped_bit_never_goes_unnoticed(tmp_path: Path, bulk: bool) -> None:
         hit = int(np.searchsorted(ends, place // 8, side="right"))
         assert by_tag(batch.scalars()) == by_tag(points_of(events[:hit] + events[hit + 1 :]))
         assert [problem.offset for problem in batch.problems] == [int(ends[hit]) - len(parts[hit])]
-        assert not reader.read().problems  # told once
+        assert not reader.read().problems  # reported once
 
 
 def test_after_damage_at_the_end_the_next_record_is_found(tmp_path: Path, bulk: bool) -> None:

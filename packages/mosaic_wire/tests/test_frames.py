@@ -247,7 +247,7 @@ def check_that_killed_writers_leave_nothing(memory: Path, runs: int) -> None:
                 remove_frames(str(number))
         for path in memory.iterdir():
             if "living" not in path.name:
-                os.utime(path, (0, 0))  # killed before it had said who it is: then its age tells
+                os.utime(path, (0, 0))  # killed before it had said who it is: then its age decides
         remove_dead_frames()
         assert {path.name for path in memory.iterdir() if "living" not in path.name} == set()
         assert FrameReader(memory / "mosaic-fastlane-living").read() is not None

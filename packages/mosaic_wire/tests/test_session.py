@@ -69,7 +69,7 @@ def test_a_run_from_registration_to_its_end(make: MakeSession, daemon: PlayDaemo
     [registration] = daemon.registrations
     assert (registration.run_id, registration.attempt, registration.pid) == (RUN_ID, 3, os.getpid())
     assert (registration.algo, registration.env_id, json.loads(registration.extras_json)) == ("ppo", "none", {"x": 1})
-    assert daemon.heartbeats[-1].lifecycle_seq == 2  # told before finish returned
+    assert daemon.heartbeats[-1].lifecycle_seq == 2  # reported before finish returned
     assert daemon.heartbeats[-1].sps == 250
     assert _names(session) == ["run_started", "run_completed"]
     record = ExitRecord.read(session.run_folder.exit_record)
@@ -253,7 +253,7 @@ def test_sigterm_ends_a_hold_and_handlers_are_given_back(make: MakeSession) -> N
 
 
 def test_sigterm_while_the_main_thread_waits_for_a_stop_does_not_lock_it_up(tmp_path: Path) -> None:
-    # The moment that nobody can hit: the signal comes while `wait` holds the lock of the event.
+    # The moment that no test can hit: the signal comes while `wait` holds the lock of the event.
     program = """if True:
         import os, signal, sys
         from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a sweep is asked to do: ranges as people write them, and everything wrong told at once."""
+"""What a sweep is asked to do: ranges as people write them, and all problems reported at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A name with bytes that are no text is told in a sentence and hurts nothing beside it."""
+"""A name with bytes that are no text is reported in a sentence and affects nothing else."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The worker process of a run, from registration to exit code; it supervises a training process and never loads torch.
 
-`SupervisedRun` is what every run has, `CleanRLWorkerRuntime` a run of one of our algorithms; `scripts/` has the others.
+`SupervisedRun` is what every run has, `CleanRLWorkerRuntime` runs one of our algorithms, `ScriptRun` a script.
 """
 
 from __future__ import annotations

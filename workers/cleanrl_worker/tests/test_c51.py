@@ -169,7 +169,7 @@ def a_batch(rows: int, actions: int) -> Transitions:
     rng = np.random.default_rng(5)
     obs, next_obs = rng.normal(size=(2, rows, 4)).astype(np.float32)
     rewards, terminated = rng.normal(size=rows).astype(np.float32), (rng.random(rows) < 0.3).astype(np.float32)
-    chosen = rng.integers(actions - 1, size=rows)  # the last action is nobody's: its gradient is zero
+    chosen = rng.integers(actions - 1, size=rows)  # the last action is never chosen: its gradient is zero
     return Transitions(obs, chosen, rewards, next_obs, terminated)
 
 

@@ -35,7 +35,7 @@ PROGRAM = Path(__file__).with_name("worlds") / "toy_learner.py"
 
 
 class Listener:
-    """A channel that remembers what it was told, and keeps a manifest where it is asked to, as the worker does."""
+    """A channel that records its messages, and writes a manifest on request, as the worker does."""
 
     def __init__(self, folder: Path, *, keeps_manifest: bool = False, commands: Mapping[int, Command] | None = None):
         self.folder, self.heard = RunFolder(folder), []
@@ -368,7 +368,7 @@ def test_a_pause_in_an_evaluation_saves_first(tmp_path: Path) -> None:
 
 
 class Held:
-    """Lets the writing thread come as far as its first fsync, and no further until told."""
+    """Lets the writing thread come as far as its first fsync, and no further until released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.go_on = threading.Event(), threading.Event()
@@ -470,7 +470,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_training_at_the_next_safe_poin
     assert segments(run.folder) == good  # half a checkpoint keeps no room
     assert [path.name for path in run.folder.checkpoints.glob("*step*")] == ["step-400"]
     for _ in range(20):
-        learner.learn(run)  # and nobody waits for it
+        learner.learn(run)  # and does not wait for it
     run.writer.close()
     learner.envs.close()
 

@@ -65,7 +65,7 @@ def test_the_manifest_names_the_last_few_the_last_and_the_best(home):
     assert (worker.folder.root / "best.cleanrl_model").exists()
 
     # The same run continues: what it had counts, and its best is still its best unless a better one comes.
-    # It was killed right after its newest one was written: nobody came to list that, nor to name the best.
+    # It was killed right after its newest one was written: no process listed it or named the best.
     unlisted = tuple(entry for entry in manifest.checkpoints if entry.step != 3000)
     others = {key: value for key, value in manifest.extra.items() if key != "best"}
     replace(manifest, checkpoints=unlisted, extra=others).write(worker.folder.manifest)

@@ -211,7 +211,7 @@ def test_actions_are_random_in_the_share_asked_for_and_the_best_otherwise():
     others = (actions != 1).reshape(3, -1).mean(axis=1)
     assert others[0] == 0
     assert others[1:] == pytest.approx([0.2, 2 / 3], abs=0.02)  # a third of the random ones is the best by chance
-    assert len(asked) < 4000  # nobody follows the network in the last third
+    assert len(asked) < 4000  # no action follows the network in the last third
 
 
 def test_numpy_uses_as_many_threads_as_it_is_reported():

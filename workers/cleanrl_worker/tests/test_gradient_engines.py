@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 def edited(module: ModuleType, folder: Path, old: str, new: str) -> ModuleType:
-    """A copy of an algorithm's file in which somebody has changed a line."""
+    """A copy of an algorithm's file with one changed line."""
     source = Path(str(module.__file__)).read_text()
     assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times in {module.__file__}"
     path = folder / "edited.py"

@@ -1,4 +1,4 @@
-"""The interactive protocol: what is answered to what, also to lines nobody should send."""
+"""The interactive protocol: what is answered to what, also to invalid lines."""
 
 from __future__ import annotations
 

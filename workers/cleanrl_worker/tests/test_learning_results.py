@@ -1,4 +1,4 @@
-"""What a training reached: read from its event files, and shown in documents that nobody types."""
+"""What a training reached: read from its event files, and shown in generated documents."""
 
 from __future__ import annotations
 

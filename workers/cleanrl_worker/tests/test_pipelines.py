@@ -185,7 +185,7 @@ def test_training_and_evaluation_see_the_same_game_and_evaluation_is_paid_in_ful
 
 
 def test_a_game_that_ends_between_two_lives_counts_as_over():
-    """While the pipeline waits after a lost life nobody looks; the step before was then the game's last."""
+    """While the pipeline waits after a lost life no observation is read; the step before was then the game's last."""
     env: Any = make_single(WITH_LIVES, pipeline="atari", training=True)
     env.reset(seed=0)
     while not env.step(0)[2]:

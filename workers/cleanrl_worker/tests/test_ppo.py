@@ -78,7 +78,7 @@ def _test_environments():
 
 
 class Quiet:
-    """A channel nobody listens to; sends the commands it was given, one poll at a time."""
+    """A channel without a listener; sends the commands it was given, one poll at a time."""
 
     def __init__(self, *commands):
         self.commands = list(commands)

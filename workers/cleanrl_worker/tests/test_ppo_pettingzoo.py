@@ -1,4 +1,4 @@
-"""PPO by self-play: one network for both players, which tells them apart by what they see."""
+"""PPO by self-play: one network for both players, which distinguishes them by their observations."""
 
 from __future__ import annotations
 

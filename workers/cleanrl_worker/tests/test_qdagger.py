@@ -66,7 +66,7 @@ def _one_thread():
 
 
 class Quiet:
-    """A channel nobody listens to."""
+    """A channel without a listener."""
 
     def __init__(self):
         self.messages = []
@@ -331,7 +331,7 @@ def test_a_student_learns_from_trajectories_alone(tmp_path, trajectories):
     flags = {**SHORT, "offline_steps": 60, "batch_size": 16, "total_timesteps": 30}
     _, evaluation = run_qdagger(tmp_path, **flags, teacher_trajectories=str(trajectories), eval_episodes=5)
     assert evaluation.mean_return == 8
-    assert min(scalars(tmp_path)["charts/offline/loss"]) == 60  # nobody played before
+    assert min(scalars(tmp_path)["charts/offline/loss"]) == 60  # there was no training before
 
 
 @pytest.mark.slow  # what an undisturbed and an interrupted run have in common is shown in every CI

@@ -53,7 +53,7 @@ def _one_thread():
 
 
 class Quiet:
-    """A channel nobody listens to."""
+    """A channel without a listener."""
 
     def __init__(self):
         self.messages = []

@@ -91,7 +91,7 @@ def video() -> Iterator[None]:
 
 
 def facts_of(path: Path) -> tuple[int, float, tuple[int, int]]:
-    """Pictures, pictures per second, width and height, as somebody who plays it gets them."""
+    """Pictures, pictures per second, width and height, as a player of the file gets them."""
     import imageio_ffmpeg
 
     images, _ = imageio_ffmpeg.count_frames_and_secs(str(path))

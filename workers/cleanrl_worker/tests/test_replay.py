@@ -258,7 +258,7 @@ def test_only_what_changed_is_written_and_names_are_hashes(tmp_path: Path, kind:
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "replay").iterdir()}
     assert saved(later, again).files == second.files
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "replay").iterdir()} == before
-    # What nobody refers to goes; what went is written again when it is needed.
+    # Unreferenced files are removed; a removed one is written again when it is needed.
     later.remove_all_but(file.path for _, file in second.files.values())
     kept = {path.name for path in (tmp_path / "replay").iterdir()}
     assert kept == {file.sha256 for _, file in second.files.values()} < set(before)

@@ -1,4 +1,4 @@
-"""The hooks of a training process: what they change there, and that nobody else gets them."""
+"""The hooks of a training process: what they change there, and that no other process gets them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_event_files_go_below_the_run_and_are_flushed_soon(launch):
     assert (below[0], below[1], below[3], below[4]) == ("A/Pong__x", "logs/y", "z", "w")
     assert flushes == [1, 1, 1, 1, 0.5]
     assert is_there  # models are saved beside the event files
-    # Nobody closed them; what was logged is there all the same.
+    # They were not closed; what was logged is there all the same.
     sizes = [file.stat().st_size for file in (launch.run / "tensorboard").rglob("events.*")]
     assert len(sizes) == 5
     assert min(sizes) > 100

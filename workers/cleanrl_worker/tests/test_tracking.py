@@ -1,4 +1,4 @@
-"""W&B for our own algorithms: what it is told, that its trouble is not the run's, and the switches."""
+"""W&B for our own algorithms: what it receives, that its trouble is not the run's, and the switches."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def listening() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-# -- what W&B is told
+# -- what W&B receives
 
 
 def test_a_tracked_run_reports_wandb_flags_and_scalars_and_finishes(folder):

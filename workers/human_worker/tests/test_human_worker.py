@@ -50,7 +50,7 @@ def daemon() -> Iterator[PlayDaemon]:
 
 
 class Player:
-    """Somebody at the other end."""
+    """A client at the other end."""
 
     def __init__(self, worker: WorkerProcess) -> None:
         def place() -> str:

@@ -314,7 +314,7 @@ class QueueOptions:
 
 
 def queue(client: TrainerClient, plan: BenchPlan, options: QueueOptions) -> Queued:
-    """Queue what is not there yet; a cell that the daemon refuses is noted, and the others are queued."""
+    """Queue the missing cells; note a cell that the daemon refuses, and continue."""
     queued = Queued()
     retried = _retried(runs_of(client, plan.name))
     for cell in plan.cells:

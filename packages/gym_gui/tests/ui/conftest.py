@@ -45,7 +45,7 @@ def _with_generous_timeout(wait: Callable[..., object]) -> Callable[..., object]
 
 @pytest.fixture(autouse=True)
 def _own_settings(tmp_path: Path) -> None:
-    """Nobody's real window layout is read or changed."""
+    """No user's real window layout is read or changed."""
     QSettings.setDefaultFormat(QSettings.Format.IniFormat)
     # QSettings("MOSAIC", "mosaic") takes the native format, whatever the default is.
     for kind in (QSettings.Format.IniFormat, QSettings.Format.NativeFormat):

@@ -70,7 +70,7 @@ def test_lanes_decide_what_is_named_at_all() -> None:
 def test_the_manifest_and_the_files_are_followed(qtbot, manager: AnalyticsTabManager, tmp_path: Path) -> None:
     run = run_of(tmp_path)
     manager.watch(run)
-    assert manager.found is None  # nobody looks
+    assert manager.found is None  # there is no viewer
     with qtbot.waitSignal(manager.changed, timeout=WAIT):
         manager.set_seen(True)
     assert manager.found.reading.problem is not None
@@ -123,7 +123,7 @@ def test_a_tab_appears_on_the_page_when_its_files_do(qtbot, page: RunPage, windo
     (Path(page.run.run_dir) / "wandb" / "run-20260101_000000-abc").mkdir(parents=True)
     qtbot.waitUntil(lambda: "wandb" in page.tab_names(), timeout=WAIT)
     assert page.tab_names() == [name for name in TAB_ORDER if name in page.tab_names()]
-    assert page.tab_names()[page.tabs.currentIndex()] == "story"  # what somebody reads stays in front
+    assert page.tab_names()[page.tabs.currentIndex()] == "story"  # the tab that the user reads stays in front
     window_daemon.client.cancel(run.run_id)
 
 

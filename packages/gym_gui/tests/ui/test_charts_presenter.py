@@ -91,7 +91,7 @@ def test_what_was_loaded_is_not_asked_for_again_until_it_has_grown() -> None:
     assert store.due(runs, [RETURN], 100, episodes=False) == []
     clock.now = REFRESH_S
     assert store.due(runs, [RETURN], 100, episodes=False) == [live]
-    assert store.due([done], [RETURN], 100, episodes=True) == [done]  # nobody had counted its episodes
+    assert store.due([done], [RETURN], 100, episodes=True) == [done]  # its episodes were not counted
     assert store.due([done], [RETURN, LOSS], 100, episodes=False) == [done]
     assert list(store.curves(runs, [RETURN])) == ["done", "live"]
     store.forget(["done"])

@@ -1,4 +1,4 @@
-"""What nobody caught becomes a report that can be copied; the window goes on."""
+"""An uncaught exception becomes a report that can be copied; the window keeps running."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_last_output_of_a_torn_process_is_kept_for_the_next_start(tmp_path: 
         assert "Segmentation fault" in log.previous.read_text()
     finally:
         log.close()
-    assert not path.exists(), "an orderly end leaves nothing to tell"
+    assert not path.exists(), "an orderly end leaves nothing to report"
 
 
 def test_without_a_place_for_the_log_the_window_still_opens(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_stream_continues_after_the_daemon_was_killed(qtbot, tmp_path: Path, b
 def test_a_link_that_is_stopped_while_it_connects_ends_as_soon_as_it_has(
     window_daemon: RunningDaemon, background: Background
 ) -> None:
-    """Nobody waits for a window that was closed the moment it opened."""
+    """No call waits for a window that was closed the moment it opened."""
     is_connecting, may_connect = threading.Event(), threading.Event()
 
     def connect() -> TrainerClient:

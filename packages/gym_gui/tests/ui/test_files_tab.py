@@ -106,7 +106,7 @@ def test_folders_are_read_when_they_are_opened(qtbot, tab: FilesTab, folder: Run
     index = tab.model.index_of(node)
     assert index.siblingAtColumn(FileColumn.WHAT).data() == "Checkpoint · step 1,000 · best · return 200.0"
     qtbot.waitUntil(lambda: find(tab, "Logs of the worker", "stdout.log") is not None, timeout=WAIT)
-    assert node.children == []  # nobody has opened it
+    assert node.children == []  # it is not open
     tab.tree.expand(index)
     qtbot.waitUntil(lambda: [child.name for child in node.children] == ["state.json"], timeout=WAIT)
 

@@ -1,4 +1,4 @@
-"""The History tab: every event once and in order, live, after an absence, and opened to what it told."""
+"""The History tab: every event once and in order, live, after an absence, and expanded to its details."""
 
 from __future__ import annotations
 

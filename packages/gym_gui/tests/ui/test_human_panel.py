@@ -153,7 +153,7 @@ def test_real_time_continues_by_itself_at_the_chosen_pace_and_shows_on_fastlane(
     panel.setup.pace.set_rate(40)
     run_id = begin(qtbot, panel, "MountainCar-v0", real_time=True)
     reader = FrameReader(fastlane_path(run_id))
-    qtbot.waitUntil(lambda: int(panel.hud.value("step")) > 5, timeout=PATIENCE)  # nobody pressed anything
+    qtbot.waitUntil(lambda: int(panel.hud.value("step")) > 5, timeout=PATIENCE)  # no key was pressed
     assert panel.hud.value("action") == "coast"
     qtbot.keyPress(panel.view, Key.Key_Right)
     qtbot.waitUntil(lambda: panel.hud.value("action") == "right", timeout=PATIENCE)
@@ -318,7 +318,7 @@ def test_a_game_that_hangs_can_be_stopped(qtbot, link: DaemonLink, window_daemon
 
 def test_without_a_daemon_on_this_machine_it_reports_it(qtbot, themed, background: Background, tmp_path: Path) -> None:
     def unreachable():
-        raise DaemonUnreachable("nobody is there")
+        raise DaemonUnreachable("no daemon is there")
 
     link = DaemonLink(unreachable, background)
     panel = HumanPanel(link, background, Home(tmp_path))

@@ -80,7 +80,7 @@ def test_a_real_run_is_watched_from_its_queue_to_its_end(qtbot, tab, link, windo
     qtbot.wait(2_300)  # what VIEWER_TIMEOUT_S allows
     drawn = newest_number(run.run_id)
     qtbot.wait(500)
-    assert newest_number(run.run_id) == drawn  # the run draws for nobody
+    assert newest_number(run.run_id) == drawn  # without a viewer the run draws nothing
     assert tab.fastlane.frames_shown == shown
     tab.show()
     qtbot.waitUntil(lambda: tab.fastlane.frames_shown > shown, timeout=20_000)

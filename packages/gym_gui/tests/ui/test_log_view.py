@@ -1,4 +1,4 @@
-"""The view of a log: asks for what it shows, keeps little, follows the end until somebody scrolls."""
+"""The view of a log: asks for what it shows, keeps little, follows the end until the user scrolls."""
 
 from __future__ import annotations
 

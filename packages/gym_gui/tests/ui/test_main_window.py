@@ -53,7 +53,7 @@ def served(opened: Opened, home: Home, tmp_path) -> Iterator[RunningDaemon]:
     settings = {"heartbeat_s": 0.2, "grace_s": 2, "listen": "127.0.0.1"}
     with RunningDaemon(home, tmp_path / "config", settings=settings) as daemon:
         yield daemon
-        opened.link.stop()  # before the daemon: nobody is to start another one
+        opened.link.stop()  # before the daemon: no one is to start another one
         if (other := running_record(home)) is not None and other.pid != daemon.pid:
             assert stop_process(other, timeout_s=60), "the daemon that the window started does not end"
 

@@ -325,7 +325,7 @@ def test_what_could_not_be_deleted_is_reported(qtbot, panel: ManagementPanel, wi
     page.older_than.setValue(0)
     page.older_than.editingFinished.emit()
     qtbot.waitUntil(lambda: page.suggestions.row_of(f"run:{run.run_id}") is not None, timeout=60_000)
-    client.delete(run.run_id)  # by somebody else, at the same time
+    client.delete(run.run_id)  # by another client, at the same time
     page.suggestions.selectRow(page.suggestions.row_of(f"run:{run.run_id}"))
     page.remove_button.click()
     answer(qtbot, panel, "confirm_yes")

@@ -267,7 +267,7 @@ def test_episodes_are_put_together_and_written_as_a_dataset(tmp_path: Path) -> N
     add_step(found, _step(0, np.array([2.0, 3.0]), 0, info_json='{"picture": "nonsense"}'))
     add_end(found, _end(0, np.array([4.0, 5.0]), picture=[3, 4]))
     add_step(found, _step(1, {"image": np.ones((2, 2, 3), np.uint8), "mission": "go"}, np.array([0.5])))
-    add_end(found, _end(5, 0))  # of an episode nobody has steps of
+    add_end(found, _end(5, 0))  # of an episode without steps
     first, second = found[0], found[1]
     assert (first.length, first.total, first.seed, first.ended_by, first.is_whole) == (2, 3.0, 7, "player", True)
     assert first.frames == [(0, 3), None, (3, 4)]

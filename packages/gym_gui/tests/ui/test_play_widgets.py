@@ -262,7 +262,7 @@ def elsewhere(request, qtbot, themed, background: Background) -> QWidget:
     """A panel of a window that is connected to another machine; nothing answers there."""
 
     def unreachable() -> TrainerClient:
-        raise DaemonUnreachable("nobody is there")
+        raise DaemonUnreachable("no daemon is there")
 
     panel = request.param(DaemonLink(unreachable, background), background, None)
     qtbot.addWidget(panel)

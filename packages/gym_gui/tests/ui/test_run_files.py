@@ -1,4 +1,4 @@
-"""What lies in a run's folders, told without a window: roles, checkpoints, what is missing, damaged or closed."""
+"""The contents of a run's folders, without a window: roles, checkpoints, what is missing, damaged or closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words and figures of a run page, and families of runs: told without a window."""
+"""Labels and values of a run page, and families of runs, without a window."""
 
 from __future__ import annotations
 

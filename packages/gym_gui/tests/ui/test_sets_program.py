@@ -1,4 +1,4 @@
-"""Requirement sets: the worker's program is run for real; jobs tell their progress and can be cancelled."""
+"""Requirement sets: the worker's program is run for real; jobs report their progress and can be cancelled."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def idle_link(background: Background) -> DaemonLink:
     """Never started: the dialog needs no daemon."""
 
     def nobody() -> None:
-        raise AssertionError("nobody asked for a daemon")
+        raise AssertionError("no daemon is needed")
 
     return DaemonLink(nobody, background)  # type: ignore[arg-type]
 
@@ -50,7 +50,7 @@ def dialog(qtbot, home: Home, idle_link: DaemonLink, background: Background, app
 
 
 def go_to_the_daemon_s_page(qtbot, dialog: SettingsDialog) -> None:
-    assert dialog.edits == {}, "fields that nobody looks at are not made"
+    assert dialog.edits == {}, "fields that are not shown are not created"
     dialog.pages.setCurrentIndex(1)
     qtbot.waitUntil(lambda: dialog.is_read, timeout=20_000)
 

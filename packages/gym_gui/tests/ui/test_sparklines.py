@@ -41,7 +41,7 @@ def test_a_deleted_run_has_no_curve(link: DaemonLink, window_daemon: RunningDaem
 
 
 class _Recorder:
-    """Stands in for the link: notes what is asked for, answers when told to."""
+    """Stands in for the link: notes what is asked for, answers on request."""
 
     def __init__(self) -> None:
         self.is_connected = True

@@ -1,4 +1,4 @@
-"""The bottom line tells the daemon in words, the runs, and how busy the machine is."""
+"""The bottom line shows the daemon's state, the runs, and how busy the machine is."""
 
 from __future__ import annotations
 

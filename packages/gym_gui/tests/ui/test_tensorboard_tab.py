@@ -60,7 +60,7 @@ def test_the_server_lives_as_long_as_the_tab(qtbot, tab: TensorBoardTab, window_
     run, other = (finished(window_daemon, seed=seed) for seed in (1, 2))
     stranger = finished(window_daemon, seed=3, events=False)
     tab.show_run(run)
-    assert tab.session.server is None  # nobody has opened the tab
+    assert tab.session.server is None  # the tab is not open
     tab.set_active(True)
     qtbot.waitUntil(lambda: tab.session.server is not None and "http://127.0.0.1" in tab.state.text(), timeout=WAIT)
     server = tab.session.server
@@ -97,7 +97,7 @@ def test_the_server_lives_as_long_as_the_tab(qtbot, tab: TensorBoardTab, window_
 
 @pytest.fixture
 def play_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program in its place, quick to start: says what TensorBoard says, and dies when it is told to."""
+    """A program in its place, quick to start: prints what TensorBoard prints, and exits on request."""
     program = tmp_path / "python"
     program.write_text(
         "#!/bin/sh\necho 'TensorBoard 2.0 at http://127.0.0.1:1/ (Press CTRL+C to quit)'\n"

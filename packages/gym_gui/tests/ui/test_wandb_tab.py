@@ -104,7 +104,7 @@ def test_an_offline_run_shows_summary_and_curves(qtbot, tab: WandbTab, run: pb.R
     (line,) = chart.figure.lines
     assert (line.x[0], line.x[-1], line.y[-1]) == (0.0, 14_990.0, 749.5)
     assert ("best", "12.5") in tab.offline.summary.pairs()
-    assert max(len(value) for _, value in tab.offline.summary.pairs()) <= 400  # somebody logged 70,000 letters
+    assert max(len(value) for _, value in tab.offline.summary.pairs()) <= 400  # a user logged 70,000 characters
     assert ("net.act", "tanh") in tab.offline.config.pairs()
     assert not any(name.startswith("_") for name, _ in tab.offline.config.pairs())
     assert "project demo" in tab.offline.facts.text()
@@ -349,7 +349,7 @@ def test_what_was_sent_is_marked(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """W&B's own server cannot run here: a program in its place tells the lines that the real one tells."""
+    """W&B's own server cannot run here: a program in its place prints the lines that the real one prints."""
     file = put(real_wandb_folder, run)
     program = tmp_path / "python"
     program.write_text(

@@ -1,4 +1,4 @@
-"""A small environment that only somebody who remembers can play: single pictures of 84 x 84."""
+"""A small environment that needs memory: single images of 84 x 84."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class Figure:
     log_x: bool
     log_y: bool
     lines: tuple[Line, ...]
-    """Faint lines first, so that they are drawn behind the others"""
+    """Faint lines first, so that they are drawn behind all other lines"""
     note: str = ""
     """How lines and bands were computed: `mean ± standard deviation · EMA 0.9`"""
     repeated: tuple[str, ...] = ()

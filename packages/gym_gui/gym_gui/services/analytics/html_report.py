@@ -445,7 +445,7 @@ def _variables(scheme: Scheme) -> list[tuple[str, str]]:
 
 
 def _tags(curves: Mapping[str, Mapping[str, Curve]]) -> list[str]:
-    """Return the return in front, then length and speed, then losses, then the others by name."""
+    """Return the return in front, then length and speed, then losses, then all other tags by name."""
     present = tags_in(curves)
     # The first of RETURN_TAGS stands for whatever a run calls its return.
     returns = [tag for tag in RETURN_TAGS if tag in present][:1]

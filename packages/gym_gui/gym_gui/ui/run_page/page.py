@@ -480,7 +480,7 @@ class RunPage(QWidget):
         self._pass_run_on()
 
     def _pass_run_on(self) -> None:
-        """Give the run to the current tab and deactivate the others."""
+        """Give the run to the current tab and deactivate all other tabs."""
         run, place = self.run, self.tabs.currentWidget()
         if run is None or not isinstance(place, _TabPlace):
             self._set_active(None)
