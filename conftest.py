@@ -21,10 +21,10 @@ from mosaic_wire.paths import Home
 from mosaic_wire.testing import wait_until
 
 LEAVE_S = 30.0
-"""How long after its end a test's processes and threads may take to disappear."""
-NOBODYS_S = 60.0
-"""How long a segment that no process has open may lie there: a test beside this one may have killed its writer, and its
-daemon be about to remove it."""
+"""Seconds after a test in which its processes and threads must disappear"""
+ORPHAN_SEGMENT_S = 60.0
+"""Seconds that a segment without a process may remain: another test may have killed its writer, and its daemon may be
+about to remove it."""
 
 SHARED_MEMORY = Path("/dev/shm")
 SEGMENT_PATTERN = "mosaic-*"
@@ -135,7 +135,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays: no collection of garbage need look through it again."""
+    """Freeze imported and collected objects, so that the garbage collector does not scan them again."""
     gc.freeze()
 
 
@@ -240,7 +240,7 @@ def _segments() -> set[Path]:
 
 
 def _segments_left(before: set[Path], ours: Path) -> set[Path]:
-    """Those that stay. A neighbor's segment is new as well: its run lies in no folder of ours, or it is in use."""
+    """Return the new segments that stay, without those of other tests: their runs are in foreign folders, or in use."""
     suspects = {path for path in _segments() - before if not _is_of_a_foreign_run(path, ours)}
 
     def all_explained() -> bool:
@@ -249,7 +249,7 @@ def _segments_left(before: set[Path], ours: Path) -> set[Path]:
         suspects.difference_update({path for path in suspects if _in_use_by_a_stranger(path)})
         return not suspects
 
-    wait_until(all_explained, timeout_s=NOBODYS_S)
+    wait_until(all_explained, timeout_s=ORPHAN_SEGMENT_S)
     return suspects
 
 

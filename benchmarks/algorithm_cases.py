@@ -1,4 +1,4 @@
-"""What `algorithms.py` compares: one row per algorithm and environment, with the ratios it is to reach."""
+"""The cases of `algorithms.py`: one row per algorithm and environment, with the target ratios."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Case:
     moonshot: float
     flags: tuple[str, ...] = ()
     own_flags: tuple[str, ...] = ()
-    """Of ours alone: what their script does not offer, in a row of its own"""
+    """Flags of ours alone, which their script does not have; a separate row"""
 
     @property
     def name(self) -> str:

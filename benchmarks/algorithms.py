@@ -83,7 +83,7 @@ class Side:
 
 
 class Interpreters:
-    """Which Python has which requirement set: those of a home, or others that were named."""
+    """The Python of each requirement set: those of a home, or the given ones."""
 
     def __init__(self, home: Home, named: Sequence[str]) -> None:
         self._home = home

@@ -25,7 +25,7 @@ TAGS = [
 ]
 
 Summary = dict[str, list[float]]
-"""Of each tag: points, sum of the values, sum of the steps, sum of the wall times"""
+"""Per tag: points, sum of the values, sum of the steps, sum of the wall times"""
 
 
 def write_events(path: Path, megabytes: float) -> int:

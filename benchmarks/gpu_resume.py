@@ -154,7 +154,7 @@ def train(module: ModuleType | SimpleNamespace, args: Any, folder: Path, **how: 
 
 
 def compare(algo: str, flags: dict[str, Any], folder: Path, *, cuda: bool) -> tuple[bool, bool, str]:
-    """Whether two undisturbed runs agree, whether an interrupted one agrees with them, how environments came back."""
+    """Compare two undisturbed runs, an interrupted one, and how its environments were restored."""
     from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
     from cleanrl_worker.training.channel import Command
 

@@ -1,4 +1,4 @@
-"""How the benchmarks measure: CPU time of processes, alternating pairs, one table."""
+"""Measurements of the benchmarks: CPU time of processes, alternating pairs, one table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What watching costs: ppo through the daemon, without and with a viewer, against the bare script.
+"""Cost of watching: ppo through the daemon, without and with a viewer, against the bare script.
 
 Metric bridge and FastLane are on. Measures the CPU of training and worker per step, without the start, which two
 horizons cancel; the bare script runs at the same time on the other CPU. The CPU of the daemon itself and the time for

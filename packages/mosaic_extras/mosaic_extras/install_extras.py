@@ -303,7 +303,7 @@ def judge_base(plan: Plan) -> tuple[SetState, str]:
 
 @dataclass
 class Pruned:
-    """What was removed, what could not be, and how many bytes that freed."""
+    """Removed folders, those that could not be removed, and freed bytes."""
 
     removed: list[Path] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)

@@ -48,7 +48,7 @@ class WorkerConformance:
     """One that does not complete while a test watches it, takes a step every moment, and stops within seconds"""
     modules_describe_must_not_import: Sequence[str] = ("torch", "jax", "tensorflow")
     patience_s: float = GENEROUS_S
-    """How long to wait for anything; raise it for a worker that starts slowly"""
+    """Timeout of every wait; raise it for a worker that starts slowly"""
 
     # -- fixtures
 
@@ -79,7 +79,7 @@ class WorkerConformance:
     @pytest.fixture(scope="class")
     @classmethod
     def described(cls) -> subprocess.CompletedProcess[str]:
-        """What `--describe` printed, and on stderr what it imported; asked for once."""
+        """Output of `--describe`, and its imports on stderr; run once."""
         variables = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1", env.CUDA_VISIBLE_DEVICES: ""}
         return subprocess.run(
             [*cls.worker_argv, "--describe"],

@@ -1,4 +1,4 @@
-"""What can be trained here: workers and their algorithms, from the daemon or, without one, from this machine."""
+"""Workers and their algorithms, from the daemon or, without one, from this machine."""
 
 from __future__ import annotations
 

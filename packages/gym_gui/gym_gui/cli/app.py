@@ -30,7 +30,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "frames": ("frames", "Record a clip of what a run draws."),
         "tensorboard": ("tensorboard", "Serve TensorBoard for some runs."),
         "logs": ("show", "Print what a run wrote."),
-        "history": ("show", "What happened to a run, step by step."),
+        "history": ("show", "Show the history of a run."),
     },
     "Compare": {
         "plot": ("plot", "Draw curves of runs, seeds taken together, into a file or here."),

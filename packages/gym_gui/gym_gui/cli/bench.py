@@ -287,7 +287,7 @@ def _said_by(read: Callable[[str], T], text: str) -> T:
 
 
 _ENVIRONMENT, _THOSE_OF = "metadata.worker.config.env_id", "; those of "
-"""Of a worker that says: ppo needs discrete actions; those of Pendulum-v1 are …"""
+"""A worker's message such as: ppo needs discrete actions; those of Pendulum-v1 are …"""
 _RETRY = "retry-of:"
 """Tag of a run that was queued because an earlier one of its cell failed"""
 
@@ -305,7 +305,7 @@ class Queued:
 
 @dataclass(frozen=True)
 class QueueOptions:
-    """What each run reserves, and what happens to runs that failed."""
+    """Resources of each run, and whether failed runs are retried."""
 
     cpus: float
     gpus: int = 0

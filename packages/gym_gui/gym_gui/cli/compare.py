@@ -175,7 +175,7 @@ def _write_groups(groups: Sequence[GroupFigures], found: Comparison) -> None:
 
 
 def _write_parameters(groups: Sequence[GroupFigures], found: Comparison) -> None:
-    """What was given to some groups and not, or not so, to others."""
+    """Print the parameters in which the groups differ."""
     differing = [name for name in found.differing if len({group.parameters[name] for group in groups}) > 1]
     if not differing:
         return

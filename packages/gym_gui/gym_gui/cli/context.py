@@ -1,4 +1,4 @@
-"""What every command needs: the home, a client of its daemon, and output without control characters."""
+"""The context of every command: the home, a client of its daemon, and output without control characters."""
 
 from __future__ import annotations
 

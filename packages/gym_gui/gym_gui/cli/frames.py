@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MOVING = (".gif", ".webp", ".png")
 _PATIENCE_S = 60.0
-"""How long a run may show nothing before we give up"""
+"""Seconds without a frame before the command gives up"""
 
 
 @click.command()

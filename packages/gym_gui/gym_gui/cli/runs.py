@@ -46,7 +46,7 @@ _DOWN: dict[str, Callable[[pb.Run], float]] = {
     "size": lambda run: run.size_bytes,
     "duration": lambda run: elapsed_s(run) or 0.0,
 }
-"""What is sorted the highest first"""
+"""Keys sorted in descending order"""
 
 
 @click.command()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SHELL = ".sh"
 NO_ENVIRONMENT = "none"
-"""What is written for the environment of a script that has no parameter for it"""
+"""The environment of a script that has no parameter for it"""
 
 
 def is_script(name: str) -> bool:

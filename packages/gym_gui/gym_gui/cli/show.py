@@ -65,7 +65,7 @@ def show_command(cli: Cli, /, runs: tuple[str, ...], as_json: bool) -> int:
 
 
 def provenance_of(run: pb.Run) -> dict[str, Any]:
-    """What the run was made with, from its manifest: argv, versions, requirement sets, machine, code that is not ours.
+    """Return the run's provenance from its manifest: argv, versions, requirement sets, machine, foreign code.
 
     Empty where the run's folder is on another machine, or has no manifest yet.
     """
@@ -180,7 +180,7 @@ def _compact(value: Any, leave_out: tuple[str, ...] = ()) -> str:
 @json_option
 @pass_cli
 def history_command(cli: Cli, /, run: str, as_json: bool) -> int:
-    """What happened to a run, step by step."""
+    """Show the history of a run."""
     with cli.client() as client:
         events = list(client.history(client.find(run).run_id))
     if as_json:

@@ -55,7 +55,7 @@ def sweep_command() -> None:
 
 
 class Trials(click.ParamType[int]):
-    """How many trials; with --resume, +20 means so many more."""
+    """Number of trials; with --resume, +20 means 20 more."""
 
     name = "N"
 
@@ -385,7 +385,7 @@ def queue_trial(client: TrainerClient, trial_name: str, options: dict[str, Any])
 
 
 def _adjust(config: dict[str, Any], options: dict[str, Any]) -> None:
-    """What the command line says about the run, not about the algorithm."""
+    """Apply the run's settings on the command line to a config; those of the algorithm come from the trial."""
     worker = worker_part(config)
     if options["total_timesteps"]:
         worker["total_timesteps"] = options["total_timesteps"]

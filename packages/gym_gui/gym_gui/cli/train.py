@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gym_gui.services.trainer.client import TrainerClient
 
 EVALUATION_EPISODES = 20
-"""How many episodes --expect-return judges by, unless --eval-episodes says otherwise"""
+"""Default number of episodes for --expect-return, overridden by --eval-episodes"""
 
 
 @dataclass(frozen=True)

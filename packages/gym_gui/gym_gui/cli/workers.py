@@ -98,7 +98,7 @@ def algos_command(cli: Cli, /, env_id: str | None, worker: str | None, everythin
 def _with_refusals(
     cli: Cli, pairs: list[tuple[WorkerSpec, AlgorithmSpec]], env_id: str
 ) -> list[tuple[WorkerSpec, AlgorithmSpec]]:
-    """Those that know the environment; where a run with default flags would be refused, with the reason."""
+    """Return the workers that know the environment, with the reason if a run with default flags would be refused."""
     knowing = [(spec, algorithm) for spec, algorithm in pairs if spec.knows_environment(env_id)]
     names = {name for spec, _ in pairs for name in spec.environments or ()}
     if names and all(spec.environments is None for spec, _ in knowing):

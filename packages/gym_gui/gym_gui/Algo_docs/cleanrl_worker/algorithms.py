@@ -1,4 +1,4 @@
-"""Where to begin with each algorithm of the CleanRL worker, and what is easy to get wrong."""
+"""Recommended settings and common mistakes for each algorithm of the CleanRL worker."""
 
 from __future__ import annotations
 

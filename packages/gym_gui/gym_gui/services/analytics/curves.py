@@ -61,7 +61,7 @@ class Curve:
     began: float | None = None
     """The time of the run's first point, of whichever curve; None: of this one"""
     episodes: Floats = field(default_factory=_nothing)
-    """How many episodes had ended at each point; empty unless requested"""
+    """Number of ended episodes at each point; empty unless requested"""
     not_finite: int = 0
     """Number of points skipped because they are NaN or infinite"""
 

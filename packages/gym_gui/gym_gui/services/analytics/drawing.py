@@ -33,10 +33,10 @@ FORMATS = ("png", "svg", "pdf")
 SIZE = (960, 540)
 _DOTS_PER_INCH = 100
 _MOST_POINTS = 2_000
-"""Of a line in a file; more are no more to be seen"""
+"""Points drawn per line in a file; more are not visible"""
 _MOST_LABELS = 24
 _CHARACTER, _HANDLE, _LABEL_HEIGHT = 7, 9, 19
-"""Of a legend: pixels of a character, characters that the line before a name takes, pixels of a row"""
+"""Of a legend: width of a character in pixels, width of a line sample in characters, height of a row in pixels"""
 _CROWD = 16
 """More lines than this are thin"""
 _MARKS = 8
@@ -217,7 +217,7 @@ def _add_legend(canvas: Canvas, handles: list[Line2D], labels: list[str], column
 
 
 _WIDTH, _ROW, _AROUND = 960, 46, 170
-"""Pixels: of the image, of a group, and of title, axis and legend together"""
+"""Sizes in pixels: width of the image, height of a group, height of title, axis and legend"""
 MOST_GROUPS = 40
 _LABEL_CHARACTERS = 40
 
@@ -240,9 +240,9 @@ class IntervalFigure:
 
     title: str
     rows: tuple[IntervalRow, ...]
-    """The best on top"""
+    """The best group first"""
     random: float | None
-    """What acting at random reaches"""
+    """Mean return of a random policy"""
 
 
 def intervals_of(
@@ -262,7 +262,7 @@ def intervals_of(
 
 
 def interval_image(figure: IntervalFigure, kind: str) -> bytes:
-    """As PNG or SVG."""
+    """Return the figure as PNG or SVG."""
     stream = io.BytesIO()
     write_canvas(lambda scheme: _interval_canvas(figure, scheme), stream, kind)
     return stream.getvalue()
@@ -347,12 +347,12 @@ def _legend_entries(figure: IntervalFigure, scheme: palette.Scheme) -> tuple[lis
 
 
 COLORS = ("blue", "red", "green", "magenta", "yellow", "cyan", "bright_blue", "bright_black")
-"""Of the lines, by number"""
+"""Colors of the lines, by their number"""
 TextRow = list[tuple[str, int | None]]
 """Texts, and the number of the line that colors each"""
 Range = tuple[float, float]
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""By row and column: the bits of a braille character"""
+"""Bits of a braille character, by row and column"""
 _EMPTY = 0x2800
 _NUMBERS = "123456789abcdefghijklmnopqrstuvwxyz"
 """A line has its number at its end, so that lines differ in more than color"""

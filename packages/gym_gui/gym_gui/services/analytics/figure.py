@@ -159,7 +159,7 @@ class Line:
     low: Floats | None
     high: Floats | None
     color: int
-    """Which of the palette's colors, and of its markers"""
+    """Index of its color and marker in the palette"""
     run_ids: tuple[str, ...]
     is_faint: bool = False
     """Whether it is the raw curve behind a smoothed line"""

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from gym_gui.services.trainer.client import TrainerClient
 
 MOST_VIDEO_BYTES = 4 << 20
-"""Of one video that is put into the page"""
+"""Largest video that is embedded in the page"""
 MOST_BYTES_OF_VIDEOS = 16 << 20
 _TAIL_BYTES = 64 << 10
 _LAST_LINES = 40
@@ -71,7 +71,7 @@ _LARGE, _SMALL = (1_100, 500), (620, 380)
 _FIRST = ("charts/episodic_length", "charts/SPS")
 _PATTERNS = (*RETURN_TAGS, "charts/*", "losses/*", "eval/*", "rollout/*", "train/*")
 _MOST_FIGURES = 20
-"""Of one environment; a script may write hundreds of curves"""
+"""Figures per environment; a script may write hundreds of curves"""
 _MOST_COLUMNS = 12
 _SMOOTHED = 0.05
 """Part of a curve that a window of its smoothed line covers"""
@@ -81,7 +81,7 @@ _LEAST_PERCENT = 0.3
 
 @dataclass(frozen=True)
 class Video:
-    """A recorded episode; `data` when it is small enough to travel with the page."""
+    """A recorded episode; `data` if it is small enough to be embedded."""
 
     path: Path
     size: int
@@ -90,7 +90,7 @@ class Video:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a report says about a run beyond its curves; empty where its folder is on another machine."""
+    """Facts about a run besides its curves; empty if its folder is on another machine."""
 
     run: pb.Run
     history: tuple[pb.StoryEvent, ...]
@@ -98,7 +98,7 @@ class RunFacts:
     videos: tuple[Video, ...] = ()
     last_stream: str = ""
     last_lines: tuple[str, ...] = ()
-    """What a run that did not complete wrote at its end"""
+    """The end of the output of a run that did not complete"""
     command: str = ""
     """Starts the same run again"""
 
@@ -287,7 +287,7 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Phase:
-    """What a run was doing from one time to another."""
+    """A state of a run and its period."""
 
     state: str
     begin: float

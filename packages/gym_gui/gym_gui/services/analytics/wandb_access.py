@@ -1,4 +1,4 @@
-"""How W&B is reached from here: its address, the key and where it was found, the proxies. No Qt, no W&B package.
+"""Access to W&B: its address, the key and its source, the proxies. No Qt, no W&B package.
 
 Asking the network or the keyring takes time: not for the window's thread.
 """
@@ -156,7 +156,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Proxies:
-    """What requests go through; empty: straight."""
+    """The proxies of requests; empty: none."""
 
     http: Fallback = field(default_factory=Fallback)
     https: Fallback = field(default_factory=Fallback)
@@ -283,7 +283,7 @@ class SyncFailed(Exception):
 
 @dataclass(frozen=True)
 class SyncResult:
-    """What was sent."""
+    """The result of a sync."""
 
     folders: int
     url: str = ""
@@ -327,7 +327,7 @@ class SyncJob:
         self._is_cancelled = False
 
     def cancel(self) -> None:
-        """Stop sending; what W&B has got by then stays there."""
+        """Stop sending; runs already sent stay at W&B."""
         with self._lock:
             self._is_cancelled = True
             if self._process is not None and self._process.poll() is None:

@@ -1,4 +1,4 @@
-"""What Weights & Biases keeps of a run on this machine: config, history, summary and system metrics, without a network.
+"""A run in the local files of Weights & Biases: config, history, summary and system metrics, without a network.
 
     log = WandbLog([folder.file for folder in find_wandb_folders(run_dir / "wandb")])
     while log.read():
@@ -51,7 +51,7 @@ class WandbCurve:
     """Unix seconds; nan if the file has none"""
     values: Floats
     step_name: str = _STEP
-    """What counts the steps: the metric that the run chose, or W&B's own counter"""
+    """The metric of the steps: the one that the run chose, or W&B's own counter"""
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class WandbSnapshot:
     system: Mapping[str, WandbCurve] = field(default_factory=dict)
     output: tuple[str, ...] = ()
     exit_code: int | None = None
-    """How it ended; None while it has not, or was killed"""
+    """None before its end, or if it was killed"""
     rows: int = 0
-    """Of the history"""
+    """Rows of the history"""
     skipped_bytes: int = 0
-    """Not read because of damage"""
+    """Bytes skipped because of damage"""
     damaged: int = 0
 
     @property
@@ -329,7 +329,7 @@ __all__ = ["NotAWandbFile", "WandbCurve", "WandbLog", "WandbSnapshot"]
 
 BLOCK_BYTES = 32 * 1024
 READ_BYTES = 4 * 2**20
-"""How much one read takes"""
+"""Default limit of one read"""
 
 _FILE_HEADER = struct.Struct("<4sHB")
 _IDENT, _MAGIC = b":W&B", 0xBEE1
@@ -351,7 +351,7 @@ class RecordLog:
         self.has_more = False
         """The last read stopped at its limit, not at the end of the file"""
         self.damaged = 0
-        """How many places were found damaged"""
+        """Number of damaged places"""
         self._skipped = 0
         self._size = 0
         self._skip_to: int | None = None
@@ -359,7 +359,7 @@ class RecordLog:
 
     @property
     def skipped_bytes(self) -> int:
-        """How much could not be read because of damage."""
+        """Bytes that could not be read because of damage."""
         waiting = max(0, min(self._skip_to, self._size) - self.offset) if self._skip_to is not None else 0
         return self._skipped + waiting
 
@@ -524,7 +524,7 @@ class WandbFolder:
 
 
 def find_wandb_folders(folder: Path) -> tuple[WandbFolder, ...]:
-    """Those in a run's `wandb/`, the oldest first; none when there is no such folder."""
+    """Return the folders in a run's `wandb/`, the oldest first; none if there is no such folder."""
     found = []
     try:
         with os.scandir(folder) as entries:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from gym_gui.services.trainer.client import TrainerClient
 
 START_S = 60.0
-"""How long a server may take until it answers; on a busy machine it loads for half a minute"""
+"""Longest start of a server; on a busy machine it loads for half a minute"""
 RELOAD_S = 5
 _POLL_S = 0.1
 _KEPT_LOGS = 5

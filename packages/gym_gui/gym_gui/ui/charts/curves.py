@@ -41,7 +41,7 @@ MAX_FOLLOWED_POINTS = 1_000
 _CHART_POINTS = 100_000
 """Points of one chart in all: more runs, fewer of each"""
 _MIN_POINTS, _MAX_LOADED, _MAX_DRAWN = 150, 50_000, 4_000
-"""Of a curve: more are loaded than a chart has pixels, so that smoothing and groups see (nearly) every point"""
+"""Points per curve: more than a chart has pixels, so that smoothing and groups use (nearly) every point"""
 _STORE_POINTS = 6_000_000
 """Kept in memory; beyond that, curves of runs that are not shown are dropped"""
 REFRESH_S = 4.0

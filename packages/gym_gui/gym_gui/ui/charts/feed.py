@@ -67,7 +67,7 @@ class CurveFeed(QObject):
         self.runs: dict[str, pb.Run] = {}
         self.tags: tuple[str, ...] = ()
         self.known_tags: set[str] = set()
-        """Of the runs queried so far"""
+        """Tags of the runs queried so far"""
         self._with_episodes = False
         self._is_active = False
         self._is_loading = False

@@ -77,7 +77,7 @@ class NewMessages(Generic[M]):
     passed_over: int
     """Messages since the first one that were never shown"""
     left_out_by_daemon: int
-    """Those of them that the daemon did not send because this window was too slow"""
+    """Messages among them that the daemon did not send because this window was too slow"""
     control: str
     """The last flow control message of the daemon: STARVED, RESUMED or empty"""
 

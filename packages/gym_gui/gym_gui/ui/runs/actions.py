@@ -256,7 +256,7 @@ class RunActions(QObject):
         super().__init__(window)
         self._link, self._background, self._window = link, background, window
         self.known_tags: Callable[[], list[str]] = list
-        """What the tag field offers; the table of runs knows"""
+        """Returns the known tags for the tag field, from the table of runs"""
         self.known_runs: Callable[[], Runs] = list
         """All of them; the table knows these, too"""
         self._own: deque[list[QAction]] = deque()

@@ -179,7 +179,7 @@ os._exit(0)  # what a renderer leaves behind must not hang the end
 
 @dataclass(frozen=True)
 class EnvironmentPreview:
-    """What could be found out about an environment."""
+    """Spaces and a frame of an environment, or the problem."""
 
     env_id: str
     actions: str = ""

@@ -1,4 +1,4 @@
-"""How much each parameter mattered for getting among the best trials: PED-ANOVA (Watanabe et al., IJCAI 2023).
+"""Importance of each parameter for being among the best trials: PED-ANOVA (Watanabe et al., IJCAI 2023).
 
 Compared are two distributions of a parameter's values: among the best tenth of the completed trials, and among all of
 them. Where they differ much, the parameter decides. The difference is Pearson's divergence of two Parzen estimates on a
@@ -26,7 +26,7 @@ FEWEST_TRIALS = 4
 _GRID = 50
 _FEWEST_TOGETHER = 2
 _NARROWEST = 0.5 / 1.64
-"""Of a kernel, in steps of the grid: 90 % of it lie in one step"""
+"""Smallest width of a kernel in steps of the grid: 90 % of its mass is in one step"""
 _NOTHING = 1e-12
 
 Rows = NDArray[np.intp]
@@ -40,11 +40,11 @@ class Importances:
     trials: int
     """Completed trials they were taken from"""
     best: int
-    """How many of those count as the best"""
+    """Trials among them that count as the best"""
 
 
 def importances(study: Study, objective: int = 0) -> Importances:
-    """Of all parameters that completed trials have, for one objective."""
+    """Return the importances of all parameters of completed trials for one objective."""
     values = study.values[:, objective]
     rows = np.flatnonzero((study.states == TrialState.COMPLETE.value) & np.isfinite(values))
     if len(rows) < FEWEST_TRIALS:
@@ -87,7 +87,7 @@ def _divergence(study: Study, name: str, rows: Rows, is_best: NDArray[np.bool_])
 
 
 def _density(distribution: Distribution, values: Floats) -> Floats:
-    """Return how likely each place of the grid is, by a kernel on every observed place and one wide prior."""
+    """Return the density on the grid, with a kernel for every observed place and one wide prior."""
     if distribution.kind is Kind.CATEGORICAL:
         counts = np.bincount(values.astype(np.intp), minlength=len(distribution.choices))
         observed = np.flatnonzero(counts)
@@ -105,7 +105,7 @@ def _density(distribution: Distribution, values: Floats) -> Floats:
 
 
 def _on_grid(distribution: Distribution, values: Floats) -> NDArray[np.intp]:
-    """Return how many values fall to each step of the grid."""
+    """Return the number of values in each step of the grid."""
     low, high, steps = distribution.low, distribution.high, _GRID
     if distribution.kind is Kind.INT and distribution.log:
         steps = min(math.ceil(math.log2(high - low + 1)) + 1, _GRID)
@@ -130,7 +130,7 @@ def _bandwidth(observed: NDArray[np.intp], counts: NDArray[np.intp]) -> float:
 
 
 def _normal_shares(centers: Floats, widths: Floats, steps: int) -> Floats:
-    """Return what of each normal kernel lies in each step, the whole of it cut to the grid."""
+    """Return the share of each normal kernel in each step, truncated to the grid."""
     edges = np.arange(steps + 1) - 0.5
     scaled = (edges[None, :] - centers[:, None]) / (widths[:, None] * math.sqrt(2))
     below = _erf(scaled).astype(np.float64)

@@ -151,7 +151,7 @@ class JournalFile:
         self._studies: dict[int, _StudyRecord] = {}
         self._next_study = 0
         self._trials: list[Trial] = []
-        """By the number an operation names them with: over all studies of the file, also deleted ones"""
+        """Trials by their number in operations, which counts over all studies of the file, also deleted ones"""
         self._distributions = Distributions()
 
     # ------------------------------------------------------------------ public
@@ -333,7 +333,7 @@ class SqliteFile:
         self._distributions = Distributions()
         self._study_id = -1
         self._trials: dict[int, Trial] = {}
-        """Of that study, by their id in the file"""
+        """Trials of that study by their id in the file"""
 
     # ------------------------------------------------------------------ public
 
@@ -429,7 +429,7 @@ class SqliteFile:
 
 
 class _Layout:
-    """What the tables of this file look like, and questions to them that are the same for all layouts."""
+    """The tables of this file, and queries that work for all of their layouts."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -496,7 +496,7 @@ class _Layout:
             yield trial_id, step, _number(value, special)
 
     def attributes(self, table: str, condition: str, values: Sequence[Any]) -> dict[int, dict[str, Any]]:
-        """By the id of the study or the trial."""
+        """Return the attributes by the id of the study or the trial."""
         whose = "trial_id" if table.startswith("trial") else "study_id"
         found: dict[int, dict[str, Any]] = {}
         for owner, key, text in self.rows(f"SELECT {whose}, key, value_json FROM {table} WHERE {condition}", values):

@@ -42,7 +42,7 @@ class TrialState(Enum):
 
 
 class Direction(StrEnum):
-    """Whether an objective is to be small or large."""
+    """Whether an objective is minimized or maximized."""
 
     NOT_SET = "not set"
     MINIMIZE = "minimize"
@@ -97,7 +97,7 @@ class Parameter:
     distributions: tuple[Distribution, ...]
     """All that it was drawn from, in the order they came; usually one"""
     internal: Floats
-    """As a number for each trial, a choice as its place among the choices; nan where a trial does not have it"""
+    """One number per trial, a choice as its index; nan for trials without it"""
 
     @property
     def latest(self) -> Distribution:
@@ -121,7 +121,7 @@ class Study:
     name: str
     directions: tuple[Direction, ...]
     trials: tuple[Trial, ...]
-    """By number"""
+    """Ordered by number"""
     user_attrs: Mapping[str, Any] = field(default_factory=dict)
     metric_names: tuple[str, ...] = ()
     """Names of the objectives, if the study has them"""
@@ -165,7 +165,7 @@ class Study:
 
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
-        """By name, in the order in which trials asked for them."""
+        """Parameters by name, in the order in which trials requested them."""
         columns: dict[str, Floats] = {}
         drawn_from: dict[str, dict[Distribution, None]] = {}
         last: dict[str, Distribution] = {}
@@ -190,7 +190,7 @@ class Study:
 
     @property
     def has_several_objectives(self) -> bool:
-        """Whether trials are judged by more than one value."""
+        """Whether trials have more than one objective."""
         return len(self.directions) > 1
 
     def is_maximized(self, objective: int = 0) -> bool:
@@ -262,7 +262,7 @@ def _undominated(losses: Floats) -> NDArray[np.bool_]:
 
 
 class Kind(StrEnum):
-    """What values a distribution has."""
+    """The kind of values of a distribution."""
 
     FLOAT = "float"
     INT = "int"
