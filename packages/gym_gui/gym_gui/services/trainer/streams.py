@@ -225,12 +225,12 @@ class Subscriber:
         self._is_over = False
 
     def offer(self, messages: Sequence[Message]) -> None:
-        """Queue messages; those beyond its credits are counted as skipped."""
-        room = self._credits - len(self._waiting)
-        accepted = messages[: max(0, room)] if not self._is_starved else ()
-        self._waiting.extend(accepted)
-        if missed := len(messages) - len(accepted):
-            self.skipped += missed
+        """Queue messages; beyond its credits the oldest are skipped and counted, so the last ones always arrive."""
+        self._waiting.extend(messages)
+        if (surplus := len(self._waiting) - self._credits) > 0:
+            for _ in range(surplus):
+                self._waiting.popleft()
+            self.skipped += surplus
             if not self._is_starved:
                 self._is_starved = True
                 self._control.append(Control.STARVED)

@@ -21,13 +21,16 @@ from gym_gui.services.analytics.web_servers import (
 )
 from gym_gui.ui.presenters.run_files import home_of
 
+_NOT_NEEDED = "TensorBoard is no longer needed"
+
 
 class TensorBoardSession:
     """Owns the server; used by the window's thread and the background."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._generation = 0
+        self.generation = 0
+        """Number of calls of `drop`; `start` gets the one of the moment when a server was requested"""
         self.server: TensorBoardServer | None = None
         self._shown: dict[str, str] = {}
 
@@ -39,10 +42,10 @@ class TensorBoardSession:
     def has_events(self, run: pb.Run) -> bool:
         return has_event_files(linked(run).folder)
 
-    def start(self, runs: Sequence[pb.Run], pythons: Iterable[str] = ()) -> TensorBoardServer:
-        """Return a server for these runs; raise ServerProblem on failure or when `drop` was called meanwhile."""
-        with self._lock:
-            generation = self._generation
+    def start(self, runs: Sequence[pb.Run], generation: int, pythons: Iterable[str] = ()) -> TensorBoardServer:
+        """Return a server for these runs; raise ServerProblem on failure or if `drop` was called since `generation`."""
+        if self.generation != generation:
+            raise ServerProblem(_NOT_NEEDED)
         python = find_interpreter(pythons)
         home = home_of(runs[0].run_dir)
         try:
@@ -52,7 +55,7 @@ class TensorBoardSession:
         try:
             shown = {one.run_id: links.add(one.name, one.folder) for one in map(linked, runs)}
             server = TensorBoardServer.start(
-                links, python, log_for(home), is_given_up=lambda: self._generation != generation
+                links, python, log_for(home), is_given_up=lambda: self.generation != generation
             )
         except OSError as error:
             links.remove()
@@ -61,11 +64,11 @@ class TensorBoardSession:
             links.remove()
             raise
         with self._lock:
-            if self._generation == generation:
+            if self.generation == generation:
                 self.server, self._shown = server, shown
                 return server
         server.stop()
-        raise ServerProblem("TensorBoard is no longer needed")
+        raise ServerProblem(_NOT_NEEDED)
 
     def add(self, runs: Sequence[pb.Run]) -> int:
         """Add runs; return how many new ones with event files there were."""
@@ -83,7 +86,7 @@ class TensorBoardSession:
     def drop(self) -> None:
         """End the server, even one that is being started, without waiting for it."""
         with self._lock:
-            self._generation += 1
+            self.generation += 1
             server, self.server, self._shown = self.server, None, {}
         if server is not None:
             server.abandon()
