@@ -362,7 +362,7 @@ def test_a_study_window_trains_what_cleanrls_tuner_found(qtbot, themed, backgrou
     config = expected.document["metadata"]["worker"]["config"]
     assert config["extras"]["algo_params"] == {"learning_rate": study.best_params["learning-rate"]}
     assert expected.worker == "cleanrl"
-    assert "which algorithm" in expected.notice
+    assert "does not name the algorithm" in expected.notice
     window.close()
 
 
