@@ -145,7 +145,7 @@ def counting(make_daemon: MakeDaemon) -> RunningDaemon:
 
 
 def accepted_by(daemon: RunningDaemon, run_id: str) -> int:
-    """The last step of which a worker was told that it is stored."""
+    """The last step that was acknowledged as stored."""
     file = daemon.home.root / f"{run_id}.accepted"
     return int(file.read_bytes() or b"0") if file.exists() else 0
 
@@ -176,13 +176,13 @@ def check_that_accepted_is_stored(daemon: RunningDaemon, *, runs: int, kills: in
     assert "Traceback" not in daemon.log()
 
 
-def test_what_workers_were_told_is_stored_is_on_disk_after_a_kill(counting: RunningDaemon) -> None:
+def test_what_workers_were_reported_is_stored_is_on_disk_after_a_kill(counting: RunningDaemon) -> None:
     check_that_accepted_is_stored(counting, runs=2, kills=2, steps=1_000)
 
 
 @pytest.mark.fault
 @pytest.mark.timeout(1800)
-def test_what_twenty_workers_were_told_is_stored_is_on_disk_after_five_kills(counting: RunningDaemon) -> None:
+def test_what_twenty_workers_were_reported_is_stored_is_on_disk_after_five_kills(counting: RunningDaemon) -> None:
     check_that_accepted_is_stored(counting, runs=20, kills=5, steps=10_000)
 
 
@@ -231,13 +231,13 @@ class LookingWindow:
         return int(self._seen.read_text() or 0) if self._seen.exists() else 0
 
     def kill_and_reopen(self) -> None:
-        assert self.process.is_open, f"it ended by itself:\n{self.process.words()}"
+        assert self.process.is_open, f"it ended by itself:\n{self.process.stderr()}"
         self.process.end(signal.SIGKILL)
         self.process.open()
 
 
 def check_live_chaos(daemon: RunningDaemon, *, runs: int, strikes: int, seed: int) -> None:
-    """Fault 14 for the telemetry lane: whoever is killed, what a worker was told is stored is there, once."""
+    """Fault 14 for the telemetry lane: whichever process is killed, every acknowledged step is stored, once."""
     dice, total = random.Random(seed), 400
     run_ids = [play(daemon, "counting", steps=total, pause_s=0.004) for _ in range(runs)]
     looking = LookingWindow(daemon, run_ids[-1])
@@ -247,11 +247,11 @@ def check_live_chaos(daemon: RunningDaemon, *, runs: int, strikes: int, seed: in
         for run_id in run_ids:
             daemon.wait_for(run_id, timeout_s=180)
         assert wait_until(lambda: looking.has_seen == len(on_disk(daemon, run_ids[-1])), timeout_s=120), (
-            f"the window has seen {looking.has_seen} steps:\n{looking.process.words()}"
+            f"the window has seen {looking.has_seen} steps:\n{looking.process.stderr()}"
         )
     finally:
         looking.process.end(signal.SIGTERM)
-    assert "Traceback" not in looking.process.words()
+    assert "Traceback" not in looking.process.stderr()
     _check_what_is_stored(daemon, run_ids, total)
 
 
@@ -297,7 +297,7 @@ def test_sixty_live_runs_in_chaos(counting: RunningDaemon) -> None:
     check_live_chaos(counting, runs=fault_runs(60), strikes=fault_runs(60), seed=4)
 
 
-def test_a_second_attempt_goes_on_counting_steps_and_begins_a_new_episode(counting: RunningDaemon) -> None:
+def test_a_second_attempt_continues_counting_steps_and_begins_a_new_episode(counting: RunningDaemon) -> None:
     config = scripted_config("counting", timesteps=300, steps=300, pause_s=0.005, scheduling={"retries": 1})
     run_id = counting.client.submit(config).run.run_id
     assert wait_until(lambda: accepted_by(counting, run_id) >= 70, timeout_s=60)

@@ -92,7 +92,7 @@ def test_a_store_cut_or_with_a_flipped_bit_never_gives_what_was_not_stored(tmp_p
     path, run_id, dice = tmp_path / "telemetry.sqlite", new_run_id(), random.Random(7)
     with closing(TelemetryStore(path)) as store:
         store.append("steps", [(run_id, steps(1, 400))])
-    data, wanted = path.read_bytes(), {step.seq: step for step in steps(1, 400)}
+    data, expected = path.read_bytes(), {step.seq: step for step in steps(1, 400)}
     lost = 0
     for number in range(120):
         damaged = bytearray(data)
@@ -110,9 +110,9 @@ def test_a_store_cut_or_with_a_flipped_bit_never_gives_what_was_not_stored(tmp_p
             lost += 1
             continue
         found = [pb.RunStep.FromString(message) for page in pages for message in page.messages]
-        assert all(step == wanted[step.seq] for step in found), number
+        assert all(step == expected[step.seq] for step in found), number
         assert len({step.seq for step in found}) == len(found)
-        lost += len(found) < len(wanted)
+        lost += len(found) < len(expected)
     assert 40 <= lost < 120  # every cut, and some bits; others fall where nothing is stored
 
 
@@ -222,7 +222,7 @@ def test_a_worker_that_goes_away_while_it_waits_does_not_take_others_with_it(tmp
 
 
 @pytest.mark.expects_log("cannot be stored; workers keep them: no room")
-def test_a_disk_that_fails_is_told_to_the_worker_and_the_next_batch_goes_through(tmp_path: Path) -> None:
+def test_a_disk_that_fails_is_reported_to_the_worker_and_the_next_batch_goes_through(tmp_path: Path) -> None:
     run_id = new_run_id()
 
     class Failing(TelemetryStore):

@@ -1,7 +1,7 @@
 """For tests: requirement sets that are installed once, beside the base environment (`.venv/test-sets`).
 
 `make clean` removes them with it. Several processes may ask at the same time: the installer's own lock lets one of
-them work and the others wait.
+them work and other processes wait.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def interpreter_with(*sets: str) -> Path:
     home = home_of_sets()
     if not check_sets(home, sets).is_ready:
         home.root.mkdir(exist_ok=True, mode=0o700)
-        install = [sys.executable, "-m", "mosaic_extras.command", "--home", str(home.root)]
+        install = [sys.executable, "-m", "mosaic_extras.install_extras", "--home", str(home.root)]
         done = subprocess.run([*install, "--set", ",".join(sets)], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"the sets {', '.join(sets)} could not be installed for the tests: {done.stderr[-600:]}")

@@ -48,7 +48,7 @@ class SweepUnreadable(ValueError):
 
 
 @dataclass
-class SweepRequest:
+class SweepDocument:
     """A sweep as written in a file or on the command line, with the keys of `KEYS`."""
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -196,7 +196,7 @@ def config_of_trial(run: pb.Run, trial: Trial) -> dict[str, Any]:
     """Return the run config that trains with a trial's values, without a seed."""
     template = settings_of(run).get("trial")
     if not isinstance(template, dict):
-        raise SweepUnreadable(f"the config of sweep {run.run_id} does not say what a trial is")
+        raise SweepUnreadable(f"the config of sweep {run.run_id} does not define a trial")
     document = with_parameters(template, trial.params)
     worker_part(document).pop("seed", None)
     document["tags"] = [*document.get("tags", []), f"from:{run.run_id}", f"from-trial:{trial.number}"]
@@ -215,7 +215,7 @@ def use_trials_script(run: pb.Run, trial: Trial, document: dict[str, Any]) -> tu
         run_id = check_run_id(next(iter(trial.run_ids), ""))
         found = run_configs.config_in(Path(run.run_dir).parent / run_id, run_id)
     except (InvalidRunId, ConfigUnreadable):
-        return (f"the run of the trial is gone; whether {extras['script_path']} has changed since is not known",)
+        return (f"the run of the trial is missing; whether {extras['script_path']} has changed since is not known",)
     trained = worker_part(found.document)["extras"]
     extras["script_path"], extras["script_sha256"] = trained.get("script_path"), trained.get("script_sha256")
     return found.notices
@@ -241,7 +241,7 @@ class TrainingConfig:
 
 
 def training_of_sweep(sweep: pb.Run, trial: Trial) -> TrainingConfig:
-    """What the trial of a sweep trained; SweepUnreadable when the sweep's config cannot be read here."""
+    """Return what the trial of a sweep trained; SweepUnreadable when the sweep's config cannot be read here."""
     document = config_of_trial(sweep, trial)
     document["run_name"] = f"trial-{trial.number}-of-{short_id(sweep.run_id)}"
     worker_part(document)["seed"] = 1
@@ -254,5 +254,5 @@ def training_of_parameters(trial: Trial) -> TrainingConfig:
     parameters = {name.lstrip("-").replace("-", "_"): value for name, value in trial.params.items()}
     return TrainingConfig(
         run_request(_USUAL_WORKER, algo=_USUAL_ALGORITHM, run_id=None, extras={"algo_params": parameters}),
-        "The study does not say which algorithm it tuned, nor where and how long: please choose them.",
+        "The study does not name the algorithm, environment and length of its trials: please choose them.",
     )

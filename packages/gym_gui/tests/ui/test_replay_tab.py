@@ -36,7 +36,7 @@ session.finish(ExitOutcome.COMPLETED, exit_code=0)
 
 
 @pytest.fixture
-def tab(qtbot, dressed, link: DaemonLink) -> ReplayTab:
+def tab(qtbot, themed, link: DaemonLink) -> ReplayTab:
     tab = ReplayTab(link)
     qtbot.addWidget(tab)
     tab.resize(1000, 600)
@@ -98,7 +98,7 @@ def test_a_video_that_is_still_being_written_plays_once_it_is_whole(
     window_daemon.wait_for(run.run_id)
 
 
-def test_a_run_without_videos_or_folder_says_so(qtbot, tab: ReplayTab, window_daemon: RunningDaemon) -> None:
+def test_a_run_without_videos_or_folder_reports_it(qtbot, tab: ReplayTab, window_daemon: RunningDaemon) -> None:
     run = window_daemon.submit(timesteps=5)
     run = window_daemon.wait_for(run.run_id)
     tab.set_active(True)
@@ -112,7 +112,7 @@ def test_a_run_without_videos_or_folder_says_so(qtbot, tab: ReplayTab, window_da
     qtbot.waitUntil(lambda: "does not exist" in tab.banner.text, timeout=20_000)
 
 
-def test_a_damaged_manifest_is_told(qtbot, tab: ReplayTab, window_daemon: RunningDaemon, make_video) -> None:
+def test_a_damaged_manifest_is_reported(qtbot, tab: ReplayTab, window_daemon: RunningDaemon, make_video) -> None:
     run = window_daemon.wait_for(window_daemon.submit(timesteps=5).run_id)
     make_video(Path(run.run_dir) / "videos" / "a.mp4", frames=3)
     (Path(run.run_dir) / "analytics.json").write_text("{")
@@ -224,7 +224,9 @@ def test_ten_thousand_episodes_are_quick_to_show() -> None:
     assert model.episode_at(10_001) is None
 
 
-def test_videos_on_another_machine_are_said_to_be_there(qtbot, tab: ReplayTab, window_daemon: RunningDaemon) -> None:
+def test_videos_on_another_machine_are_reported_to_be_there(
+    qtbot, tab: ReplayTab, window_daemon: RunningDaemon
+) -> None:
     run = window_daemon.wait_for(window_daemon.submit(timesteps=5).run_id)
     tab.link.state = LinkState(LinkPhase.CONNECTED, target="192.0.2.7:50055")
     tab.show_run(run)

@@ -186,8 +186,8 @@ class TelemetryAsyncHub:
                 yield Batch([_PARSE[kind](data) for data in page.messages], page.damaged, total=total)
             if not follow:
                 return
-            while (news := await subscriber.get()) is not None:
-                waiting, skipped, control = news
+            while (update := await subscriber.get()) is not None:
+                waiting, skipped, control = update
                 fresh = [
                     message
                     for message in waiting
@@ -238,7 +238,7 @@ class Subscriber:
         self._credits = credits
         self._waiting: deque[Message] = deque()
         self._control: deque[Control] = deque()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self.skipped = 0
         self._is_starved = False
         self._is_over = False
@@ -253,20 +253,20 @@ class Subscriber:
             if not self._is_starved:
                 self._is_starved = True
                 self._control.append(Control.STARVED)
-        self._news.set()
+        self._changed.set()
 
     def end(self) -> None:
         """End the subscription after the queued messages."""
         self._is_over = True
-        self._news.set()
+        self._changed.set()
 
     async def get(self) -> tuple[list[Message], int, list[Control]] | None:
         """Return all queued messages, the number skipped and control events; None at the end."""
         while not (self._waiting or self._control):
             if self._is_over:
                 return None
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         messages = list(self._waiting)
         self._waiting.clear()
         control, skipped = list(self._control), self.skipped

@@ -65,7 +65,7 @@ from gym_gui.ui.presenters.run_files import (
     preview_of,
 )
 from gym_gui.ui.run_page.run_labels import (
-    artefact_label,
+    artifact_label,
     checkpoint_summary,
     listing_summary,
     manifest_problem_text,
@@ -287,9 +287,9 @@ class FilePreview(QWidget):
         CodeFont(self.text)
         self.text.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
         self.text.setTabChangesFocus(True)
-        self.image = named(QLabel(alignment=Qt.AlignmentFlag.AlignCenter), "preview_picture")
+        self.image = named(QLabel(alignment=Qt.AlignmentFlag.AlignCenter), "preview_image")
         self.image.setMinimumSize(1, 1)
-        self.message = named(QLabel(alignment=Qt.AlignmentFlag.AlignCenter, wordWrap=True), "preview_words")
+        self.message = named(QLabel(alignment=Qt.AlignmentFlag.AlignCenter, wordWrap=True), "preview_message")
         self.message.setProperty("role", "caption")
         self._image: QImage | None = None
         self._stack = QStackedWidget()
@@ -362,7 +362,7 @@ class FilesTab(RunTab):
         super().__init__(link, parent)
         self.setObjectName("files_tab")
         self._shown_for = ""
-        self._asked = 0
+        self._request_number = 0
         self._run_dir = Path()
         self._manifest: AnalyticsManifest | None = None
         self.banner = Banner(parent=self)
@@ -448,13 +448,13 @@ class FilesTab(RunTab):
         run = self.run
         if run is None:
             return
-        self._asked += 1
-        asked, run_id = self._asked, run.run_id
+        self._request_number += 1
+        requested, run_id = self._request_number, run.run_id
         run_dir, logs_dir = run.run_dir, run.logs_dir
         self.link.background.run(
             lambda: find_places(run_dir, logs_dir, run_id),
             owner=self,
-            done=lambda places: self._show_places(run_id, places) if asked == self._asked else None,
+            done=lambda places: self._show_places(run_id, places) if requested == self._request_number else None,
         )
 
     # ------------------------------------------------------------------ the tree
@@ -617,4 +617,4 @@ def _what(entry: FileEntry) -> str:
     """Return the kind of a file as text."""
     if entry.checkpoint is not None:
         return checkpoint_summary(entry.checkpoint)
-    return f"{role_label(entry.role)} · {artefact_label()}" if entry.is_listed else role_label(entry.role)
+    return f"{role_label(entry.role)} · {artifact_label()}" if entry.is_listed else role_label(entry.role)

@@ -318,7 +318,7 @@ class LogsTab(RunTab):
         self.setObjectName("logs_tab")
         self._settings = QSettings("MOSAIC", "mosaic")
         self._found: FoundLogs | None = None
-        self._asked = 0
+        self._request_number = 0
         """Incremented with each request: answers to outdated ones are dropped"""
         self.file: FileFeed | None = None
         self.remote: RemoteFeed | None = None
@@ -392,12 +392,12 @@ class LogsTab(RunTab):
         run = self.run
         if run is None:
             return
-        self._asked += 1
-        asked, run_dir, logs_dir = self._asked, run.run_dir, run.logs_dir
+        self._request_number += 1
+        requested, run_dir, logs_dir = self._request_number, run.run_dir, run.logs_dir
         self.link.background.run(
             lambda: find_logs(run_dir, logs_dir),
             owner=self,
-            done=lambda found: self._show_found(found) if asked == self._asked else None,
+            done=lambda found: self._show_found(found) if requested == self._request_number else None,
         )
 
     def _show_found(self, found: FoundLogs) -> None:
