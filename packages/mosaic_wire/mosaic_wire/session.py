@@ -295,6 +295,11 @@ class WorkerSession:
         """Report progress with the next heartbeat."""
         self._progress.update(step, total, episodic_return, sps)
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Return whether a command or a signal waits to be obeyed."""
+        return self.stop_requested.is_set() or not self._commands.empty()
+
     def next_command(self, timeout_s: float = 0) -> CommandKind | None:
         """Return the next PAUSE, RESUME or RELEASE within `timeout_s`; None when there is none or on SIGTERM.
 
