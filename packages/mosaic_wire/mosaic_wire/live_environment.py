@@ -133,8 +133,10 @@ class LiveEnvironment:
         records_frames: bool = False,
         resumed_at: int | None = None,
         beside: LiveEnvironment | None = None,
+        counts_episodes: bool = False,
     ) -> None:
         self.env, self._session, self._total = env, session, total
+        self._counts_episodes, self._ended = counts_episodes, 0
         self._first = beside or self
         self._seed = 0 if seed is None else seed
         self.steps = resumed_at or 0
@@ -234,8 +236,9 @@ class LiveEnvironment:
         return (self.steps - self._began_at) / (time.monotonic() - self._began + 1e-9)
 
     def report(self) -> None:
-        """Report progress with the next heartbeat."""
-        self._session.progress(self.steps, self._total, self.mean_return, self.sps)
+        """Report progress with the next heartbeat; of an evaluation it is the number of episodes."""
+        done = self._ended if self._counts_episodes else self.steps
+        self._session.progress(done, self._total, self.mean_return, self.sps)
 
     def _render(self) -> tuple[int, int] | None:
         if self._file is None or self.env.render_mode != "rgb_array":
@@ -245,6 +248,7 @@ class LiveEnvironment:
     def _end_episode(self, terminated: bool, truncated: bool) -> None:
         self.is_over, self.last_return = True, self.episode_return
         self._first.returns.append(self.episode_return)
+        self._first._ended += 1
         self.add_scalars(
             {
                 "charts/episodic_return": self.episode_return,
