@@ -310,11 +310,14 @@ class WorkerSession:
         except queue.Empty:
             return None
 
-    def pause(self, payload: Mapping[str, Any] | None = None) -> CommandKind | None:
+    def pause(self, payload: Mapping[str, Any] | None = None, *, by_itself: bool = False) -> CommandKind | None:
         """Emit `paused` and return the next RESUME (after emitting `resumed`) or RELEASE; None on SIGTERM.
 
-        Write a checkpoint before calling this; after RELEASE, finish with ExitOutcome.RELEASED.
+        Write a checkpoint before calling this; after RELEASE, finish with ExitOutcome.RELEASED. `by_itself`: no PAUSE
+        came, the worker has a reason of its own.
         """
+        if by_itself and self._link is not None:
+            self._link.pauses_itself()
         self.emit(LifecycleKind.PAUSED, payload)
         command = None
         while command not in (CommandKind.RESUME, CommandKind.RELEASE) and not self.stop_requested.is_set():

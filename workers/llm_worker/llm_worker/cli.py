@@ -9,22 +9,23 @@ actions, and records every prompt, answer, action and result.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic_extras.environments import sets_of_environment
 from mosaic_extras.errors import RequirementSetError
 from mosaic_extras.overlays import check_sets, enter
 from mosaic_extras.pins import parse_sets
+from mosaic_wire.checkpoints import read_checkpoint
 from mosaic_wire.config_checks import CheckAnswer
 from mosaic_wire.errors import ConfigProblems, Problem
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import find_home
-from mosaic_wire.redaction import redact_text, with_secrets
+from mosaic_wire.redaction import redact_document, redact_text, spellings_of, with_secrets
 from mosaic_wire.run_request import Mode
 from mosaic_wire.worker_config import WorkerConfig
 from mosaic_wire.worker_run import Question, run_worker, state_to_resume
@@ -125,23 +126,20 @@ def describe() -> WorkerSpec:
 # ---------------------------------------------------------------------- configs
 
 
-def parameters_of(config: WorkerConfig, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return all parameters: defaults, those of an evaluated run, then the given ones with their secrets."""
-    known = (state or {}).get("parameters", {}) if config.extras.get("mode") == Mode.EVALUATE else {}
-    given = with_secrets(config.parameters, os.environ)
-    return {**{field.name: field.default for field in FIELDS}, **known, **given}
+def parameters_of(config: WorkerConfig) -> dict[str, Any]:
+    """Return all parameters: defaults, those of an evaluated run, then the given ones; secrets are references."""
+    defaults = {field.name: field.default for field in FIELDS}
+    path = config.extras.get("checkpoint_path") if config.extras.get("mode") == Mode.EVALUATE else None
+    known = read_checkpoint(Path(path)).get("parameters", {}) if path else {}
+    kwargs = config.extras.get("env_kwargs")
+    return {**defaults, **known, **config.parameters, **({"env_kwargs": kwargs} if kwargs else {})}
 
 
 def sets_needed(config: WorkerConfig) -> tuple[str, ...]:
     """Return the requirement sets of a run: those of its environment, its model, and requested ones."""
-    model = () if config.extras.get("eval_policy") == RANDOM else sets_of_model(_plain(config))
+    model = () if config.extras.get("eval_policy") == RANDOM else sets_of_model(parameters_of(config))
     requested = parse_sets(config.extras.get("requirements") or ())
     return tuple(sorted({*sets_of_environment(config.env_id), *model, *requested} - {"base"}))
-
-
-def _plain(config: WorkerConfig) -> dict[str, Any]:
-    """Return the parameters without resolving secrets."""
-    return {field.name: field.default for field in FIELDS} | config.parameters
 
 
 def problems_of(config: WorkerConfig) -> list[Problem]:
@@ -150,7 +148,7 @@ def problems_of(config: WorkerConfig) -> list[Problem]:
     problems = check_algorithm_choice(describe(), config.algo, config.env_id, given)
     if problems:
         return problems
-    parameters = _plain(config)
+    parameters = parameters_of(config)
     mode = config.extras.get("mode", Mode.TRAIN)
     if mode not in (Mode.TRAIN, Mode.RESUME, Mode.EVALUATE):
         problems.append(
@@ -163,14 +161,10 @@ def problems_of(config: WorkerConfig) -> list[Problem]:
     if parameters["max_cost"] and not (parameters["input_price"] or parameters["output_price"]):
         problems.append(Problem("max_cost", "needs the prices of tokens: --input-price and --output-price"))
     try:
-        read_env_kwargs(_env_kwargs(config))
+        read_env_kwargs(parameters["env_kwargs"])
     except ConfigProblems as error:
         problems += error.problems
     return problems
-
-
-def _env_kwargs(config: WorkerConfig) -> Any:
-    return config.extras.get("env_kwargs") or config.parameters.get("env_kwargs")
 
 
 def check(document: Mapping[str, Any]) -> CheckAnswer:
@@ -205,12 +199,7 @@ def load(config: WorkerConfig) -> LlmRun:
     """Return the run of a config, with its environments; raise ConfigProblems."""
     problems = problems_of(config)
     is_evaluation = config.extras.get("mode") == Mode.EVALUATE
-    state: Mapping[str, Any] = {}
-    if is_evaluation and config.extras.get("checkpoint_path"):
-        resumed = {**config.extras, "mode": Mode.RESUME.value}
-        state = state_to_resume(_with_extras(config, resumed), problems)
-    elif not is_evaluation:
-        state = state_to_resume(config, problems)
+    state = {} if is_evaluation else state_to_resume(config, problems)
     _, message = _missing_sets(config)
     if message:
         problems.append(Problem("extras.requirements", message))
@@ -221,9 +210,10 @@ def load(config: WorkerConfig) -> LlmRun:
     from llm_worker.describers import describe_game
     from llm_worker.play import LlmRun
 
-    parameters = parameters_of(config, state)
+    parameters = with_secrets(parameters_of(config), os.environ)
     shown = {name: value for name, value in parameters.items() if name != "api_key"}
-    kwargs = read_env_kwargs(_env_kwargs(config) or parameters["env_kwargs"])
+    shown = redact_document(shown, spellings_of({str(parameters["api_key"])}))
+    kwargs = read_env_kwargs(parameters["env_kwargs"])
     environments = [make(config.env_id, kwargs) for _ in range(parameters["parallel"])]
     try:
         game = describe_game(environments[0], parameters["describer"])
@@ -245,14 +235,16 @@ def _with_extras(config: WorkerConfig, extras: Mapping[str, Any]) -> WorkerConfi
 
 def _ask_endpoint(arguments: argparse.Namespace, question: Callable[[Endpoint], Awaitable[Mapping[str, Any]]]) -> int:
     """Put a question to the endpoint of a config and print the answer."""
+    import asyncio
+
     from llm_worker.endpoint import Endpoint
 
     config = _draft(arguments)
     problems = [each for each in problems_of(config) if each.path in ("model", "base_url")]
     # An empty name is no mistake here: the list of models is asked for to choose one.
-    if problems and not (arguments.models and _plain(config)["base_url"]):
+    if problems and not (arguments.models and parameters_of(config)["base_url"]):
         raise ConfigProblems("the worker config", problems)
-    parameters = {**parameters_of(config), "max_retries": 0}
+    parameters = {**with_secrets(parameters_of(config), os.environ), "max_retries": 0}
     server = None
     key, address = str(parameters["api_key"]), str(parameters["base_url"])
     if sets_of_model(parameters):

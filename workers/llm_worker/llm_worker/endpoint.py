@@ -223,7 +223,8 @@ class Endpoint:
             return f"the endpoint {self.address} refuses the key{said}; {cure}"
         if status == 404:
             return f"the endpoint {self.address} has no model {self.model!r}, or is no {self.api} endpoint{said}"
-        return f"the endpoint {self.address} refuses the request{said}"
+        cure = "; a smaller --history makes prompts shorter" if "context" in told else ""
+        return f"the endpoint {self.address} refuses the request{said}{cure}"
 
 
 async def probe(endpoint: Endpoint) -> Constraint:

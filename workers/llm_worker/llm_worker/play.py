@@ -32,6 +32,8 @@ from llm_worker.prompt import Message, Turn, instructions, messages, observation
 _POLL_S = 0.05
 _CURVES_EVERY = 10
 """Steps between two points of a curve"""
+_LONGEST_PLAN = 1_000
+"""Characters of a plan, which is in every prompt until the next one"""
 RANDOM = "random"
 """`extras.eval_policy` of a baseline, which asks no model"""
 
@@ -191,7 +193,8 @@ class LlmRun(WorkerRun):
                     self._start_server()
                 is_finished = _run(self._play())
             except BudgetSpent as spent:
-                outcome = self._end_of_budget(str(spent))
+                is_finished = not any(map(self._may_go_on, self.players))
+                outcome = ExitOutcome.COMPLETED if is_finished else self._end_of_budget(str(spent))
             except EndpointFailed as error:
                 if self.session.stop_requested.is_set():
                     outcome = self.obey()
@@ -202,10 +205,9 @@ class LlmRun(WorkerRun):
                     self.save("last")
                     outcome = ExitOutcome.FAILED
             else:
-                if is_finished:
-                    self.save("last")
-                    return ExitOutcome.COMPLETED
-                outcome = self.obey()
+                outcome = ExitOutcome.COMPLETED if is_finished else self.obey()
+            if outcome is ExitOutcome.COMPLETED:
+                self.save("last")
             if outcome is not None:
                 return outcome
             self.budget.restart_clock()
@@ -217,10 +219,10 @@ class LlmRun(WorkerRun):
 
     def _end_of_budget(self, reason: str) -> ExitOutcome | None:
         """End the run, or pause it and grant the same budget again."""
-        self.save("last")
         is_connected = self.session.telemetry() is not None  # without a daemon nobody would resume it
         if self.parameters["on_budget"] == "pause" and is_connected:
-            command = self.session.pause({"step": self.step, "reason": reason})
+            self.save("last")
+            command = self.session.pause({"step": self.step, "reason": reason}, by_itself=True)
             if self.session.stop_requested.is_set():
                 return ExitOutcome.CANCELLED
             if command is CommandKind.RELEASE:
@@ -280,6 +282,7 @@ class LlmRun(WorkerRun):
         async with self._endpoint() as endpoint:
             players = {asyncio.create_task(self._turns(endpoint, player)) for player in self.players}
             watch = asyncio.create_task(self._watch())
+            everything = (*players, watch)
             try:
                 while players and not watch.done():
                     done, _ = await asyncio.wait({*players, watch}, return_when=asyncio.FIRST_COMPLETED)
@@ -288,10 +291,9 @@ class LlmRun(WorkerRun):
                         task.result()
                 return not players
             finally:
-                unfinished = [task for task in (*players, watch) if not task.done()]
-                for task in unfinished:
+                for task in everything:
                     task.cancel()
-                await asyncio.gather(*unfinished, return_exceptions=True)
+                await asyncio.gather(*everything, return_exceptions=True)
 
     def _endpoint(self) -> Endpoint:
         address, key = str(self.parameters["base_url"]), str(self.parameters["api_key"])
@@ -367,7 +369,8 @@ class LlmRun(WorkerRun):
         every = self.parameters["plan_every"]
         if every and live.length % every == 0 and player.planned_at != live.length:
             reply = await self._ask(endpoint, plan_request(self.conversation(player), player.plan))
-            player.plan, player.planned_at = " ".join(reply.text.split()), live.length
+            plan = " ".join(reply.text.split())[:_LONGEST_PLAN]
+            player.plan, player.planned_at = "".join(filter(str.isprintable, plan)), live.length
         asked = self.conversation(player)
         reply = await self._ask(endpoint, asked, constraint)
         decision = Decision(parse(reply.text, self._actions) or "", asked[-1]["content"], reply.text)

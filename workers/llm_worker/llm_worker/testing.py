@@ -58,7 +58,7 @@ class FakeEndpoint:
         """Released when a request begins to hang"""
         self.dropped = threading.Semaphore(0)
         """Released when a client left a request that hangs"""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a script may ask for the turns so far
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._server.daemon_threads = True
         self._server.endpoint = self  # type: ignore[attr-defined]  # for its handlers
@@ -203,7 +203,8 @@ def last_text(request: Request) -> str:
 def solve(request: Request) -> str:
     """Play FrozenLake or an empty MiniGrid room perfectly, from the text alone."""
     text = last_text(request)
-    if goal := re.search(r"green goal (?:(\d+) ahead)?(?: and )?(?:(\d+) to the (left|right))?", text):
+    seen = text.rpartition("You see:")[2]
+    if goal := re.search(r"green goal (?:(\d+) ahead)?(?: and )?(?:(\d+) to the (left|right))?", seen):
         return "forward" if goal[1] else str(goal[3])
     rows = [line.split() for line in text.splitlines() if re.fullmatch(r"[SFHGA]( [SFHGA])+", line)]
     return _shortest_path(rows)[0] if rows else "left"
