@@ -141,9 +141,10 @@ def test_runs_outlive_a_killed_daemon(make_daemon: MakeDaemon, endpoint: FakeEnd
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+# pygame, which draws the lake, answers SIGSEGV with abort.
+@pytest.mark.parametrize(("number", "ending"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGSEGV, "SIGABRT")])
 def test_a_worker_that_dies_takes_its_model_along(
-    make_daemon: MakeDaemon, tmp_path: Path, number: signal.Signals
+    make_daemon: MakeDaemon, tmp_path: Path, number: signal.Signals, ending: str
 ) -> None:
     daemon = make_daemon()
     lend_sets(daemon.home, "llama_cpp")
@@ -153,7 +154,8 @@ def test_a_worker_that_dies_takes_its_model_along(
     assert len(processes_of(run_id)) >= 2
     os.kill(pid, number)
     run = daemon.wait_for(run_id)
-    assert (run.outcome, f"killed by {number.name}" in run.reason) == ("failed", True)
+    assert run.outcome == "failed"
+    assert f"killed by {ending}" in run.reason
     assert processes_of(run_id) == []
 
 

@@ -66,6 +66,26 @@ def test_every_combination_has_every_seed_and_the_first_seeds_come_first():
     assert not found.problems
 
 
+LLM = AlgorithmSpec("llm", fields=(FieldSpec("model", "str", "smollm2"),))
+
+
+def test_algorithms_that_ask_a_model_play_with_each_of_them():
+    found = plan(PPO, LLM, total_timesteps=100, models=("a", "b:8b"))
+    assert [cell.title for cell in found.cells[:3]] == [
+        "ppo CartPole-v1 seed 1",
+        "llm a CartPole-v1 seed 1",
+        "llm b:8b CartPole-v1 seed 1",
+    ]
+    assert [cell.parameters for cell in found.cells[:3]] == [{}, {"model": "a"}, {"model": "b:8b"}]
+    assert len({key_of(found.name, cell) for cell in found.cells}) == 6
+    assert found.name != plan(PPO, LLM, total_timesteps=100, models=("a",)).name
+    assert config_of(found, found.cells[1], cpus=1)["run_name"] == f"{found.name}-llm-a-CartPole-v1-s1"
+
+
+def test_models_for_algorithms_that_ask_none_are_a_mistake():
+    assert plan(PPO, models=("a",)).problems == ("--models: none of the algorithms (ppo) asks a model",)
+
+
 def test_a_file_of_the_users_own_is_another_run_once_it_has_changed():
     first, second = (plan(PPO, seeds=(1,), scripts={"ppo": ("/my/ppo.py", sha256)}) for sha256 in ("a", "b"))
     config = config_of(first, first.cells[0], cpus=1)

@@ -58,7 +58,7 @@ FIELDS = (
         choices=("auto", "json_schema", "grammar", "text"),
         group=ENDPOINT,
     ),
-    FieldSpec("temperature", "float", 0.0, "randomness of the answers", nullable=True, minimum=0, maximum=2),
+    FieldSpec("temperature", "float", 0.0, "randomness of answers", (), True, 0, 2, ENDPOINT),
     FieldSpec("max_tokens", "int", 256, "length of an answer", minimum=64, group=ENDPOINT),
     FieldSpec("timeout_s", "float", 60.0, "how long to wait for an answer", minimum=0.1, group=ENDPOINT),
     FieldSpec("max_retries", "int", 5, "how often a request is repeated", minimum=0, maximum=100, group=ENDPOINT),
