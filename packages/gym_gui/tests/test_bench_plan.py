@@ -35,6 +35,7 @@ PPO = AlgorithmSpec(
 DQN = AlgorithmSpec("dqn", fields=(STEPS, RATE), action_spaces=("discrete",), observation_spaces=("vector",))
 SAC = AlgorithmSpec("sac", fields=(STEPS, RATE), action_spaces=("continuous",), observation_spaces=("vector",))
 ENDLESS = AlgorithmSpec("endless", fields=(RATE,))
+LLM = AlgorithmSpec("llm", fields=(FieldSpec("model", "str", "smollm2"),))
 GONE = AlgorithmSpec("gone", fields=(STEPS,), unavailable="it needs the set atari")
 SPEC = WorkerSpec(
     name="cleanrl",
@@ -42,7 +43,7 @@ SPEC = WorkerSpec(
     version="1",
     capabilities=WorkerCapabilities("cleanrl"),
     module="cleanrl_worker.cli",
-    algorithms=(PPO, DQN, SAC, ENDLESS, GONE),
+    algorithms=(PPO, DQN, SAC, ENDLESS, LLM, GONE),
     environments=("CartPole-v1", "Acrobot-v1", "Pendulum-v1"),
 )
 
@@ -64,9 +65,6 @@ def test_every_combination_has_every_seed_and_the_first_seeds_come_first():
     ]
     assert {cell.total_timesteps for cell in found.cells} == {1000}
     assert not found.problems
-
-
-LLM = AlgorithmSpec("llm", fields=(FieldSpec("model", "str", "smollm2"),))
 
 
 def test_algorithms_that_ask_a_model_play_with_each_of_them():

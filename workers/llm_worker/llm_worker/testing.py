@@ -9,6 +9,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -99,6 +100,11 @@ class _Handler(BaseHTTPRequestHandler):
     @property
     def endpoint(self) -> FakeEndpoint:
         return self.server.endpoint  # type: ignore[attr-defined, no-any-return]  # set by FakeEndpoint
+
+    def handle(self) -> None:
+        """Serve; a client that leaves in the middle is what some tests are about."""
+        with suppress(ConnectionError):
+            super().handle()
 
     def do_GET(self) -> None:
         if self.path == "/v1/models":

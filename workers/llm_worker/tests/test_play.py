@@ -112,6 +112,7 @@ def test_no_invalid_answer_is_hidden(start: Start, endpoint: FakeEndpoint, daemo
     assert [names[int(decode(step.action))] for step in daemon.steps] == [fact["action"] for fact in facts]
 
 
+@pytest.mark.slow  # the exact resume depends on it, too
 def test_random_fallbacks_follow_from_the_seed(start: Start, endpoint: FakeEndpoint) -> None:
     endpoint.script = lambda _: "nonsense"
 
@@ -161,7 +162,11 @@ def test_a_plan_is_made_every_few_steps_and_reminded_of(start: Start, endpoint: 
     ("limits", "reason"),
     [
         ({"max_total_tokens": 500}, "the budget of 500 tokens is used up (550 used)"),
-        ({"max_cost": 0.001, "input_price": 1.0, "output_price": 10.0}, "the budget of 0.001 is spent (cost 0.0010)"),
+        pytest.param(
+            {"max_cost": 0.001, "input_price": 1.0, "output_price": 10.0},
+            "the budget of 0.001 is spent (cost 0.0010)",
+            marks=pytest.mark.slow,  # as the tokens
+        ),
         ({"max_minutes": 0.005}, "the time of 0.005 minutes is over"),
     ],
 )
@@ -190,7 +195,7 @@ def test_a_budget_may_pause_the_run_and_be_granted_again(start: Start, daemon: P
     [
         (error(401, "no"), "refuses the key (401: no)", True),
         (error(500, "oh"), "answers with status 500: oh", False),
-        (Fault(200, b"no", cuts=True), "broke off", False),
+        pytest.param(Fault(200, b"no", cuts=True), "broke off", False, marks=pytest.mark.slow),  # as the others
     ],
 )
 def test_an_endpoint_that_fails_fails_the_run_with_one_sentence(
@@ -205,26 +210,6 @@ def test_an_endpoint_that_fails_fails_the_run_with_one_sentence(
     assert told in failed["error"]
     assert failed.get("final", False) is is_final
     assert failed["step"] == 3
-
-
-@pytest.mark.parametrize(
-    ("extras", "told"),
-    [
-        ({"base_url": "", "model": "gpt-5"}, "model: 'gpt-5' is served by an endpoint: name it with --base-url"),
-        ({"base_url": "", "model": "/nowhere/a.gguf"}, "there is no file /nowhere/a.gguf"),
-        ({"base_url": "127.0.0.1:80"}, "base_url: must begin with http:// or https://"),
-        ({"max_cost": 1}, "needs the prices of tokens"),
-        ({"max_tokens": 8}, "must be at least 64"),
-        ({"describer": "nowhere"}, "describer: nowhere: cannot be loaded"),
-        ({"base_url": "", "model": "smollm2"}, "requirement set 'llm_local' is not installed. Install:"),
-        ({"mode": "interactive"}, "is no mode of this worker"),
-    ],
-)
-def test_a_mistake_in_the_config_is_named(start: Start, extras: dict[str, Any], told: str) -> None:
-    worker = start(**extras)
-    assert worker.wait() == 2
-    assert told in worker.stderr()
-    assert "Traceback" not in worker.stderr()
 
 
 # ---------------------------------------------------------------- cancel, pause, resume
@@ -257,7 +242,7 @@ def played(daemon: PlayDaemon) -> list[tuple[str, int, str]]:
     ]
 
 
-@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("death", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])  # as a kill
 def test_a_resumed_run_plays_on_exactly(start: Start, endpoint: FakeEndpoint, death: signal.Signals) -> None:
     """Slippery ice and random play: environment, conversation and plan must all be restored."""
     endpoint.script = plays_at_random()
@@ -308,6 +293,7 @@ def test_an_evaluation_plays_so_many_episodes_with_the_settings_of_the_run(
     assert max(len(each["messages"]) for each in endpoint.turns()[before:]) == 6  # a window of two turns
 
 
+@pytest.mark.slow  # the evaluation above runs in every CI
 def test_a_baseline_acts_at_random_and_asks_nobody(start: Start, endpoint: FakeEndpoint, daemon: PlayDaemon) -> None:
     extras = {"mode": "policy_eval", "eval_policy": "random", "base_url": "", "model": "smollm2"}
     told = ending(start(steps=5, options={"daemon": daemon}, **extras))
@@ -353,6 +339,7 @@ def ask(start: Start, *flags: str, **extras: Any) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=variables, check=False)
 
 
+@pytest.mark.slow  # the form's own tests ask a real worker in every CI
 def test_a_form_can_ask_for_models_probe_and_first_prompt(start: Start, endpoint: FakeEndpoint) -> None:
     assert json.loads(ask(start, "--models", model="").stdout) == {"models": ["first", "second"]}
     assert json.loads(ask(start, "--probe").stdout) == {"constraint": "json_schema"}
@@ -363,6 +350,7 @@ def test_a_form_can_ask_for_models_probe_and_first_prompt(start: Start, endpoint
     assert all(is_probe(request) for request in endpoint.requests)
 
 
+@pytest.mark.slow  # as above
 def test_a_question_that_cannot_be_answered_says_why(start: Start, endpoint: FakeEndpoint) -> None:
     endpoint.key = CANARY
     done = ask(start, "--probe", api_key="wrong-key-4711aa")
@@ -390,6 +378,7 @@ def test_a_tiny_model_is_served_by_the_worker_and_ends_with_it(
     assert not worker.survivors()
 
 
+@pytest.mark.slow  # a model is served in every CI by the test above
 def test_a_server_that_dies_fails_the_run_with_the_reason(start: Start, daemon: PlayDaemon, tmp_path: Path) -> None:
     lend_sets(Home(tmp_path / "home"), "llama_cpp")
     model = write_tiny_model(tmp_path / "tiny.gguf")
@@ -400,6 +389,7 @@ def test_a_server_that_dies_fails_the_run_with_the_reason(start: Start, daemon: 
     assert "the embedded server ended with -9" in ending(worker, "run_failed", 1)["error"]
 
 
+@pytest.mark.slow  # as above
 @pytest.mark.parametrize("content", [b"", b"GGUF no model"])
 def test_a_file_that_is_no_model_is_named(start: Start, tmp_path: Path, content: bytes) -> None:
     lend_sets(Home(tmp_path / "home"), "llama_cpp")

@@ -57,6 +57,7 @@ def test_models_test_and_first_prompt_come_from_the_endpoint(qtbot, form: LlmTra
     assert parameters["model"] == "first"
 
 
+@pytest.mark.slow  # the worker's own tests ask with a wrong key in every CI
 def test_a_wrong_key_is_said_in_the_workers_words_without_the_key(qtbot, form: LlmTrainForm) -> None:
     form.parameters.set_values({"base_url": form.parameters.row("base_url").value(), "api_key": "wrong-key-4711-ab"})
     form.test()
