@@ -113,6 +113,21 @@ def test_a_budget_pauses_the_run_until_it_is_resumed(shared_daemon: RunningDaemo
     assert (run.outcome, run.step) == ("completed", 12)
 
 
+@pytest.mark.slow  # the worker's own tests evaluate in every CI
+def test_a_run_and_a_baseline_are_evaluated_by_command(
+    mosaic: Mosaic, shared_daemon: RunningDaemon, endpoint: FakeEndpoint
+) -> None:
+    run_id = submitted(shared_daemon, endpoint)
+    shared_daemon.wait_for(run_id)
+    code, out, err = mosaic("eval", run_id, "--episodes", "3", "--expect-return", "1")
+    assert code == 0, out + err
+    code, out, err = mosaic("eval", "--random", "FrozenLake-v1", "--algo", "llm", "--episodes", "4")
+    assert code == 0, out + err
+    evaluated = [run for run in shared_daemon.client.list(text="eval").runs if run.worker_type == "llm"]
+    assert {run.outcome for run in evaluated} == {"completed"}
+    assert len(evaluated) == 2
+
+
 def test_a_missing_set_is_named_before_the_run_is_queued(mosaic: Mosaic) -> None:
     code, _, err = mosaic("train", "llm", "FrozenLake-v1", "--total-timesteps", "5")
     assert code == 2

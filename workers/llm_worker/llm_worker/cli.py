@@ -20,10 +20,10 @@ from mosaic_extras.environments import sets_of_environment
 from mosaic_extras.errors import RequirementSetError
 from mosaic_extras.overlays import check_sets, enter
 from mosaic_extras.pins import parse_sets
-from mosaic_wire.checkpoints import read_checkpoint
+from mosaic_wire.checkpoints import last_good_checkpoint, read_checkpoint
 from mosaic_wire.config_checks import CheckAnswer
 from mosaic_wire.errors import ConfigProblems, Problem
-from mosaic_wire.ids import new_run_id
+from mosaic_wire.ids import is_run_id, new_run_id
 from mosaic_wire.paths import find_home
 from mosaic_wire.redaction import redact_document, redact_text, spellings_of, with_secrets
 from mosaic_wire.run_request import Mode
@@ -129,10 +129,28 @@ def describe() -> WorkerSpec:
 def parameters_of(config: WorkerConfig) -> dict[str, Any]:
     """Return all parameters: defaults, those of an evaluated run, then the given ones; secrets are references."""
     defaults = {field.name: field.default for field in FIELDS}
-    path = config.extras.get("checkpoint_path") if config.extras.get("mode") == Mode.EVALUATE else None
-    known = read_checkpoint(Path(path)).get("parameters", {}) if path else {}
+    known = _evaluated_parameters(config) if config.extras.get("mode") == Mode.EVALUATE else {}
     kwargs = config.extras.get("env_kwargs")
     return {**defaults, **known, **config.parameters, **({"env_kwargs": kwargs} if kwargs else {})}
+
+
+def _evaluated_parameters(config: WorkerConfig) -> Mapping[str, Any]:
+    """Return the parameters of the run or checkpoint that is evaluated; raise ConfigProblems or DamagedCheckpoint."""
+    named = config.extras.get("checkpoint_path") or config.extras.get("policy_path")
+    if not named:
+        return {}
+    path = Path(named)
+    if is_run_id(named):
+        folder = find_home().run_folder(named)
+        if (entry := last_good_checkpoint(folder)) is None:
+            problem = Problem("extras.checkpoint_path", f"run {named} has no checkpoint to evaluate")
+            raise ConfigProblems("the worker config", [problem])
+        path = folder.root / entry.path
+    state = read_checkpoint(path)
+    if state.get("algo") != config.algo:
+        problem = Problem("extras.checkpoint_path", f"{path} is not a checkpoint of {config.algo!r}")
+        raise ConfigProblems("the worker config", [problem])
+    return dict(state.get("parameters", {}))
 
 
 def sets_needed(config: WorkerConfig) -> tuple[str, ...]:

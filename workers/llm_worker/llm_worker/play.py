@@ -175,11 +175,7 @@ class LlmRun(WorkerRun):
             if number < len(known) and (problem := player.restore(known[number])):
                 self.session.print_error(problem)
         facts = {name: self.parameters[name] for name in ("model", "api", "parallel")}
-        return {**facts, "endpoint": self.parameters["base_url"] or ("" if self._asks_nobody else "embedded")}
-
-    @property
-    def _asks_nobody(self) -> bool:
-        return self.is_random
+        return {**facts, "endpoint": self.parameters["base_url"] or ("" if self.is_random else "embedded")}
 
     @property
     def _lead(self) -> LiveEnvironment:
@@ -189,7 +185,7 @@ class LlmRun(WorkerRun):
         """Play until the steps or a budget are used up, or the run is interrupted."""
         while True:
             try:
-                if not self._asks_nobody and is_embedded(self.parameters) and self._server is None:
+                if not self.is_random and is_embedded(self.parameters) and self._server is None:
                     self._start_server()
                 is_finished = _run(self._play())
             except BudgetSpent as spent:
@@ -315,7 +311,7 @@ class LlmRun(WorkerRun):
                 self._episodes_begun += 1
             self._asking += 1
             try:
-                if self.constraint is None and not self._asks_nobody:
+                if self.constraint is None and not self.is_random:
                     await self._probe(endpoint)
                 decision = await self._decide(endpoint, player)
             finally:
@@ -363,7 +359,7 @@ class LlmRun(WorkerRun):
     async def _decide(self, endpoint: Endpoint, player: Player) -> Decision:
         live = player.live
         rng = random.Random(f"{self.config.seed}/{live.episode}/{live.length}")
-        if self._asks_nobody:
+        if self.is_random:
             return Decision(rng.choice(self._actions))
         constraint = self.constraint or Constraint.TEXT
         every = self.parameters["plan_every"]
@@ -437,7 +433,7 @@ class LlmRun(WorkerRun):
         }
         if cost := self.budget.cost:
             values["llm/cost"] = cost
-        if not self._asks_nobody:
+        if not self.is_random:
             self._lead.add_scalars(values)
 
     def _info(self, player: Player, decision: Decision, system: str, result: str) -> dict[str, Any]:
@@ -468,7 +464,8 @@ def first_prompt(run: LlmRun) -> list[Message]:
     """Return the messages for a first observation; the run need not be registered."""
     env = run._environments[0]
     observation, _ = env.reset(seed=run.config.seed)
-    run.constraint = Constraint.JSON_SCHEMA
+    chosen = run.parameters["constraint"]
+    run.constraint = Constraint.JSON_SCHEMA if chosen == "auto" else Constraint(chosen)
     text = observation_message(run.game.text(observation), None)
     return [{"role": "system", "content": run.system}, {"role": "user", "content": text}]
 

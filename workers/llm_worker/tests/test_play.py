@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llm_worker.answers import Constraint
+from llm_worker.answers import Constraint, parse
 from llm_worker.testing import FakeEndpoint, Fault, error, is_probe, plays_at_random, solve, write_tiny_model
 from mosaic_extras.testing import lend_sets
 from mosaic_wire.event_files import EventFolderReader
@@ -23,6 +23,7 @@ from mosaic_wire.testing import PlayDaemon, WorkerProcess, wait_until
 
 from workers.llm_worker.tests.conftest import ARGV, Start
 
+MINIGRID = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
 CANARY = "canary-key-3d9f77aa10"
 
 
@@ -376,6 +377,27 @@ def test_a_tiny_model_is_served_by_the_worker_and_ends_with_it(
     assert told["constraint"] in (Constraint.JSON_SCHEMA, Constraint.GRAMMAR)
     assert told["fallbacks"] == sum(fact["fallback"] for fact in facts)
     assert not worker.survivors()
+
+
+@pytest.mark.slow  # ten steps are played in every CI
+@pytest.mark.parametrize("env_id", ["FrozenLake-v1", "MiniGrid-Empty-5x5-v0"])
+@pytest.mark.parametrize("constraint", list(Constraint))
+def test_two_hundred_steps_hide_no_invalid_answer(
+    start: Start, daemon: PlayDaemon, tmp_path: Path, env_id: str, constraint: Constraint
+) -> None:
+    lend_sets(Home(tmp_path / "home"), "llama_cpp", "minigrid")
+    model = write_tiny_model(tmp_path / "tiny.gguf")
+    settings: dict[str, Any] = {"base_url": "", "model": str(model), "constraint": constraint, "history": 2}
+    told = ending(start(env_id, steps=200, options={"daemon": daemon}, **settings))
+    steps = infos(daemon)
+    assert len(steps) == 200
+    for info in steps:
+        parts = {part.title: part.text for part in reasoning_of(info)}
+        answers = [parts[title] for title in ("Answer", "Second answer") if title in parts]
+        named = [parse(text, ["left", "down", "right", "up"]) or parse(text, list(MINIGRID)) for text in answers]
+        assert info["llm"]["fallback"] or info["llm"]["action"] in named
+    assert told["fallbacks"] == sum(info["llm"]["fallback"] for info in steps)
+    assert told["invalid"] == sum(info["llm"]["invalid"] for info in steps)
 
 
 @pytest.mark.slow  # a model is served in every CI by the test above
