@@ -302,13 +302,12 @@ def _probe(arguments: argparse.Namespace) -> int:
 
 
 def _preview(arguments: argparse.Namespace) -> int:
-    from llm_worker.play import first_prompt
     from llm_worker.prompt import estimated_tokens
 
     config = _draft(arguments)
     run = load(_with_extras(config, {**config.extras, "algo_params": {**config.parameters, "parallel": 1}}))
     try:
-        conversation = first_prompt(run)
+        conversation = run.first_prompt()
     finally:
         run.close()
     print(json.dumps({"messages": conversation, "estimated_tokens": estimated_tokens(conversation)}))

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mosaic_wire.errors import GivenUp
 from mosaic_wire.exit_record import ExitOutcome
 from mosaic_wire.live_environment import LiveEnvironment
 from mosaic_wire.manifest import AnalyticsManifest
@@ -27,7 +28,7 @@ from llm_worker.describers import Game
 from llm_worker.embedded import EmbeddedServer, is_embedded
 from llm_worker.endpoint import Endpoint, Reply, probe
 from llm_worker.errors import BudgetSpent, EndpointFailed
-from llm_worker.prompt import Message, Turn, instructions, messages, observation_message, plan_request
+from llm_worker.prompt import Message, Turn, instructions, messages, plan_request
 
 _POLL_S = 0.05
 _CURVES_EVERY = 10
@@ -192,14 +193,10 @@ class LlmRun(WorkerRun):
                 is_finished = not any(map(self._may_go_on, self.players))
                 outcome = ExitOutcome.COMPLETED if is_finished else self._end_of_budget(str(spent))
             except EndpointFailed as error:
-                if self.session.stop_requested.is_set():
-                    outcome = self.obey()
-                else:
-                    died = self._server.death if self._server is not None else ""
-                    self.reason = f"{error}{died and f'; {died}'}"
-                    self.session.print_error(self.reason)
-                    self.save("last")
-                    outcome = ExitOutcome.FAILED
+                outcome = self.obey() if self.session.stop_requested.is_set() else self._fail(error)
+            except GivenUp as error:
+                self._fail(error)
+                raise
             else:
                 outcome = ExitOutcome.COMPLETED if is_finished else self.obey()
             if outcome is ExitOutcome.COMPLETED:
@@ -207,6 +204,15 @@ class LlmRun(WorkerRun):
             if outcome is not None:
                 return outcome
             self.budget.restart_clock()
+
+    def _fail(self, error: Exception) -> ExitOutcome:
+        """Keep what was played; the run can be continued once the endpoint answers."""
+        died = self._server.death if self._server is not None else ""
+        self.reason = f"{error}{died and f'; {died}'}"
+        self.session.print_error(self.reason)
+        if self.step:
+            self.save("last")
+        return ExitOutcome.FAILED
 
     def _start_server(self) -> None:
         server = EmbeddedServer(find_home(), self.parameters, is_stopping=self.session.stop_requested.is_set)
@@ -356,6 +362,13 @@ class LlmRun(WorkerRun):
             plan=player.plan,
         )
 
+    def first_prompt(self) -> list[Message]:
+        """Return the messages for a first observation; the run need not be registered."""
+        chosen = self.parameters["constraint"]
+        self.constraint = Constraint.JSON_SCHEMA if chosen == "auto" else Constraint(chosen)
+        observation, _ = self._environments[0].reset(seed=self.config.seed)
+        return messages(self.system, [], self.game.text(observation), self.constraint, history=0)
+
     async def _decide(self, endpoint: Endpoint, player: Player) -> Decision:
         live = player.live
         rng = random.Random(f"{self.config.seed}/{live.episode}/{live.length}")
@@ -365,7 +378,8 @@ class LlmRun(WorkerRun):
         every = self.parameters["plan_every"]
         if every and live.length % every == 0 and player.planned_at != live.length:
             reply = await self._ask(endpoint, plan_request(self.conversation(player), player.plan))
-            plan = " ".join(reply.text.split())[:_LONGEST_PLAN]
+            # Checkpoints hold it, and a model may repeat anything.
+            plan = " ".join(self.session.redact(reply.text).split())[:_LONGEST_PLAN]
             player.plan, player.planned_at = "".join(filter(str.isprintable, plan)), live.length
         asked = self.conversation(player)
         reply = await self._ask(endpoint, asked, constraint)
@@ -458,16 +472,6 @@ class LlmRun(WorkerRun):
             "fallback": decision.is_fallback,
         }
         return {**reasoning_info(parts), "llm": facts}
-
-
-def first_prompt(run: LlmRun) -> list[Message]:
-    """Return the messages for a first observation; the run need not be registered."""
-    env = run._environments[0]
-    observation, _ = env.reset(seed=run.config.seed)
-    chosen = run.parameters["constraint"]
-    run.constraint = Constraint.JSON_SCHEMA if chosen == "auto" else Constraint(chosen)
-    text = observation_message(run.game.text(observation), None)
-    return [{"role": "system", "content": run.system}, {"role": "user", "content": text}]
 
 
 def _run(work: Any) -> bool:
