@@ -129,7 +129,7 @@ def test_a_run_and_a_baseline_are_evaluated_by_command(
 
 
 def test_a_missing_set_is_named_before_the_run_is_queued(mosaic: Mosaic) -> None:
-    code, _, err = mosaic("train", "llm", "FrozenLake-v1", "--total-timesteps", "5")
+    code, _, err = mosaic("train", "llm", "FrozenLake-v1")
     assert code == 2
     assert "mosaic extras install llm_local" in err
     assert "--install-missing" in err

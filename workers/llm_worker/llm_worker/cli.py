@@ -44,6 +44,8 @@ RANDOM = "random"
 ENDPOINT, PROMPT, BUDGET, PLAY = "Endpoint", "Prompt", "Budget", "Episodes"
 
 FIELDS = (
+    FieldSpec("total_timesteps", "int", 100, "how many steps to take", minimum=1, group=PLAY),
+    FieldSpec("seed", "int", 1, "seed of the episodes, of the sampling and of random fallbacks", minimum=0, group=PLAY),
     FieldSpec(
         "model", "str", "smollm2", "name at the endpoint; without one smollm2 or the path of a .gguf", group=ENDPOINT
     ),
@@ -128,7 +130,7 @@ def describe() -> WorkerSpec:
 
 def parameters_of(config: WorkerConfig) -> dict[str, Any]:
     """Return all parameters: defaults, those of an evaluated run, then the given ones; secrets are references."""
-    defaults = {field.name: field.default for field in FIELDS}
+    defaults = {field.name: field.default for field in FIELDS if field.name not in ("total_timesteps", "seed")}
     known = _evaluated_parameters(config) if config.extras.get("mode") == Mode.EVALUATE else {}
     kwargs = config.extras.get("env_kwargs")
     return {**defaults, **known, **config.parameters, **({"env_kwargs": kwargs} if kwargs else {})}

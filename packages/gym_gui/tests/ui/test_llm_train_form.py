@@ -13,7 +13,7 @@ from gym_gui.ui.forms.llm_train_form import LlmTrainForm
 from gym_gui.ui.replay.replay_tab import ReplayTab
 from gym_gui.ui.workers.catalog import entries_from, find
 from llm_worker.testing import FakeEndpoint, solve
-from PySide6.QtWidgets import QTextBrowser
+from PySide6.QtWidgets import QPushButton, QTextBrowser
 
 KEY = "canary-key-5512cc90ab"
 
@@ -93,3 +93,14 @@ def test_a_run_shows_its_conversation_in_the_replay(
     assert "You (A) are at row 0, column 0" in text
     assert '{"action": "down"}' in text
     assert "reward 0" in text
+
+
+def test_the_offline_preset_offers_to_install_its_model_and_start(qtbot, form: LlmTrainForm) -> None:
+    title = next(title for title in form.builtin_presets() if "SmolLM2" in title)
+    form.load(form.builtin_presets()[title])
+    form.parameters.set_values({"base_url": "", "api_key": ""})
+    form.submit()
+    qtbot.waitUntil(lambda: "llm_local" in form.banner.text, timeout=60_000)
+    button = form.banner.findChild(QPushButton, "banner_action")
+    assert button.text() == "Install and start"
+    assert button.isVisibleTo(form.banner)
