@@ -123,7 +123,7 @@ class LiveEnvironment:
         session: WorkerSession,
         *,
         seed: int | None,
-        total: int,
+        total: int | None,
         records_steps: bool = True,
         records_frames: bool = False,
         resumed_at: int | None = None,
@@ -206,7 +206,9 @@ class LiveEnvironment:
         return (self.steps - self._began_at) / (time.monotonic() - self._began + 1e-9)
 
     def report(self) -> None:
-        """Report progress with the next heartbeat."""
+        """Report progress with the next heartbeat; without a total, the caller does."""
+        if self._total is None:
+            return
         self._session.progress(self.steps, self._total, self.mean_return, self.sps)
 
     def _render(self) -> tuple[int, int] | None:

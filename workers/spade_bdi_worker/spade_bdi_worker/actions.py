@@ -10,13 +10,12 @@ from typing import Any, Protocol
 import agentspeak
 import agentspeak.stdlib
 from agentspeak import asl_repr, grounded, unify
-
 from mosaic_wire.reasoning import reasoning_info
 from mosaic_wire.worker_spec import nearest
 
 from spade_bdi_worker.learning import ActionValues
 from spade_bdi_worker.percepts import Eyes, Percept, Sight
-from spade_bdi_worker.reasoner import BehaviourError, Interrupted, Mind
+from spade_bdi_worker.reasoner import BehaviourError, Interrupted, Mind, normalized
 from spade_bdi_worker.society import FORCES, Message
 
 
@@ -150,11 +149,11 @@ class Body:
 
 
 def _state(term: Any) -> Any:
-    if isinstance(term, int | str):
-        return term
-    if agentspeak.is_list(term) and all(isinstance(item, int) for item in term):
-        return tuple(term)
-    return asl_repr(term)
+    """Return a term as a state of the table."""
+    plain = normalized(term)
+    if isinstance(plain, int | str) or (isinstance(plain, tuple) and all(isinstance(item, int) for item in plain)):
+        return plain
+    return asl_repr(plain)
 
 
 def offered_actions(body: Body | None, log: Callable[[str], object]) -> Any:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from mosaic_extras.install_extras import prepare as install_sets
 from mosaic_extras.overlays import make_plan
-from mosaic_wire.checkpoints import read_checkpoint
 from mosaic_wire.config_checks import CheckAnswer
 from mosaic_wire.errors import ConfigProblems, DamagedCheckpoint, Problem
 from mosaic_wire.exit_record import ExitOutcome
@@ -76,10 +75,14 @@ FIELDS = (
     ),
     FieldSpec("jid", "str", "", "account of the acting agent on your XMPP server, name@domain", group="messages"),
     FieldSpec("password", "str", "", "its password; the other agents have the same", group="messages"),
-    FieldSpec("server", "str", "", "host of your XMPP server; empty: an embedded one on this machine", group="messages"),
+    FieldSpec(
+        "server", "str", "", "host of your XMPP server; empty: an embedded one on this machine", group="messages"
+    ),
     FieldSpec("port", "int", 5222, "its port", minimum=1, maximum=65535, group="messages"),
     FieldSpec("verify_certificate", "bool", True, "check the certificate of your server", group="messages"),
-    FieldSpec("answer_s", "float", 30.0, "fail when an agent outside does not answer so long", minimum=1, group="messages"),
+    FieldSpec(
+        "answer_s", "float", 30.0, "fail when an agent outside does not answer so long", minimum=1, group="messages"
+    ),
     FieldSpec("eval_episodes", "int", 20, "episodes of the evaluation at the end; 0: none", minimum=0),
     FieldSpec("checkpoint_every", "int", 0, "write a checkpoint every so many steps; 0: only at the end", minimum=0),
     FieldSpec("record_steps", "bool", True, "record every step and the reasons for it"),
@@ -121,7 +124,7 @@ def describe() -> WorkerSpec:
 
 def settings_of(config: WorkerConfig) -> dict[str, Any]:
     """Return every parameter, secrets filled in; raise ConfigProblems with everything that is wrong with them."""
-    given = with_secrets(config.parameters, os.environ)
+    given: dict[str, Any] = with_secrets(config.parameters, os.environ)
     problems = check_algorithm_choice(describe(), config.algo, config.env_id, given)
     settings = {field.name: field.default for field in FIELDS} | given
     if not problems and settings["engine"] == "spade" and settings["server"]:
@@ -130,7 +133,7 @@ def settings_of(config: WorkerConfig) -> dict[str, Any]:
             problems.append(Problem("jid", f"must be name@domain for the server {settings['server']!r}"))
         if not settings["password"]:
             problems.append(Problem("password", "is missing: your XMPP server wants one"))
-    if config.extras.get("mode", Mode.TRAIN) not in _MODES:
+    if (config.extras.get("mode") or Mode.TRAIN) not in _MODES:
         problems.append(Problem("extras.mode", f"must be one of {', '.join(_MODES)}"))
     if problems:
         raise ConfigProblems("the worker config", problems)
@@ -252,7 +255,7 @@ class BdiRun(WorkerRun):
         env: Any,
         state: Mapping[str, Any],
     ) -> None:
-        self._mode = Mode(config.extras.get("mode", Mode.TRAIN))
+        self._mode = Mode(config.extras.get("mode") or Mode.TRAIN)
         shown = {name: value for name, value in settings.items() if name != "password"}
         manifest = AnalyticsManifest(
             config.run_id,
@@ -274,6 +277,7 @@ class BdiRun(WorkerRun):
         if state:
             self._values.restore(state["values"])
         self._evaluation: dict[str, Any] | None = None
+        self._made_mail: Mail | None = None
 
     def preview(self) -> Mapping[str, Any]:
         """Return what a dry run prints."""
@@ -293,7 +297,7 @@ class BdiRun(WorkerRun):
             self._env,
             session,
             seed=self.config.seed,
-            total=self.config.total_timesteps,
+            total=None if self._mode is Mode.EVALUATE else self.config.total_timesteps,
             records_steps=settings["record_steps"],
             records_frames=settings["record_frames"],
             resumed_at=self.resumed_at,
@@ -302,14 +306,16 @@ class BdiRun(WorkerRun):
         facts: dict[str, Any] = {"engine": settings["engine"], "agents": [source.agent for source in self._sources]}
         if self._mode is Mode.EVALUATE and not self._state:
             return facts
-        self.body, self.society = self._made_agents(self.live, is_evaluating=self._mode is Mode.EVALUATE)
+        is_evaluating = self._mode is Mode.EVALUATE
+        self.body, self.society = self._made_agents(self.live, self._env, is_evaluating=is_evaluating)
         self.body.explains = bool(settings["record_steps"]) and session.telemetry() is not None
         self.body.mind.changes.is_kept = self.body.explains
         if self._mode is Mode.RESUME:
             self._restore()
         return facts
 
-    def _made_agents(self, world: World, *, is_evaluating: bool) -> tuple[Body, Society]:
+    def _made_agents(self, world: World, env: Any, *, is_evaluating: bool) -> tuple[Body, Society]:
+        """Return the agents in a world, and the body of the one that acts."""
         import agentspeak.runtime
 
         from spade_bdi_worker.actions import Body, Exploration, offered_actions
@@ -319,7 +325,7 @@ class BdiRun(WorkerRun):
         settings, total = self._settings, self.config.total_timesteps
         until = max(1, int(settings["exploration_fraction"] * total))
         exploration = Exploration(settings["exploration"], settings["exploration_final"], until)
-        eyes = eyes_of(self._env, tilings=settings["tilings"], bins=settings["bins"])
+        eyes = eyes_of(env, tilings=settings["tilings"], bins=settings["bins"])
         rng = random.Random(self.config.seed) if is_evaluating else self._rng
         body = Body(world, eyes, self._values, exploration, rng)
         body.is_evaluating = is_evaluating
@@ -353,17 +359,20 @@ class BdiRun(WorkerRun):
         return body, society
 
     def _mail(self, names: Sequence[str], actor: str) -> Mail:
-        if self._settings["engine"] == "agentspeak":
-            from spade_bdi_worker.society import LocalMail
+        """Return the mail of this run; the agents of its evaluation have the same accounts."""
+        if self._made_mail is None:
+            if self._settings["engine"] == "spade":
+                from spade_bdi_worker.spade_engine import Account, SpadeMail
 
-            return LocalMail(names)
-        from spade_bdi_worker.spade_engine import Account, SpadeMail
+                given = self._settings
+                where = (given["server"], given["port"], given["jid"], given["password"], given["verify_certificate"])
+                self._made_mail = SpadeMail(names, actor, Account(*where), self.session.print_error)
+            else:
+                from spade_bdi_worker.society import LocalMail
 
-        given = self._settings
-        account = Account(given["server"], given["port"], given["jid"], given["password"], given["verify_certificate"])
-        mail = SpadeMail(names, actor, account, self.session.print_error)
-        self._stack.callback(mail.close)
-        return mail
+                self._made_mail = LocalMail(names)
+            self._stack.callback(self._made_mail.close)
+        return self._made_mail
 
     def train(self) -> ExitOutcome:
         """Act until the steps, or the episodes of an evaluation, are used up."""
@@ -372,7 +381,7 @@ class BdiRun(WorkerRun):
         total, every = self.config.total_timesteps, self._settings["checkpoint_every"]
         due = self.step + every if every else total + 1
         while self.live.steps < total:
-            if (outcome := self._obey_when_idle()) is not None:
+            if (outcome := self.obey()) is not None:
                 return outcome
             self._live_on(self.body, self.society)
             self.step = self.live.steps
@@ -382,10 +391,6 @@ class BdiRun(WorkerRun):
         self.live.report()
         self.save("last")
         return self._evaluate_at_the_end()
-
-    def _obey_when_idle(self) -> ExitOutcome | None:
-        """Handle commands; a checkpoint between two intentions is exact."""
-        return self.obey()
 
     def _live_on(self, body: Body, society: Society) -> None:
         """Let the agents think until the next step, or a little longer."""
@@ -401,19 +406,18 @@ class BdiRun(WorkerRun):
         """Play the episodes of an evaluation, recorded; without a checkpoint at random."""
         returns: list[float] = []
         while len(returns) < self.config.total_timesteps:
-            if (command := self.session.next_command()) is not None:
-                self.session.pause({"step": self.step}) if command.name == "PAUSE" else None
-            if self.session.stop_requested.is_set():
-                return ExitOutcome.CANCELLED
+            if (outcome := self.obey()) is not None:
+                return outcome
             if self._state:
                 self._live_on(self.body, self.society)
             else:
                 if self.live.is_over:
                     self.live.reset()
                 self.live.step(self._rng.randrange(self._values.actions))
-            self.step = self.live.steps
-            if self.live.is_over and self.live.last_return is not None and len(returns) <= self.live.episode:
+            if self.live.last_return is not None and self.live.is_over and len(returns) <= self.live.episode:
                 returns.append(self.live.last_return)
+                self.step = len(returns)  # it counts episodes
+                self.session.progress(self.step, self.config.total_timesteps, statistics.fmean(returns), self.live.sps)
         self._conclude(returns)
         return ExitOutcome.COMPLETED
 
@@ -427,9 +431,7 @@ class BdiRun(WorkerRun):
         env = make(self.config.env_id, read_env_kwargs(self._settings["env_kwargs"]), renders=False)
         self._stack.callback(env.close)
         world = UnrecordedWorld(env, (self.config.seed or 0) * 1_000_003 + 500_000)
-        self._env, earlier = env, self._env
-        body, society = self._made_agents(world, is_evaluating=True)
-        self._env = earlier
+        body, society = self._made_agents(world, env, is_evaluating=True)
         returns: list[float] = []
         while len(returns) < episodes:
             if self.session.stop_requested.is_set():
@@ -450,10 +452,13 @@ class BdiRun(WorkerRun):
 
     # ------------------------------------------------------------ checkpoints
 
+    def save(self, kind: str = "periodic") -> None:
+        """Write a checkpoint; an evaluation has none and begins anew."""
+        if self._mode is not Mode.EVALUATE:
+            super().save(kind)
+
     def state(self) -> Mapping[str, Any]:
         """Return what a checkpoint holds."""
-        if self._mode is Mode.EVALUATE:
-            return self._state
         return {
             "actions": self._values.actions,
             "values": self._values.to_json(),
@@ -522,7 +527,9 @@ def _show_sources(arguments: argparse.Namespace) -> int:
     return 0
 
 
-QUESTIONS = (Question("--sources", "print the AgentSpeak of the config's agents and what is wrong, as JSON", _show_sources),)
+QUESTIONS = (
+    Question("--sources", "print the AgentSpeak of the config's agents and what is wrong, as JSON", _show_sources),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -58,7 +58,7 @@ def read_env_kwargs(text: str) -> dict[str, Any]:
         if _PAIRS.fullmatch(text):
             pairs = (pair.partition("=") for pair in text.split(","))
             return {name.strip(): _value(written.strip()) for name, _, written in pairs}
-        message = f"is not JSON: {error}; write e.g. {{\"is_slippery\": false}} or is_slippery=false"
+        message = f'is not JSON: {error}; write e.g. {{"is_slippery": false}} or is_slippery=false'
         raise ConfigProblems("the worker config", [Problem("env_kwargs", message)]) from None
     if not isinstance(value, dict):
         message = f"must be a JSON object, not {type(value).__name__}"
@@ -96,9 +96,10 @@ def make(env_id: str, env_kwargs: Mapping[str, Any], *, renders: bool) -> Any:
         raise _refused(path, f"{env_id} cannot be made with these arguments: {error}") from error
     except Exception as error:
         raise _refused("env_id", f"{env_id!r} cannot be made: {type(error).__name__}: {error}") from error
-    if type(env.action_space).__name__ != "Discrete" or int(env.action_space.start) != 0:
+    space: Any = env.action_space
+    if type(space).__name__ != "Discrete" or int(space.start) != 0:
         env.close()
-        raise _refused("env_id", f"{env_id} has the actions {env.action_space}; this worker needs discrete ones from 0")
+        raise _refused("env_id", f"{env_id} has the actions {space}; this worker needs discrete ones from 0")
     return env
 
 

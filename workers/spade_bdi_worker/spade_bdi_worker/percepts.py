@@ -167,7 +167,7 @@ _TASKS = {
 class GridEyes:
     """`at`, `facing`, `carrying`, `task`, `state`, and what is seen of the map: `cell(X, Y, Kind, Color)`."""
 
-    actions = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
+    actions: Sequence[str] = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
 
     def __init__(self, world: Any) -> None:
         self._world = world

@@ -399,6 +399,15 @@ def from_json(value: Any) -> Any:
     return tuple(map(from_json, value)) if isinstance(value, list) else value
 
 
+def normalized(term: Any) -> Any:
+    """Return a ground term with whole numbers as integers: the parser reads every number as a float."""
+    if isinstance(term, Literal):
+        return Literal(term.functor, map(normalized, term.args), map(normalized, term.annots))
+    if agentspeak.is_list(term):
+        return tuple(map(normalized, term))
+    return int(term) if isinstance(term, float) and term.is_integer() else term
+
+
 def parse_term(text: str) -> Literal:
     """Return the ground literal that a message holds; raise ValueError."""
     _reports.take()
@@ -410,6 +419,6 @@ def parse_term(text: str) -> Literal:
             raise ValueError(f"{text!r} is not one term")
         folded = ast.accept(agentspeak.parser.ConstFoldVisitor(log))
         term = folded.accept(agentspeak.runtime.BuildTermVisitor({}))
-        return term.grounded({})  # type: ignore[no-any-return]
+        return term.grounded({})
     except (agentspeak.AggregatedError, agentspeak.AslError, StopIteration, RecursionError) as error:
         raise ValueError(f"{text!r:.200} is not a term: {'; '.join(_reports.take()[0]) or error}") from None

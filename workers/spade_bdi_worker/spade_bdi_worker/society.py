@@ -13,7 +13,7 @@ from typing import Protocol
 
 from agentspeak import GoalType, Literal, Trigger
 
-from spade_bdi_worker.reasoner import BehaviourError, Interrupted, Mind
+from spade_bdi_worker.reasoner import BehaviourError, Interrupted, Mind, normalized
 
 _SLICE = 1_000
 """Instructions between two looks at whether the run is to stop"""
@@ -148,7 +148,8 @@ class Society:
         for message in messages:
             source = Literal("source", (Literal(message.sender),))
             trigger, kind = FORCES[message.force]
-            self.minds[message.receiver].receive(trigger, kind, message.content.with_annotation(source))
+            content = normalized(message.content).with_annotation(source)
+            self.minds[message.receiver].receive(trigger, kind, content)
 
     def _check(self) -> None:
         if self._thought <= self._most:

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,8 +124,7 @@ class SpadeMail:
             await courier.behaviours[0].send(XmppMessage(to=jid, body=body, metadata=facts))
 
     async def _stop(self) -> None:
-        for courier in self._agents.values():
-            await courier.stop()
+        await asyncio.gather(*(courier.stop() for courier in self._agents.values()))
         if self._server is not None:
             await self._server.stop()
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -163,7 +163,9 @@ class SpadeMail:
                 arrived = self._arrived.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 lost = expected - len(inside)
-                raise BehaviourError(f"{lost} messages between the agents did not arrive within {_DELIVERY_S:g} s") from None
+                raise BehaviourError(
+                    f"{lost} messages between the agents did not arrive within {_DELIVERY_S:g} s"
+                ) from None
             if isinstance(arrived, _Numbered):
                 inside.append((arrived.number, arrived.message))
             else:
@@ -172,10 +174,8 @@ class SpadeMail:
 
     def wait(self, timeout_s: float) -> list[Message]:
         """Return messages from outside, after waiting for one."""
-        try:
+        with suppress(queue.Empty):
             self._outside.append(self._arrived.get(timeout=timeout_s))
-        except queue.Empty:
-            pass
         return self._take_outside()
 
     def _take_outside(self) -> list[Message]:
