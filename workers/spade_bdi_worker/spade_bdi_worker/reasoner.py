@@ -71,7 +71,8 @@ class _Reports(logging.Handler):
             return str(error) if isinstance(error, WireError) else f"it raised {type(error).__name__}: {error}"
         if text == "plan failure":
             return "this failed, and with it the plan: a condition did not hold, or an action was not possible"
-        return text.replace("term not ground", "a variable has no value here")
+        has_no_value = text == "term not ground" or "agentspeak.Var" in text
+        return "a variable has no value here" if has_no_value else text
 
     def take(self) -> tuple[list[str], list[str]]:
         """Return errors and warnings, and forget them."""
@@ -108,23 +109,54 @@ class Changes(dict[Literal, int]):
 
 
 class BeliefSet(dict[Literal, None]):
-    """Beliefs of one name and arity, in the order of their addition; may change while it is iterated."""
+    """Beliefs of one name and arity, in the order of their addition; may change while it is iterated.
+
+    A query that knows the first argument sees only beliefs with this argument: a map has hundreds of cells.
+    """
 
     def __init__(self, changes: Changes) -> None:
         super().__init__()
         self._changes = changes
+        self._by_first: dict[Any, dict[Literal, None]] = {}
+        self._sought: Any = None
 
     def add(self, belief: Literal) -> None:
         if belief not in self:
             self[belief] = None
+            if belief.args:
+                self._by_first.setdefault(belief.args[0], {})[belief] = None
             self._changes.note(belief, 1)
 
     def remove(self, belief: Literal) -> None:
         del self[belief]
+        if belief.args:
+            del self._by_first[belief.args[0]][belief]
         self._changes.note(belief, -1)
 
+    def seek(self, first: Any) -> None:
+        """Let the next iteration yield beliefs with this first argument only."""
+        self._sought = first
+
     def __iter__(self) -> Iterator[Literal]:
-        return iter(tuple(self.keys()))
+        if self._sought is None:
+            return iter(tuple(self.keys()))
+        found, self._sought = self._by_first.get(self._sought, {}), None
+        return iter(tuple(found))
+
+
+class _Query(agentspeak.runtime.TermQuery):  # type: ignore[misc]  # untyped
+    """A query that tells the beliefs which first argument it seeks."""
+
+    def execute(self, agent: Any, intention: Any) -> Iterator[None]:
+        term = agentspeak.evaluate(self.term, intention.scope)
+        if isinstance(term, Literal) and term.args:
+            first = agentspeak.evaluate(term.args[0], intention.scope)
+            if isinstance(first, int | float | str) or agentspeak.is_atom(first):
+                agent.beliefs[term.literal_group()].seek(first)
+        yield from super().execute(agent, intention)
+
+
+agentspeak.runtime.TermQuery = _Query  # the interpreter builds queries of this class
 
 
 class Mind(agentspeak.runtime.Agent):  # type: ignore[misc]  # untyped
@@ -221,8 +253,8 @@ class Mind(agentspeak.runtime.Agent):  # type: ignore[misc]  # untyped
 
     def know(self, facts: Iterable[Percept]) -> None:
         """Believe facts about the world that do not change."""
-        for fact in facts:
-            self._happen(Trigger.addition, _literal(fact))
+        for name, *args in facts:
+            self.beliefs[name, len(args)].add(Literal(name, map(_term, args)))
 
     def can_achieve(self, goal: str) -> bool:
         """Return whether there is a plan for a goal without arguments."""
@@ -285,12 +317,11 @@ class Mind(agentspeak.runtime.Agent):  # type: ignore[misc]  # untyped
 
     def state(self) -> list[Any]:
         """Return all beliefs as JSON values, exact and in order."""
-        return [to_json(belief) for group in self.beliefs.values() for belief in group]
+        return [to_json(belief) for name in sorted(self.beliefs) for belief in self.beliefs[name]]
 
     def restore(self, beliefs: Iterable[Any], sight: Sight | None) -> None:
         """Replace all beliefs without events; `sight` says which of them are percepts, None: drop percepts."""
-        for group in self.beliefs.values():
-            group.clear()
+        self.beliefs.clear()
         self.intentions.clear()
         for belief in map(from_json, beliefs):
             is_percept = bool(belief.annots & PERCEPT)

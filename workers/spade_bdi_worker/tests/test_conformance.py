@@ -13,7 +13,8 @@ class TestSpadeBdiWorker(WorkerConformance):
         "env_id": "FrozenLake-v1",
         "total_timesteps": 200,
         "seed": 1,
-        "extras": {"algo_params": {"eval_episodes": 2}},
+        # Recorded steps would be waited for when the daemon is gone for good.
+        "extras": {"algo_params": {"eval_episodes": 2, "record_steps": False}},
     }
-    endless_config = {**worker_config, "total_timesteps": 10**9}
+    endless_config = {**worker_config, "total_timesteps": 10**9, "extras": {}}
     modules_describe_must_not_import = ("torch", "numpy", "gymnasium", "agentspeak", "spade")

@@ -38,7 +38,7 @@ def test_the_planner_solves_grid_worlds(train, env_id, steps):
 @pytest.mark.parametrize(
     "env_id",
     [
-        *("MiniGrid-DoorKey-8x8-v0", "MiniGrid-FourRooms-v0", "MiniGrid-MultiRoom-N2-S4-v0", "MiniGrid-Unlock-v0"),
+        *("MiniGrid-DoorKey-8x8-v0", "MiniGrid-LavaGapS5-v0", "MiniGrid-MultiRoom-N2-S4-v0", "MiniGrid-Unlock-v0"),
         *("BabyAI-GoToRedBallGrey-v0", "BabyAI-GoToLocal-v0", "BabyAI-PickupLoc-v0", "BabyAI-OpenDoor-v0"),
     ],
 )
@@ -83,11 +83,13 @@ def test_a_policy_is_evaluated_beside_a_random_one(train):
 
 
 def test_a_behaviour_of_ones_own_acts(train, behaviour):
-    path = behaviour(walker="""
+    path = behaviour(
+        walker="""
         way([right, right, down, down, down, right]).
         +episode(_) : way(Way) <- -+left(Way).
         +!act : left([Step | Rest]) <- -+left(Rest); .act(Step).
-    """)
+    """
+    )
     done = train(steps=12, behaviour_path=path, **LAKE)
     assert done.code == 0, done.error
     assert [value for _, value in done.returns()] == [1.0, 1.0]
