@@ -23,16 +23,18 @@ ENVIRONMENTS = (
     *("CartPole-v1", "MountainCar-v0", "Acrobot-v1"),
 )
 PATTERNS = ("MiniGrid-*", "BabyAI-*")
-_PACKAGES = {"agentspeak": "agentspeak", "spade": "spade", "minigrid": "minigrid"}
+_PACKAGES = {"atari": "ale_py", "box2d": "Box2D"}
+"""The package of a set that has another name"""
 _PAIR = r"\s*[A-Za-z_]\w*\s*=[^=,{}\[\]\"']*"
 _PAIRS = re.compile(f"{_PAIR}(,{_PAIR})*")
 _CONSTANTS = {"True": True, "False": False, "None": None}
 
 
 def sets_of(engine: str, env_id: str) -> tuple[str, ...]:
-    """Return the requirement sets of a run whose packages this process cannot import."""
-    sets = ("agentspeak" if engine == "agentspeak" else "spade", *sets_of_environment(env_id))
-    return tuple(name for name in sets if importlib.util.find_spec(_PACKAGES.get(name, name)) is None)
+    """Return the requirement sets of a run; () when this process can import what they bring."""
+    sets = (engine, *sets_of_environment(env_id))
+    lacking = any(importlib.util.find_spec(_PACKAGES.get(name, name)) is None for name in sets)
+    return sets if lacking else ()
 
 
 def missing_sets(home: Home, sets: Sequence[str]) -> SetCheck | None:

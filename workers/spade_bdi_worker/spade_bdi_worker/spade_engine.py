@@ -38,6 +38,7 @@ from spade_bdi_worker.society import FORCES, Message
 
 _START_S = 30.0
 _DELIVERY_S = 30.0
+_REACH_S = 10.0
 _UPLOAD = "urn:xmpp:http:upload:0"
 _NUMBER = "number"
 
@@ -78,6 +79,8 @@ class SpadeMail:
         loguru.logger.remove()
         self._thread.start()
         try:
+            if not account.is_embedded:
+                _check_reachable(account)
             self.jids = self._call(self._start(actor), _START_S)
         except BaseException:
             self.close()
@@ -218,6 +221,13 @@ class _Numbered:
 class _Courier(spade.agent.Agent):  # type: ignore[misc]  # untyped
     """The account of an agent."""
 
+    xmpp_host = ""
+
+    async def _async_connect(self) -> None:
+        connect = self.client.connect  # SPADE would connect to the domain of the JID
+        self.client.connect = lambda host, port: connect(host=self.xmpp_host, port=port)
+        await super()._async_connect()
+
 
 class _Inbox(spade.behaviour.CyclicBehaviour):  # type: ignore[misc]  # untyped
     """Hands messages over to the main thread."""
@@ -244,6 +254,15 @@ class _Inbox(spade.behaviour.CyclicBehaviour):  # type: ignore[misc]  # untyped
         known = Message(sender, self._name, force, content)
         number = message.get_metadata(_NUMBER)
         return _Numbered(int(number), known) if jid in self._names and number else known
+
+
+def _check_reachable(account: Account) -> None:
+    """Raise BehaviourError at once where SPADE would try again and again."""
+    try:
+        socket.create_connection((account.host, account.port), timeout=_REACH_S).close()
+    except OSError as error:
+        where = f"the XMPP server {account.host}:{account.port}"
+        raise BehaviourError(f"{where} cannot be reached: {error.strerror or error}") from None
 
 
 class _EmbeddedServer:
