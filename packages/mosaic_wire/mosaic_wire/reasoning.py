@@ -7,8 +7,7 @@ parts = reasoning_of(json.loads(step.info_json))
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 KEY = "reasoning"
 """Where the parts are in a step's `info`"""
@@ -17,8 +16,7 @@ MAX_TEXT = 8 << 10
 MAX_ITEMS = 100
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One titled piece of reasoning: a text, or a list of short items."""
 
     title: str

@@ -53,7 +53,7 @@ def encode(value: Any) -> messages.Payload:
         np.lib.format.write_array(stream, np.asarray(value), allow_pickle=False)
         encoding, data = "npy", stream.getvalue()
     else:
-        encoding, data = "json", json.dumps(value, default=_plain).encode()
+        encoding, data = "json", _JSON.encode(value).encode()
     if len(data) >= _LARGE_BYTES:
         encoding, data = f"{encoding}+gzip", gzip.compress(data, 1, mtime=0)
     return messages.Payload(encoding=encoding, data=data)
@@ -77,6 +77,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
+_JSON = json.JSONEncoder(default=_plain)  # `dumps` would make one for every value
 _RETURN_TAG, _LENGTH_TAG = "charts/episodic_return", "charts/episodic_length"
 
 
@@ -157,7 +158,7 @@ class TelemetryPublisher:
             reward=reward,
             terminated=terminated,
             truncated=truncated,
-            info_json=json.dumps(info, default=_plain) if info else "",
+            info_json=_JSON.encode(info) if info else "",
             timestamp=time.time(),
         )
         self._index += 1
@@ -192,7 +193,7 @@ class TelemetryPublisher:
             terminated=terminated,
             truncated=truncated,
             timestamp=time.time(),
-            info_json=json.dumps(info, default=_plain) if info else "",
+            info_json=_JSON.encode(info) if info else "",
         )
         self._add(self._episodes, message)
 

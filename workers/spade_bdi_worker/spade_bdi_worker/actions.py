@@ -144,14 +144,21 @@ class Body:
         return self.rng.randrange(self.values.actions) if self.explores else self.best(state)
 
     @property
+    def state(self) -> Any:
+        """Return the argument of the percept `state`."""
+        return next(iter(self.mind.beliefs["state", 1])).args[0]
+
+    @property
     def ending(self) -> Any:
         return agentspeak.Literal(self._ending)
 
 
 def _state(term: Any) -> Any:
     """Return a term as a state of the table."""
+    if type(term) is int or type(term) is str:  # most states
+        return term
     plain = normalized(term)
-    if isinstance(plain, int | str) or (isinstance(plain, tuple) and all(isinstance(item, int) for item in plain)):
+    if isinstance(plain, int) or (isinstance(plain, tuple) and all(isinstance(item, int) for item in plain)):
         return plain
     return asl_repr(plain)
 
@@ -165,7 +172,9 @@ def offered_actions(body: Body | None, log: Callable[[str], object]) -> Any:
         def run(agent: Any, term: Any, intention: Any) -> Any:
             values = [grounded(arg, intention.scope) for arg in term.args[:inputs]]
             answer = function(agent, intention, *values)
-            if outputs and not unify(term.args[inputs], answer, intention.scope, intention.stack):
+            if outputs == 1 and not unify(term.args[inputs], answer, intention.scope, intention.stack):
+                return
+            if outputs > 1 and not unify(term.args[inputs:], answer, intention.scope, intention.stack):
                 return
             if answer is not False:
                 yield
@@ -193,6 +202,7 @@ def offered_actions(body: Body | None, log: Callable[[str], object]) -> Any:
     do: Any = body
     add(".act", 1, lambda _, intention, action: do.act(action, intention))
     add(".act", 1, lambda _, intention, action: do.act(action, intention), 1)
+    add(".act", 1, lambda _, intention, action: (do.act(action, intention), do.state), 2)
     add(".choose", 1, lambda _, __, state: do.choose(state), 1)
     add(".best", 1, lambda _, __, state: do.best(state), 1)
     add(".exploring", 0, lambda *_: do.explores)

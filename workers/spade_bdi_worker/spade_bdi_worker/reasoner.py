@@ -29,6 +29,8 @@ from mosaic_wire.worker_spec import nearest
 from spade_bdi_worker.percepts import Percept, Sight, Text
 from spade_bdi_worker.sources import Source
 
+_MOST_KNOWN = 10_000
+_WORTH_AN_INDEX = 16
 PERCEPT = frozenset([Literal("source", (Literal("percept"),))])
 
 
@@ -103,9 +105,26 @@ class Changes(dict[Literal, int]):
             self[belief] = total
 
     def take(self) -> tuple[str, ...]:
-        lines = tuple(f"{'+' if total > 0 else '-'}{belief.asl_repr()}" for belief, total in self.items())
+        lines = tuple(f"{'+' if total > 0 else '-'}{_shown(belief)}" for belief, total in self.items())
         self.clear()
         return lines
+
+
+def _shown(belief: Literal) -> str:
+    """Return a belief as text; that it is a percept goes without saying."""
+    return belief.shown if isinstance(belief, _Known) else belief.asl_repr().replace("[source(percept)]", "")  # type: ignore[no-any-return]
+
+
+class _Known(Literal):  # type: ignore[misc]  # untyped
+    """A belief about what is perceived again and again: its hash and its text are computed once."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._hash: int = super().__hash__()
+        self.shown = self.asl_repr().replace("[source(percept)]", "")
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 class BeliefSet(dict[Literal, None]):
@@ -117,28 +136,40 @@ class BeliefSet(dict[Literal, None]):
     def __init__(self, changes: Changes) -> None:
         super().__init__()
         self._changes = changes
-        self._by_first: dict[Any, dict[Literal, None]] = {}
+        self._by_first: dict[Any, dict[Literal, None]] | None = None
         self._sought: Any = None
 
     def add(self, belief: Literal) -> None:
-        if belief not in self:
-            self[belief] = None
-            if belief.args:
+        size = len(self)
+        self.setdefault(belief)
+        if len(self) > size:
+            if self._by_first is not None:
                 self._by_first.setdefault(belief.args[0], {})[belief] = None
             self._changes.note(belief, 1)
 
-    def remove(self, belief: Literal) -> None:
-        del self[belief]
-        if belief.args:
-            del self._by_first[belief.args[0]][belief]
-        self._changes.note(belief, -1)
+    def discard(self, belief: Literal) -> None:
+        """Remove a belief that may not be there."""
+        size = len(self)
+        self.pop(belief, None)
+        if len(self) < size:
+            if self._by_first is not None:
+                del self._by_first[belief.args[0]][belief]
+            self._changes.note(belief, -1)
+
+    remove = discard
 
     def seek(self, first: Any) -> None:
         """Let the next iteration yield beliefs with this first argument only."""
+        if len(self) < _WORTH_AN_INDEX:
+            return
         self._sought = first
+        if self._by_first is None:
+            self._by_first = {}
+            for belief in self.keys():
+                self._by_first.setdefault(belief.args[0], {})[belief] = None
 
     def __iter__(self) -> Iterator[Literal]:
-        if self._sought is None:
+        if self._sought is None or self._by_first is None:
             return iter(tuple(self.keys()))
         found, self._sought = self._by_first.get(self._sought, {}), None
         return iter(tuple(found))
@@ -168,6 +199,9 @@ class Mind(agentspeak.runtime.Agent):  # type: ignore[misc]  # untyped
         self.source: Source
         self.unhandled: dict[str, None] = {}
         """Events of messages that no plan is for"""
+        self._reacts_to: set[tuple[str, str, int]] = set()
+        """Sign, name and arity of beliefs that plans are for"""
+        self._known: dict[Percept, Literal] = {}
         self._now: dict[Percept, Literal] = {}
         self._lasting: dict[Percept, Literal] = {}
 
@@ -206,8 +240,9 @@ class Mind(agentspeak.runtime.Agent):  # type: ignore[misc]  # untyped
         return mind, [*errors, *stray], [f"{warning} (warning)" for warning in warnings]
 
     def _label_plans(self, ast: Any) -> None:
-        """Let the first instruction of every plan, which does nothing, note which plan the intention follows."""
+        """Note which beliefs have plans, and let the first instruction of a plan, a no-op, note that it is followed."""
         plans = [plan for of_event in self.plans.values() for plan in of_event]
+        self._reacts_to = {(key[0].value, *key[2:]) for key in self.plans if key[1] is GoalType.belief}
         labels = {id(node.body): _label(node, self.source) for node in ast.plans if node.body is not None}
         for plan in plans:
             if (label := labels.get(id(plan.str_body))) is not None:
@@ -217,7 +252,7 @@ class Mind(agentspeak.runtime.Agent):  # type: ignore[misc]  # untyped
 
     def perceive(self, sight: Sight) -> None:
         """Replace what was perceived before; a lasting percept stays until another one of the same key comes."""
-        now = {percept: self._now.get(percept) or _literal(percept) for percept in sight.now}
+        now = {percept: self._now.get(percept) or self._literal(percept) for percept in sight.now}
         for percept, belief in self._now.items():
             if percept not in now:
                 self._happen(Trigger.removal, belief)
@@ -225,7 +260,7 @@ class Mind(agentspeak.runtime.Agent):  # type: ignore[misc]  # untyped
         self._now = now
         for percept in sight.lasting:
             key = percept[: 1 + sight.key]
-            known, belief = self._lasting.get(key), _literal(percept)
+            known, belief = self._lasting.get(key), self._literal(percept)
             if known != belief:
                 if known is not None:
                     self._happen(Trigger.removal, known)
@@ -241,15 +276,23 @@ class Mind(agentspeak.runtime.Agent):  # type: ignore[misc]  # untyped
         self._lasting.clear()
         self.intentions.clear()
 
+    def _literal(self, percept: Percept) -> Literal:
+        """Return the belief of a percept, which often was perceived before."""
+        belief = self._known.get(percept)
+        if belief is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            belief = self._known[percept] = _Known(percept[0], map(_term, percept[1:]), PERCEPT)
+        return belief
+
     def _happen(self, trigger: Trigger, belief: Literal) -> None:
         group = belief.literal_group()
-        if self.plans.get((trigger, GoalType.belief, *group)) or any(self.waiters()):
-            with _located(f"{self.source.path.name}: {trigger.value}{belief.asl_repr()}"):
-                self.call(trigger, GoalType.belief, belief, agentspeak.runtime.Intention())
+        if (trigger.value, *group) in self._reacts_to or any(self.waiters()):
+            self.receive(trigger, GoalType.belief, belief)
         elif trigger is Trigger.addition:
             self.beliefs[group].add(belief)
-        elif belief in self.beliefs[group]:
-            self.beliefs[group].remove(belief)
+        else:
+            self.beliefs[group].discard(belief)
 
     def know(self, facts: Iterable[Percept]) -> None:
         """Believe facts about the world that do not change."""
@@ -262,8 +305,7 @@ class Mind(agentspeak.runtime.Agent):  # type: ignore[misc]  # untyped
 
     def achieve(self, goal: str) -> None:
         """Adopt a goal; raise BehaviourError when no plan applies."""
-        with _located(f"{self.source.path.name}: +!{goal}"):
-            self.receive(Trigger.addition, GoalType.achievement, Literal(goal))
+        self.receive(Trigger.addition, GoalType.achievement, Literal(goal))
 
     def receive(self, trigger: Trigger, kind: GoalType, content: Literal) -> None:
         """Take in an event of the outside."""
@@ -272,9 +314,10 @@ class Mind(agentspeak.runtime.Agent):  # type: ignore[misc]  # untyped
         try:
             self.call(trigger, kind, content, agentspeak.runtime.Intention())
         except agentspeak.AslError as error:
-            if not str(error).startswith("no applicable plan"):
-                raise
-            known = ", ".join(line.partition("[source(percept)]")[0] for line in self.beliefs_shown()[:5])
+            if not str(error).startswith("no applicable plan"):  # but an error in the condition of one
+                event = f"{trigger.value}{kind.value}{_shown(content)}"
+                raise BehaviourError(f"{self.source.path.name}: {event}: {error}") from None
+            known = ", ".join([_shown(belief) for group in self.beliefs.values() for belief in group][:5])
             raise BehaviourError(
                 f"{self.source.path.name}: no plan of {self.name} applies to "
                 f"{trigger.value}{kind.value}{content.asl_repr()}; it believes {known or 'nothing'}. "
@@ -295,23 +338,18 @@ class Mind(agentspeak.runtime.Agent):  # type: ignore[misc]  # untyped
 
     def explain(self, intention: Any) -> list[Part]:
         """Return what the agent perceives, which plan it follows, its intentions, and how its beliefs changed."""
-        stack = next((each for each in self.intentions if each and each[-1] is intention), (intention,))
-        goals = [f"{each.label[0]}{each.head_term.asl_repr()}" for each in stack if hasattr(each, "label")]
-        others = [
-            f"{each[-1].label[0]}{each[-1].head_term.asl_repr()} (waits)"
-            for each in self.intentions
-            if each and each is not stack and hasattr(each[-1], "label")
-        ]
+        goals, others = [], []
+        for stack in self.intentions:
+            if stack and stack[-1] is intention:
+                goals = [_goal(each) for each in stack]
+            elif stack:
+                others.append(f"{_goal(stack[-1])} (waits)")
         return [
-            Part("Percepts", items=tuple(belief.asl_repr().partition("[")[0] for belief in self._now.values())),
-            Part("Plan", getattr(intention, "label", ("", ""))[1]),
+            Part("Percepts", items=tuple(map(_shown, self._now.values()))),
+            Part("Plan", intention.label[1]),
             Part("Intentions", items=(*goals, *others)),
-            Part("Beliefs", items=tuple(line.replace("[source(percept)]", "") for line in self.changes.take())),
+            Part("Beliefs", items=self.changes.take()),
         ]
-
-    def beliefs_shown(self) -> list[str]:
-        """Return every belief as text."""
-        return [belief.asl_repr() for group in self.beliefs.values() for belief in group]
 
     # ------------------------------------------------------------ checkpoints
 
@@ -361,6 +399,11 @@ def _label(node: Any, source: Source) -> str:
     return f"{node.event}{context}   ({source.path.name}:{node.loc.lineno})"
 
 
+def _goal(intention: Any) -> str:
+    """Return the goal or event of an intention that has begun."""
+    return f"{intention.label[0]}{intention.head_term.asl_repr()}" if hasattr(intention, "label") else "…"
+
+
 def _enter(event: str, label: str) -> Any:
     named = (event.lstrip("+") or "+", label)
 
@@ -371,24 +414,7 @@ def _enter(event: str, label: str) -> Any:
     return enter
 
 
-class _located:
-    """Turns an error of the interpreter that has no place into a BehaviourError about an event."""
-
-    def __init__(self, event: str) -> None:
-        self._event = event
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
-        if isinstance(error, agentspeak.AslError):
-            raise BehaviourError(f"{self._event}: {error}") from None
-
-
 # ---------------------------------------------------------------- terms
-
-
-def _literal(percept: Percept) -> Literal:
-    return Literal(percept[0], map(_term, percept[1:]), PERCEPT)
 
 
 def _term(value: Any) -> Any:

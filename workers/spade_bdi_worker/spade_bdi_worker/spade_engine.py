@@ -111,7 +111,8 @@ class SpadeMail:
         for name, jid in jids.items():
             courier = _Courier(jid, account.password, port=account.port, verify_security=account.verify)
             courier.xmpp_host = account.host
-            courier.add_behaviour(_Inbox(name, by_jid, self._arrived), Template(metadata={"performative": "BDI"}))
+            inbox = _Inbox(name, by_jid, self._arrived, is_private=self._account.is_embedded)
+            courier.add_behaviour(inbox, Template(metadata={"performative": "BDI"}))
             try:
                 await courier.start(auto_register=True)
             except (spade.agent.AuthenticationFailure, spade.agent.DisconnectedException) as error:
@@ -232,9 +233,9 @@ class _Courier(spade.agent.Agent):  # type: ignore[misc]  # untyped
 class _Inbox(spade.behaviour.CyclicBehaviour):  # type: ignore[misc]  # untyped
     """Hands messages over to the main thread."""
 
-    def __init__(self, name: str, names: Mapping[str, str], arrived: Any) -> None:
+    def __init__(self, name: str, names: Mapping[str, str], arrived: Any, *, is_private: bool) -> None:
         super().__init__()
-        self._name, self._names, self._arrived = name, names, arrived
+        self._name, self._names, self._arrived, self._is_private = name, names, arrived, is_private
 
     async def run(self) -> None:
         message = await self.receive(timeout=3600)
@@ -245,6 +246,8 @@ class _Inbox(spade.behaviour.CyclicBehaviour):  # type: ignore[misc]  # untyped
         jid = str(message.sender).partition("/")[0]
         force = message.get_metadata("ilf_type")
         try:
+            if self._is_private and jid not in self._names:  # another user of this machine
+                raise ValueError("the embedded server is for agents of this run only")
             if force not in FORCES:
                 raise ValueError(f"the force {force!r} is none of {', '.join(FORCES)}")
             content: Literal = parse_term(message.body)

@@ -21,7 +21,7 @@ WORLDS = Path(__file__).with_name("worlds")
         ("+!act : state(S <- .act(1).", "walker.asl:1:17: expected ')' or another argument for the literal, got '<-'"),
         ("+!act <-\n  .act(1)", "walker.asl:2:9: unexpected end of file"),
         ("+!act <- .atc(1).", "walker.asl:1:10: there is no action .atc with 1 argument; did you mean .act?"),
-        ("+!act <- .act(1, 2, 3).", "walker.asl:1:10: there is no action .act with 3 arguments"),
+        ("+!act <- .act(1, 2, 3, 4).", "walker.asl:1:10: there is no action .act with 4 arguments"),
         ("!wake. " + ACTS, "walker.asl: no applicable plan for +!wake/0"),
     ],
 )
@@ -116,7 +116,7 @@ def test_a_folder_or_file_that_is_no_behaviour_is_refused(tmp_path):
         with pytest.raises(ConfigProblems, match=sentence):
             find_sources("", str(tmp_path / name))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigProblems, match="has no .asl file"):
+    with pytest.raises(ConfigProblems, match=r"has no \.asl file"):
         find_sources("", str(tmp_path / "empty"))
 
 

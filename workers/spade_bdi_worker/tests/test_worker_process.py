@@ -59,7 +59,7 @@ def test_every_step_is_recorded_with_the_reasons_for_it(start: Start, daemon: Pl
     for before, after in zip(daemon.steps, daemon.steps[1:], strict=False):
         parts = parts_of(after)
         assert f"state({decode(after.observation)})" in parts["Percepts"]
-        assert parts["Plan"] == "+!act : state(S)   (q_learning.asl:7)"
+        assert parts["Plan"] == "+!act : state(S)   (q_learning.asl:3)"
         assert parts["Intentions"] == ("!act",)
         if after.episode == before.episode and decode(after.observation) != decode(before.observation):
             assert f"-state({decode(before.observation)})" in parts["Beliefs"]
@@ -119,7 +119,7 @@ def test_spade_listens_on_loopback_only_and_leaves_nothing(start: Start, daemon:
     assert {address.ip for address in listening} == {"127.0.0.1"}
     assert len(listening) == 2, "clients and other servers; neither uploads nor the API for administrators"
     assert not process.children(recursive=True)
-    certificates = set(Path(path) for path in map(str, Path("/tmp").glob("mosaic-xmpp-*")))
+    certificates = set(Path("/tmp").glob("mosaic-xmpp-*"))
     worker.process.send_signal(signal.SIGTERM)
     assert worker.wait() == ExitOutcome.CANCELLED.exit_code, worker.stderr()
     assert worker.exit_record() is not None

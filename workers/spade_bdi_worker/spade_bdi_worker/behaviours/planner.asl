@@ -31,16 +31,10 @@ does(go_to, done).  does(pick_up, pickup).  does(open, toggle).
      !aim;
      !act.
 
-+!act : evaluating & state(S)
-  <- -helpless;
-     .best(S, A);
-     .act(A).
-
 +!act : state(S)
   <- -helpless;
      .choose(S, A);
-     .act(A, R);
-     ?state(T);
+     .act(A, R, T);
      .learn(S, A, R, T).
 
 // What is seen for the first time may change the plan.

@@ -23,8 +23,7 @@
 +!decide(_).
 
 +!try(S, A)
-  <- .act(A, R);
-     ?state(T);
+  <- .act(A, R, T);
      .learn(S, A, R, T);
      .outcome(How);        // running, ended, or cut
      .send(teacher, achieve, note(S, A, R, T, How)).
