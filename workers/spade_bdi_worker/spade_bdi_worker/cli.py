@@ -54,8 +54,14 @@ if TYPE_CHECKING:  # imported in the overlay that has agentspeak
 GOAL = "act"
 """The goal that the acting agent gets before every step"""
 FIELDS = (
-    FieldSpec("behaviour", "str", "q_learning", "the plans of the agents", choices=BEHAVIOURS),
-    FieldSpec("behaviour_path", "str", "", "your own .asl file, or a folder with one per agent; empty: as above"),
+    FieldSpec("behaviour", "str", "q_learning", "the plans of the agents", choices=BEHAVIOURS, group="behaviour"),
+    FieldSpec(
+        "behaviour_path",
+        "str",
+        "",
+        "your own .asl file, or a folder with one per agent; empty: as above",
+        group="behaviour",
+    ),
     FieldSpec("env_kwargs", "str", "", "arguments of the environment: JSON, or is_slippery=false,map_name=8x8"),
     FieldSpec("learning_rate", "float", 0.2, "how far a value moves towards its target", minimum=0, maximum=1),
     FieldSpec("discount", "float", 0.99, "weight of the next state's value", minimum=0, maximum=1),
@@ -64,7 +70,9 @@ FIELDS = (
     FieldSpec("exploration_fraction", "float", 0.5, "part of the run until that is reached", minimum=0, maximum=1),
     FieldSpec("tilings", "int", 8, "tilings of the observations of classic control", minimum=1, maximum=64),
     FieldSpec("bins", "int", 8, "tiles of a tiling along each number", minimum=2, maximum=64),
-    FieldSpec("max_deliberations", "int", 100_000, "fail when an agent thinks longer than this", minimum=1_000),
+    FieldSpec(
+        "max_deliberations", "int", 100_000, "fail when an agent only thinks so long", minimum=1_000, group="behaviour"
+    ),
     FieldSpec(
         "engine",
         "str",
@@ -514,7 +522,8 @@ def _versions() -> dict[str, str]:
 
 def _show_sources(arguments: argparse.Namespace) -> int:
     """Print the sources of a config's behaviour and what is wrong with them."""
-    config = WorkerConfig.load(arguments.config, make_run_id=new_run_id)
+    of_a_draft = {"algo": "spade_bdi", "env_id": "any", "total_timesteps": 1}  # it may not have these yet
+    config = WorkerConfig.load(arguments.config, of_a_draft, make_run_id=new_run_id)
     given = {field.name: field.default for field in FIELDS} | config.parameters
     sources = find_sources(str(given["behaviour"]), str(given["behaviour_path"] or ""))
     answer: dict[str, Any] = {"problems": []}
