@@ -46,6 +46,8 @@ class Publisher(Protocol):
 
 def encode(value: Any) -> messages.Payload:
     """Return a value of any space as bytes: an array in numpy's format, anything else as JSON."""
+    if type(value) is int:  # most actions, and the states of toy text
+        return messages.Payload(encoding="json", data=b"%d" % value)
     if hasattr(value, "__array_interface__") or type(value).__module__ == "numpy":
         import numpy as np
 

@@ -94,6 +94,7 @@ class Body:
         """Reset the world and look around."""
         sight = self.eyes.see(self.world.reset())
         self.mind.forget_world()
+        self.mind.changes.clear()  # that the last map is forgotten is no news
         self._perceive(sight)
 
     def _perceive(self, sight: Sight) -> None:

@@ -54,6 +54,8 @@ if TYPE_CHECKING:  # imported in the overlay that has agentspeak
 GOAL = "act"
 """The goal that the acting agent gets before every step"""
 FIELDS = (
+    FieldSpec("total_timesteps", "int", 20_000, "how many steps to take", minimum=1),
+    FieldSpec("seed", "int", 1, "seed of the episodes and of exploration", minimum=0),
     FieldSpec("behaviour", "str", "q_learning", "the plans of the agents", choices=BEHAVIOURS, group="behaviour"),
     FieldSpec(
         "behaviour_path",
@@ -265,6 +267,7 @@ class BdiRun(WorkerRun):
     ) -> None:
         self._mode = Mode(config.extras.get("mode") or Mode.TRAIN)
         shown = {name: value for name, value in settings.items() if name != "password"}
+        shown |= {"total_timesteps": config.total_timesteps, "seed": config.seed}
         manifest = AnalyticsManifest(
             config.run_id,
             "spade_bdi",

@@ -29,6 +29,8 @@ does(go_to, done).  does(pick_up, pickup).  does(open, toggle).
      .abolish(route(_));
      !search;
      !aim;
+     .abolish(reached(_, _, _, _));
+     .abolish(fresh(_, _));
      !act.
 
 +!act : state(S)
