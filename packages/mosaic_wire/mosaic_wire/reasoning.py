@@ -40,6 +40,8 @@ def reasoning_of(info: Mapping[str, Any] | None) -> tuple[Part, ...]:
 def _to_json(part: Part) -> dict[str, Any]:
     if not part.items:
         return {"title": part.title, "text": _truncated(part.text, MAX_TEXT)}
+    if len(part.items) <= MAX_ITEMS and sum(map(len, part.items)) <= MAX_TEXT:  # nearly always
+        return {"title": part.title, "items": list(part.items)}
     kept, room = [], MAX_TEXT
     for item in part.items[:MAX_ITEMS]:
         kept.append(_truncated(item, room))

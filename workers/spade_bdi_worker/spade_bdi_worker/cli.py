@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from mosaic_extras.install_extras import prepare as install_sets
 from mosaic_extras.overlays import make_plan
+from mosaic_wire.checkpoints import last_good_checkpoint
 from mosaic_wire.config_checks import CheckAnswer
 from mosaic_wire.errors import ConfigProblems, DamagedCheckpoint, Problem
 from mosaic_wire.exit_record import ExitOutcome
-from mosaic_wire.ids import new_run_id
+from mosaic_wire.ids import is_run_id, new_run_id
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import find_home
 from mosaic_wire.redaction import with_secrets
@@ -99,6 +100,8 @@ FIELDS = (
     FieldSpec("record_frames", "bool", False, "record frames for replays"),
 )
 _NON_LEARNING = ("eval_episodes", "checkpoint_every", "record_steps", "record_frames", "max_deliberations", "answer_s")
+_OF_POLICY = ("behaviour", "behaviour_path", "env_kwargs", "tilings", "bins")
+"""Parameters that a policy is evaluated with, too"""
 _MODES = (Mode.TRAIN, Mode.RESUME, Mode.EVALUATE)
 
 
@@ -132,11 +135,15 @@ def describe() -> WorkerSpec:
 # ---------------------------------------------------------------- checking
 
 
-def settings_of(config: WorkerConfig) -> dict[str, Any]:
-    """Return every parameter, secrets filled in; raise ConfigProblems with everything that is wrong with them."""
+def settings_of(config: WorkerConfig, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return every parameter, secrets filled in; raise ConfigProblems with everything that is wrong with them.
+
+    An evaluation without parameters of its own has those of the policy in `state`.
+    """
     given: dict[str, Any] = with_secrets(config.parameters, os.environ)
     problems = check_algorithm_choice(describe(), config.algo, config.env_id, given)
-    settings = {field.name: field.default for field in FIELDS} | given
+    known = (state or {}).get("settings", {}) if config.extras.get("mode") == Mode.EVALUATE else {}
+    settings = {field.name: field.default for field in FIELDS} | known | given
     if not problems and settings["engine"] == "spade" and settings["server"]:
         node, at, domain = str(settings["jid"]).partition("@")
         if not (node and at and domain) or "/" in settings["jid"]:
@@ -154,9 +161,8 @@ def _state_of(config: WorkerConfig) -> dict[str, Any]:
     """Return the state of the checkpoint that a run continues from or evaluates, or {}; raise ConfigProblems."""
     problems: list[Problem] = []
     if config.extras.get("mode") == Mode.EVALUATE:
-        folder = config.extras.get("checkpoint_path")
-        if folder:
-            state = state_to_resume(_resuming(config), problems)
+        if folder := config.extras.get("checkpoint_path"):
+            state = state_to_resume(_resuming(config, _checkpoint_of(folder)), problems)
         elif config.extras.get("eval_policy") == "random":
             state = {}
         else:
@@ -171,8 +177,20 @@ def _state_of(config: WorkerConfig) -> dict[str, Any]:
     return state
 
 
-def _resuming(config: WorkerConfig) -> WorkerConfig:
-    return replace(config, extras={**config.extras, "mode": Mode.RESUME.value})
+def _checkpoint_of(named: str) -> str:
+    """Return the folder of a checkpoint, of a run's last good one where a run is named; raise ConfigProblems."""
+    if not is_run_id(named):
+        return named
+    folder = find_home().run_folder(named)
+    entry = last_good_checkpoint(folder)
+    if entry is None:
+        wrong = f"run {named} has no checkpoint that could be evaluated"
+        raise ConfigProblems("the worker config", [Problem("extras.checkpoint_path", wrong)])
+    return str(folder.root / entry.path)
+
+
+def _resuming(config: WorkerConfig, checkpoint: str) -> WorkerConfig:
+    return replace(config, extras={**config.extras, "mode": Mode.RESUME.value, "checkpoint_path": checkpoint})
 
 
 def _import_interpreter() -> bool:
@@ -197,13 +215,12 @@ def source_problems(sources: Sequence[Source]) -> list[str]:
 def check(document: Mapping[str, Any]) -> CheckAnswer:
     """Return what is wrong with a config that is to be queued."""
     config = WorkerConfig.from_json(document, make_run_id=new_run_id)
-    settings = settings_of(config)
-    read_env_kwargs(settings["env_kwargs"])
-    sources = find_sources(settings["behaviour"], settings["behaviour_path"])
     try:
-        _state_of(config)
+        settings = settings_of(config, _state_of(config))
     except DamagedCheckpoint as error:
         return CheckAnswer([Problem("extras.checkpoint_path", str(error))])
+    read_env_kwargs(settings["env_kwargs"])
+    sources = find_sources(settings["behaviour"], settings["behaviour_path"])
     problems: list[Problem] = []
     if _import_interpreter():
         lines = [line for line in source_problems(sources) if not line.endswith("(warning)")]
@@ -225,10 +242,10 @@ def prepare(config: WorkerConfig) -> int:
 
 def load(config: WorkerConfig) -> BdiRun:
     """Return the run of a config, in a process that has what it needs; raise ConfigProblems or DamagedCheckpoint."""
-    settings = settings_of(config)
+    state = _state_of(config)
+    settings = settings_of(config, state)
     env_kwargs = read_env_kwargs(settings["env_kwargs"])
     sources = find_sources(settings["behaviour"], settings["behaviour_path"])
-    state = _state_of(config)
     home, sets = find_home(), sets_of(settings["engine"], config.env_id)
     if (answer := missing_sets(home, sets)) is not None:
         raise ConfigProblems("the worker config", [Problem("extras.requirements", answer.message)])
@@ -477,6 +494,7 @@ class BdiRun(WorkerRun):
             "beliefs": {name: mind.state() for name, mind in self.society.minds.items()},
             "live": self.live.state(),
             "sources": {source.agent: _digest(source) for source in self._sources},
+            "settings": {name: self._settings[name] for name in _OF_POLICY},
             "is_exact": self.society.is_idle,
         }
 

@@ -73,11 +73,13 @@ def test_tiles_learn_classic_control(train):
 
 def test_a_policy_is_evaluated_beside_a_random_one(train):
     trained = train(steps=6_000, **LAKE, eval_episodes=0)
-    path = str(trained.checkpoint(6_000))
-    played = train(steps=10, extras={"mode": "policy_eval", "checkpoint_path": path}, **LAKE)
-    assert played.code == 0, played.error
-    assert played.manifest.evaluation == {"mean_return": 1.0, "std_return": 0.0, "episodes": 10}
-    assert not played.folder.checkpoints.exists()
+    for policy in (str(trained.checkpoint(6_000)), trained.folder.root.name):  # `mosaic eval` names the run
+        played = train(steps=10, extras={"mode": "policy_eval", "checkpoint_path": policy})
+        assert played.code == 0, played.error
+        assert played.manifest.evaluation == {"mean_return": 1.0, "std_return": 0.0, "episodes": 10}
+        assert not played.folder.checkpoints.exists()
+    nothing = train(steps=10, extras={"mode": "policy_eval", "checkpoint_path": played.folder.root.name}, **LAKE)
+    assert (nothing.code, "has no checkpoint that could be evaluated" in nothing.error) == (2, True)
     random = train(steps=10, extras={"mode": "policy_eval", "eval_policy": "random"}, **LAKE)
     assert random.manifest.evaluation["mean_return"] < 0.5
 
