@@ -303,6 +303,7 @@ class _EmbeddedServer:
         if ready not in done:
             ready.cancel()
             raise BehaviourError("the embedded XMPP server did not start; choose engine agentspeak, or another server")
+        self.remove_files()  # they are read; a worker that is killed must not leave keys behind
         return port
 
     async def stop(self) -> None:
