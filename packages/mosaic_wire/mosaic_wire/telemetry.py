@@ -46,6 +46,8 @@ class TelemetryLink(Protocol):
 
 def encode(value: Any) -> messages.Payload:
     """Return a value of any space as bytes: an array in numpy's format, anything else as JSON."""
+    if type(value) is int:  # most actions, and the states of toy text
+        return messages.Payload(encoding="json", data=b"%d" % value)
     if hasattr(value, "__array_interface__") or type(value).__module__ == "numpy":
         import numpy as np
 
@@ -53,7 +55,7 @@ def encode(value: Any) -> messages.Payload:
         np.lib.format.write_array(stream, np.asarray(value), allow_pickle=False)
         encoding, data = "npy", stream.getvalue()
     else:
-        encoding, data = "json", json.dumps(value, default=_plain).encode()
+        encoding, data = "json", _JSON.encode(value).encode()
     if len(data) >= _LARGE_BYTES:
         encoding, data = f"{encoding}+gzip", gzip.compress(data, 1, mtime=0)
     return messages.Payload(encoding=encoding, data=data)
@@ -77,6 +79,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
+_JSON = json.JSONEncoder(default=_plain)  # `dumps` would make one for every value
 _RETURN_TAG, _LENGTH_TAG = "charts/episodic_return", "charts/episodic_length"
 
 
@@ -162,7 +165,7 @@ class TelemetryPublisher:
             reward=reward,
             terminated=terminated,
             truncated=truncated,
-            info_json=json.dumps(info, default=_plain) if info else "",
+            info_json=_JSON.encode(info) if info else "",
             timestamp=time.time(),
         )
         if place is None:
@@ -206,7 +209,7 @@ class TelemetryPublisher:
             terminated=terminated,
             truncated=truncated,
             timestamp=time.time(),
-            info_json=json.dumps(info, default=_plain) if info else "",
+            info_json=_JSON.encode(info) if info else "",
         )
         self._add(self._episodes, message)
 
