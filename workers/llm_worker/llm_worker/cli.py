@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mosaic_extras.env_construction import make_env, read_env_kwargs
 from mosaic_extras.environments import sets_of_environment
 from mosaic_extras.errors import RequirementSetError
 from mosaic_extras.overlays import check_sets, enter
@@ -33,7 +34,6 @@ from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_
 
 from llm_worker import __version__, get_worker_metadata
 from llm_worker.embedded import EmbeddedServer, problem_with_model, sets_of_model
-from llm_worker.environments import make, read_env_kwargs
 
 if TYPE_CHECKING:
     from llm_worker.endpoint import Endpoint
@@ -234,7 +234,7 @@ def load(config: WorkerConfig) -> LlmRun:
     shown = {name: value for name, value in parameters.items() if name != "api_key"}
     shown = redact_document(shown, spellings_of({str(parameters["api_key"])}))
     kwargs = read_env_kwargs(parameters["env_kwargs"])
-    environments = [make(config.env_id, kwargs) for _ in range(parameters["parallel"])]
+    environments = [make_env(config.env_id, kwargs) for _ in range(parameters["parallel"])]
     try:
         game = describe_game(environments[0], parameters["describer"])
     except ConfigProblems:

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from llm_worker.answers import Constraint
 from llm_worker.describers import Game, describe_game
-from llm_worker.environments import make, read_env_kwargs
 from llm_worker.prompt import Turn, estimated_tokens, instructions, messages, plan_request
+from mosaic_extras.env_construction import make_env, read_env_kwargs
 from mosaic_extras.testing import importing
 from mosaic_wire.errors import ConfigProblems
 
 
 def game_of(env_id: str, **kwargs: Any) -> tuple[Any, Game, str]:
     """Return an environment, the game in words, and its first observation as text."""
-    env = make(env_id, kwargs)
+    env = make_env(env_id, kwargs)
     observation, _ = env.reset(seed=0)
     game = describe_game(env)
     return env, game, game.text(observation)
@@ -124,7 +124,7 @@ def test_actions_that_do_not_fit_into_a_list_are_refused() -> None:
 def test_a_describer_of_ones_own_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "my_words.py"
     file.write_text("def tell(observation, env):\n    return f'square {observation} of {env.observation_space.n}'\n")
-    env = make("FrozenLake-v1", {})
+    env = make_env("FrozenLake-v1", {})
     assert describe_game(env, f"{file}:tell").text(7) == "square 7 of 16"
     monkeypatch.syspath_prepend(str(tmp_path))
     assert describe_game(env, "my_words:tell").text(7) == "square 7 of 16"
@@ -143,7 +143,7 @@ def test_a_describer_of_ones_own_is_used(tmp_path: Path, monkeypatch: pytest.Mon
 )
 def test_a_describer_that_cannot_be_used_is_named(name: str, why: str) -> None:
     with pytest.raises(ConfigProblems, match=why):
-        describe_game(make("FrozenLake-v1", {}), name)
+        describe_game(make_env("FrozenLake-v1", {}), name)
 
 
 def test_arguments_of_the_environment_are_pairs_or_json() -> None:
@@ -152,9 +152,9 @@ def test_arguments_of_the_environment_are_pairs_or_json() -> None:
     with pytest.raises(ConfigProblems, match="is not JSON"):
         read_env_kwargs("is_slippery")
     with pytest.raises(ConfigProblems, match="cannot be made with these arguments"):
-        make("FrozenLake-v1", {"no_such_argument": 1})
+        make_env("FrozenLake-v1", {"no_such_argument": 1})
     with pytest.raises(ConfigProblems, match="FrozenLake-v1"):
-        make("FrozenLak-v1", {})
+        make_env("FrozenLak-v1", {})
 
 
 # ---------------------------------------------------------------- messages

@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mosaic_extras.env_construction import read_env_kwargs
 from mosaic_extras.install_extras import prepare as install_sets
 from mosaic_extras.overlays import make_plan
 from mosaic_wire.checkpoints import last_good_checkpoint
@@ -35,15 +36,7 @@ from mosaic_wire.worker_run import Question, WorkerRun, run_worker, state_to_res
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_algorithm_choice
 
 from spade_bdi_worker import __version__, get_worker_metadata
-from spade_bdi_worker.environment import (
-    ENVIRONMENTS,
-    PATTERNS,
-    enter_sets,
-    make,
-    missing_sets,
-    read_env_kwargs,
-    sets_of,
-)
+from spade_bdi_worker.environment import ENVIRONMENTS, PATTERNS, enter_sets, make, missing_sets, sets_of
 from spade_bdi_worker.learning import ActionValues
 from spade_bdi_worker.percepts import NotSymbolic, eyes_of
 from spade_bdi_worker.sources import BEHAVIOURS, Source, find_sources

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from mosaic_extras.env_construction import read_env_kwargs
 from mosaic_wire.errors import ConfigProblems
-from spade_bdi_worker.environment import read_env_kwargs
 from spade_bdi_worker.sources import find_sources
 
 ACTS = "+!act <- .act(1)."
