@@ -54,7 +54,7 @@ def frames_command(
     with cli.client() as client:
         found = client.find(run)
         if found.status == RunStatus.TERM:
-            videos = videos_of(found)
+            videos = videos_of(client.local(found, "run/analytics.json", "run/videos/*"))
             video = f"its last video is {videos[-1]}" if videos else "it recorded no video"
             raise NotPossibleNow(f"run {short_id(found.run_id)} is over and draws nothing any more; {video}")
         single = out.suffix.lower() in (".png", ".jpg", ".jpeg")

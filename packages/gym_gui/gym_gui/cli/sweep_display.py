@@ -18,6 +18,7 @@ from gym_gui.cli.listing import Column, write_json, write_json_object, write_tab
 from gym_gui.cli.progress import RunFollower, line_about, show_live
 from gym_gui.cli.scripts import NO_ENVIRONMENT
 from gym_gui.services.sweeps import SweepUnreadable, settings_of, study_of, trial_of
+from gym_gui.services.trainer.run_copies import STUDY
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import COLOURS, extras_of, fraction, remaining_s, remark_on, short_id, state_of
 
@@ -219,6 +220,7 @@ def write_end(client: TrainerClient, run: pb.Run) -> int:
     from gym_gui.cli.summary import summarise
 
     code = summarise(client, [run])
+    run = client.local(run, *STUDY)
     try:
         study = study_of(run)
     except SweepUnreadable:

@@ -71,7 +71,7 @@ class Reports(QObject):
 
             # Use known baselines only: the window does not start runs on its own.
             baselines = baselines_for(client, runs, measure=False)
-            return write_html_report(client, runs, path, commands=_commands_of(runs), baselines=baselines)
+            return write_html_report(client, runs, path, commands=_commands_of(client, runs), baselines=baselines)
 
         self.reported.emit(self.tr("The report is being written…"), "info")
         self._link.call(
@@ -87,13 +87,13 @@ class Reports(QObject):
             QDesktopServices.openUrl(QUrl.fromLocalFile(str(path)))
 
 
-def _commands_of(runs: Sequence[pb.Run]) -> dict[str, str]:
-    """Return the command line of each run whose config can be read here."""
+def _commands_of(client: TrainerClient, runs: Sequence[pb.Run]) -> dict[str, str]:
+    """Return the command line of each run whose config can be read."""
     commands = {}
     for run in runs:
         try:
-            commands[run.run_id] = command_of_run(run).text
-        except (OSError, ValueError):  # on another machine, or deleted: the report omits it
+            commands[run.run_id] = command_of_run(client.local(run, "config/*")).text
+        except (OSError, ValueError):  # deleted: the report omits it
             continue
     return commands
 
@@ -433,7 +433,7 @@ class RunActions(QObject):
     def copy_command_line(self, runs: Runs) -> None:
         requested = list(runs)
         self._background.run(
-            lambda: [command_of_run(run) for run in requested],
+            lambda: [command_of_run(self._link.local(run, "config/*")) for run in requested],
             owner=self,
             done=self._copy_commands,
             failed=self._no_command,
