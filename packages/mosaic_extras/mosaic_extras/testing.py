@@ -30,7 +30,7 @@ def interpreter_with(*sets: str) -> Path:
     home = home_of_sets()
     if not check_sets(home, sets).is_ready:
         home.root.mkdir(exist_ok=True, mode=0o700)
-        install = [sys.executable, "-m", "mosaic_extras.command", "--home", str(home.root)]
+        install = [sys.executable, "-m", "mosaic_extras.install_extras", "--home", str(home.root)]
         done = subprocess.run([*install, "--set", ",".join(sets)], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"the sets {', '.join(sets)} could not be installed for the tests: {done.stderr[-600:]}")
