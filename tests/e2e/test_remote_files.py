@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from gym_gui.cli import main
+from gym_gui.config.settings import change_settings, load_settings
 from gym_gui.services.trainer import run_copies
 from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.services.trainer.errors import NotAllowed, RunNotFound, TrainerError
 from gym_gui.services.trainer.local_daemon import running_record
+from gym_gui.services.trainer.programs import argv_of
 from gym_gui.services.trainer.run_copies import DOCUMENTS, RunCopies
 from gym_gui.testing import RunningDaemon, certificate
+from gym_gui.ui.workers.requirement_sets import list_sets
+from gym_gui.validations.worker_questions import ask_worker
 from mosaic_wire import env
+from mosaic_wire.errors import ConfigProblems
+from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.worker_spec import EXTRAS, WorkerSpec
 
 QUICK = {"heartbeat_s": 0.2, "grace_s": 2, "silence_s": 20, "handshake_s": 60, "min_free_disk_mb": 0}
 
@@ -236,3 +246,115 @@ def test_commands_read_a_runs_files_through_the_daemon(server, capsys, tmp_path,
     assert json.loads(mosaic("show", run_id, "--json"))[0]["provenance"]["versions"]
     mosaic("report", run_id, "--out", "report.html", "--no-baseline")
     assert "mosaic clone" in (report := (tmp_path / "report.html").read_text()) or "mosaic train" in report
+
+
+def test_programs_of_a_worker_run_where_the_daemon_is(server, capsys, monkeypatch) -> None:
+    shared = ["--connect", server.address, "--tls-ca", str(server.ca), "--token-file", str(server.token_file)]
+
+    def mosaic(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit_:
+            main([*shared, *words])
+        captured = capsys.readouterr()
+        return int(exit_.value.code or 0), captured.out, captured.err
+
+    code, out, _ = mosaic("extras", "list", "--json")
+    assert code == 0
+    assert "atari" in {entry["name"] for entry in json.loads(out)}
+    _, out, err = mosaic("doctor", "--json")
+    found = {entry["name"]: entry for entry in json.loads(out)}
+    assert found["home"]["text"].startswith(str(server.daemon.home.root)), "the daemon's home, not this client's"
+    assert found["tls"]["state"] == "note", "it expires tomorrow"
+    assert "this is its machine" in err
+    code, _, err = mosaic("daemon", "relay", "random", "worker", "--run-id", "x")
+    assert (code, "clients cannot start" in err) == (1, True)
+    code, _, err = mosaic("daemon", "relay", "random", "nothing")
+    assert (code, "clients cannot start" in err) == (1, True)
+
+
+def test_a_dry_run_is_made_by_the_worker_beside_the_daemon(server, client, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(env.MOSAIC_DAEMON_TOKEN, server.token)
+    specs = {worker.name: WorkerSpec.from_json(json.loads(worker.spec_json)) for worker in client.workers()}
+    spec = specs["cleanrl"]
+    elsewhere = replace(spec, argv=client.program(spec))
+    assert elsewhere.argv[0] == sys.executable
+    assert "relay" in elsewhere.argv
+    config = {"run_id": new_run_id(), "algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 500}
+    good, text = ask_worker(elsewhere, config, "--dry-run", home=Home(tmp_path))
+    assert good, text
+    good, text = ask_worker(elsewhere, {**config, "env_id": "NoSuchEnv-v9"}, "--dry-run", home=Home(tmp_path))
+    assert not good
+    assert "NoSuchEnv-v9" in text
+    sets = list_sets(client.program(spec, EXTRAS), Home(tmp_path))
+    assert "base" in {entry.name for entry in sets}
+
+
+def test_the_output_of_a_program_arrives_with_its_exit_code(client) -> None:
+    spec = WorkerSpec.from_json(json.loads(next(iter(client.workers(name="random"))).spec_json))
+    assert argv_of(spec, "worker", ["--describe"]) == [*spec.argv, "--describe"]
+    with client.run_program("random", "worker", ["--describe"]) as pieces:
+        collected = list(pieces)
+    assert b"".join(piece.stdout for piece in collected).startswith(b"{")
+    assert collected[-1].exit_code == 0
+
+
+# ---------------------------------------------------------------------- reaching it
+
+
+def test_a_profile_and_the_environment_name_the_daemon(server, capsys, monkeypatch, tmp_path: Path) -> None:
+    config_home = tmp_path / "own-config"
+    config_home.mkdir(mode=0o700)
+    monkeypatch.setenv(env.MOSAIC_CONFIG_HOME, str(config_home))
+    profile = f'connect = "{server.address}"\ntoken_file = "{server.token_file}"\ntls_ca = "{server.ca}"\n'
+    (config_home / "settings.toml").write_text(f"[daemons.gpu]\n{profile}")
+
+    def mosaic(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit_:
+            main(words)
+        captured = capsys.readouterr()
+        return int(exit_.value.code or 0), captured.out, captured.err
+
+    code, out, _ = mosaic("--connect", "gpu", "runs")
+    assert (code, server.run.run_id in out) == (0, True)
+    code, _, err = mosaic("--connect", "gpuu", "runs")
+    assert (code, "did you mean 'gpu'" in err) == (2, True)
+    code, out, err = mosaic("--connect", "gpu", "clone", server.run.run_id)
+    assert code == 0
+    queued = out.strip()
+    code, _, err = mosaic("--connect", "gpu", "submit", str(tmp_path / "missing.json"))
+    assert code == 2
+    code, _, err = mosaic("--connect", "gpu", "show", "nothing-like-this")
+    assert "`mosaic --connect gpu runs --all` lists them" in err
+    monkeypatch.setenv(env.MOSAIC_CONNECT, "gpu")
+    code, out, err = mosaic("show", queued)
+    assert (code, queued in out) == (0, True)
+    code, _, err = mosaic("show", "nothing-like-this")
+    assert "`mosaic runs --all` lists them" in err, "the environment names the daemon in the next command, too"
+    server.daemon.wait_for(queued)
+
+
+def test_settings_keep_their_profiles_when_the_window_changes_them(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('heartbeat_s = 5\n[daemons.gpu]\nconnect = "server:50055"\n')
+    settings = change_settings({"heartbeat_s": 7, "grace_s": 3}, file)
+    assert settings.daemons["gpu"].connect == "server:50055"
+    assert load_settings(file).heartbeat_s == 7
+
+
+@pytest.mark.parametrize(
+    "text", ['daemons = "x"', "[daemons.a]\nport = 1", '[daemons."a:b"]\nconnect = "x:1"', '[daemons.a]\nconnect = "x"']
+)
+def test_a_profile_that_is_not_right_says_how_one_is_written(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigProblems, match="connect ="):
+        load_settings(file)
+
+
+def test_stopping_a_daemon_elsewhere_asks_first(server, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    shared = ["--connect", server.address, "--tls-ca", str(server.ca), "--token-file", str(server.token_file)]
+    with pytest.raises(SystemExit) as exit_:
+        main([*shared, "daemon", "stop"])
+    assert exit_.value.code == 130
+    assert "nothing can start this daemon from here" in capsys.readouterr().err
+    assert server.daemon.client.health().pid == server.daemon.pid

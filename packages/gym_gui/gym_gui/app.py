@@ -147,6 +147,10 @@ class Remote:
     target: str
     token: str
     tls_ca: Path | None = None
+    profile: str = ""
+    """Its name in the settings"""
+    options: str = ""
+    """Options of `mosaic` that reach it"""
 
 
 @dataclass
@@ -175,7 +179,10 @@ def build_window(
     background = Background()
     connector = LocalConnector(home) if remote is None else RemoteConnector(remote.target, remote.token, remote.tls_ca)
     link = DaemonLink(connector, background)
+    link.connect_options = remote.options if remote is not None else ""
     window = MainWindow(link, background, home if remote is None else None, appearance, connector=connector)
+    if remote is not None:
+        window.setWindowTitle(f"MOSAIC – {remote.profile or remote.target}")
     return WindowParts(window, link, background, WarmUp(link, background, window))
 
 

@@ -218,7 +218,7 @@ def use_trials_script(
     try:
         run_id = check_run_id(next(iter(trial.run_ids), ""))
         daemons = pb.Run(run_id=run_id, run_dir=str(Path(run.run_dir).parent / run_id))
-        found = run_configs.config_of(daemons, client and client.local(daemons, *DOCUMENTS, *SCRIPTS))
+        found = run_configs.config_of(daemons, client.local(daemons, *DOCUMENTS, *SCRIPTS) if client else None)
     except (InvalidRunId, ConfigUnreadable, RunNotFound):
         return (f"the run of the trial is gone; whether {extras['script_path']} has changed since is not known",)
     trained = worker_part(found.document)["extras"]

@@ -175,6 +175,8 @@ class DaemonLink(QObject):
         self._stopped = threading.Event()
         self._watch_stream: RpcStream[pb.RunUpdate] | None = None
         self._last_client: TrainerClient | None = None
+        self.connect_options = ""
+        """Options with which `mosaic` reaches this daemon from a terminal; empty for the home's own"""
         self.is_home_here = True
         """Whether the files of runs are on this machine; behind a loopback address may be a tunnel"""
         self._problem_of_files = ""

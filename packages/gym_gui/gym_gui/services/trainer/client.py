@@ -63,6 +63,9 @@ _CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),  # a proxy must not see the token
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2000),  # reconnect soon to a restarted daemon
+    # A network that was cut sends nothing, so only an unanswered ping tells a stream that waits.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
 ]
 
 

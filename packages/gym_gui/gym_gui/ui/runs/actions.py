@@ -30,6 +30,7 @@ from gym_gui.ui.runs.allowed_actions import RunAction, possible
 from gym_gui.ui.runs.edit_dialog import EditDialog
 from gym_gui.ui.widgets.parts import ask_for_file, named
 from gym_gui.wording import formats
+from gym_gui.wording.commands import with_options
 from gym_gui.wording.run_view import continued_by, short_id, title_of
 
 MAX_RUNS = 200
@@ -448,17 +449,13 @@ class RunActions(QObject):
             text += " " + self.tr("`mosaic train` has no flag for: {0}. Use “Clone” to keep them.").format(
                 ", ".join(left_out)
             )
-        self._copy("\n".join(command.text for command in commands), text)
+        lines = "\n".join(command.text for command in commands)
+        self._copy(with_options(lines, self._link.connect_options), text)
 
     def _no_command(self, error: Exception) -> None:
         if not isinstance(error, OSError | ValueError):
             raise error
-        self.reported.emit(
-            self.tr("The config of this run cannot be read here ({0}). Is the daemon on another machine?").format(
-                error
-            ),
-            "warning",
-        )
+        self.reported.emit(self.tr("The config of this run cannot be read: {0}").format(error), "warning")
 
     def _copy(self, text: str, message: str) -> None:
         QGuiApplication.clipboard().setText(text)
