@@ -239,6 +239,7 @@ def test_small_videos_are_in_the_page_and_large_ones_are_linked_from_where_it_li
 def test_a_run_of_which_nothing_is_known_yet_still_has_a_page(tmp_path):
     made = pb.Run(run_id=new_run_id(), status="INIT")
     text = render([RunFacts(made, ())], compare_curves([made], {}), [], tmp_path, title="Mine", now=0.0)
+    assert text.startswith("<!DOCTYPE html>")  # anything before it, and browsers draw the page as of 1995
     page = Page(text)
     page.check_that_it_loads_nothing()
     assert "queued" in page.words

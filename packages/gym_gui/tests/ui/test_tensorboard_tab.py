@@ -155,6 +155,17 @@ def test_a_server_that_dies_is_told_and_started_anew(
     qtbot.waitUntil(lambda: not server.is_running, timeout=WAIT)
 
 
+def test_a_server_that_is_dropped_before_its_start_is_never_started(
+    tab: TensorBoardTab, window_daemon: RunningDaemon, play_tensorboard: None
+) -> None:
+    run, turn = finished(window_daemon), tab.session.turn
+    tab.session.drop()  # the tab was left while the start still waited for a thread
+    with pytest.raises(web_servers.ServerProblem, match="no longer needed"):
+        tab.session.start([run], turn)
+    assert tab.session.server is None
+    assert not list(Path(window_daemon.home.cache).glob("tensorboard/*"))
+
+
 def test_without_tensorboard_the_command_is_named(
     qtbot, tab: TensorBoardTab, window_daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,13 +21,16 @@ from gym_gui.services.analytics.web_servers import (
 )
 from gym_gui.ui.presenters.run_files import home_of
 
+_NOT_NEEDED = "TensorBoard is no longer needed"
+
 
 class TensorBoardSession:
     """Owns the server; used by the window's thread and the background."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._take_turn = 0
+        self.turn = 0
+        """Number of calls of `drop`; `start` gets the one of the moment when a server was requested"""
         self.server: TensorBoardServer | None = None
         self._shown: dict[str, str] = {}
 
@@ -39,10 +42,10 @@ class TensorBoardSession:
     def has_events(self, run: pb.Run) -> bool:
         return has_event_files(linked(run).folder)
 
-    def start(self, runs: Sequence[pb.Run], pythons: Iterable[str] = ()) -> TensorBoardServer:
-        """Return a server for these runs; raise ServerProblem on failure or when `drop` was called meanwhile."""
-        with self._lock:
-            turn = self._take_turn
+    def start(self, runs: Sequence[pb.Run], turn: int, pythons: Iterable[str] = ()) -> TensorBoardServer:
+        """Return a server for these runs; raise ServerProblem on failure or when `drop` was called since `turn`."""
+        if self.turn != turn:
+            raise ServerProblem(_NOT_NEEDED)
         python = find_interpreter(pythons)
         home = home_of(runs[0].run_dir)
         try:
@@ -51,7 +54,7 @@ class TensorBoardSession:
             raise ServerProblem(f"Cannot create a folder for TensorBoard in {home.cache}: {error.strerror}") from error
         try:
             shown = {one.run_id: links.add(one.name, one.folder) for one in map(linked, runs)}
-            server = TensorBoardServer.start(links, python, log_for(home), is_given_up=lambda: self._take_turn != turn)
+            server = TensorBoardServer.start(links, python, log_for(home), is_given_up=lambda: self.turn != turn)
         except OSError as error:
             links.remove()
             raise ServerProblem(f"TensorBoard cannot be started: {error}") from error
@@ -59,11 +62,11 @@ class TensorBoardSession:
             links.remove()
             raise
         with self._lock:
-            if self._take_turn == turn:
+            if self.turn == turn:
                 self.server, self._shown = server, shown
                 return server
         server.stop()
-        raise ServerProblem("TensorBoard is no longer needed")
+        raise ServerProblem(_NOT_NEEDED)
 
     def add(self, runs: Sequence[pb.Run]) -> int:
         """Add runs; return how many new ones with event files there were."""
@@ -81,7 +84,7 @@ class TensorBoardSession:
     def drop(self) -> None:
         """End the server, even one that is being started, without waiting for it."""
         with self._lock:
-            self._take_turn += 1
+            self.turn += 1
             server, self.server, self._shown = self.server, None, {}
         if server is not None:
             server.abandon()

@@ -196,16 +196,16 @@ class TensorBoardTab(RunTab):
         self._is_starting = True
         self.banner.clear()
         self.offer.set_message(self.tr("Starting TensorBoard …"))
-        run_id = run.run_id
+        run_id, turn = run.run_id, self.session.turn
         # The workers' environments are searched only if TensorBoard is missing in our own; the request is cheap.
         self.link.call(
             lambda client: interpreters_of(client, run.worker_type),
             owner=self,
-            done=lambda pythons: self._start_with(run_id, pythons),
-            failed=lambda _error: self._start_with(run_id, []),
+            done=lambda pythons: self._start_with(run_id, turn, pythons),
+            failed=lambda _error: self._start_with(run_id, turn, []),
         )
 
-    def _start_with(self, run_id: str, pythons: Sequence[str]) -> None:
+    def _start_with(self, run_id: str, turn: int, pythons: Sequence[str]) -> None:
         run = self.run
         if run is None or run.run_id != run_id:
             self._is_starting = False
@@ -222,7 +222,7 @@ class TensorBoardTab(RunTab):
                 self._poll()
 
         self.link.background.run(
-            lambda: self.session.start([run], pythons),
+            lambda: self.session.start([run], turn, pythons),
             owner=self,
             done=lambda server: self._show_server(run_id, server),
             failed=failed,
