@@ -88,7 +88,7 @@ def _frames(client: TrainerClient, run_id: str, fps: float, max_side: int, secon
                     return
                 continue
             began = began or now
-            # PNG is exact and a tenth of the pixels, for a link that may be slow.
+            # PNG is exact and, for what environments draw, a hundredth of the pixels.
             yield pb.RunFrame(width=frame.width, height=frame.height, data=pixels_of(frame.data))
             if now - began >= seconds:
                 return
