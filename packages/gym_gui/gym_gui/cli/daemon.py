@@ -165,19 +165,19 @@ def run(cli: Cli, /, verbose: bool, **listening: Any) -> int:
 @daemon_command.command(hidden=True, context_settings={"ignore_unknown_options": True})
 @click.argument("worker")
 @click.argument("program")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @pass_cli
-def relay(cli: Cli, /, worker: str, program: str, words: tuple[str, ...]) -> int:
+def relay(cli: Cli, /, worker: str, program: str, arguments: tuple[str, ...]) -> int:
     """Run a program of a worker on the daemon's machine, as if it ran here."""
     from mosaic_wire.files import chosen_file, read_json_object
 
-    arguments, config = list(words), None
-    if "--config" in arguments:
-        place = arguments.index("--config")
-        config = read_json_object(Path(arguments[place + 1]), opener=chosen_file)
-        del arguments[place : place + 2]
+    passed, config = list(arguments), None
+    if "--config" in passed:
+        place = passed.index("--config")
+        config = read_json_object(Path(passed[place + 1]), opener=chosen_file)
+        del passed[place : place + 2]
     with cli.client(start=False) as client:
-        return relay_program(client, worker, program, arguments, config)
+        return relay_program(client, worker, program, passed, config)
 
 
 def relay_program(

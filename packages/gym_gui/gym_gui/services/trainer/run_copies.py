@@ -99,19 +99,19 @@ class RunCopies:
                 for path, file in files.items():
                     if not chosen(file.path) and not _is_same(path, file):
                         _put_unfetched(path, file)
-                wanted = {
+                outdated = {
                     path: file
                     for path, file in files.items()
                     if chosen(file.path) and not (_is_same(path, file) and path.stat().st_mode & 0o777 != _UNFETCHED)
                 }
-                if wanted:
-                    self._make_room(run_id, sum(file.size for file in wanted.values()))
-                    self._fetch(run_id, wanted)
+                if outdated:
+                    self._make_room(run_id, sum(file.size for file in outdated.values()))
+                    self._fetch(run_id, outdated)
         except OSError as error:
             raise TrainerError(f"the copies of files under {self.home.root} cannot be written: {error}") from error
 
-    def _fetch(self, run_id: str, wanted: dict[Path, pb.RunFile]) -> None:
-        left, failures = wanted, []
+    def _fetch(self, run_id: str, outdated: dict[Path, pb.RunFile]) -> None:
+        left, failures = outdated, []
         for is_first in (True, False):  # a file that was replaced meanwhile is read once more, from its beginning
             paths = {file.path: path for path, file in left.items()}
             parts = {

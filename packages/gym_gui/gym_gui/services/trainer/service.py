@@ -359,12 +359,12 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
     async def ReadRunFiles(self, request: pb.ReadRunFilesRequest, _context: Any) -> AsyncIterator[pb.FilePiece]:
         """Stream files of a run in pieces."""
         await self._trainer.get(check_run_id(request.run_id))
-        for wanted in request.files:
+        for requested in request.files:
             try:
-                async for piece in self._file_pieces(request.run_id, wanted.path, wanted.offset):
+                async for piece in self._file_pieces(request.run_id, requested.path, requested.offset):
                     yield piece
             except (OSError, NotPossibleNow) as error:
-                yield pb.FilePiece(path=wanted.path, problem=getattr(error, "strerror", None) or str(error))
+                yield pb.FilePiece(path=requested.path, problem=getattr(error, "strerror", None) or str(error))
 
     async def _file_pieces(self, run_id: str, path: str, offset: int) -> AsyncIterator[pb.FilePiece]:
         reader = await run_quick_io(self._open_file, run_id, path, offset)
