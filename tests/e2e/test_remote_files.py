@@ -198,6 +198,17 @@ def test_what_is_only_listed_has_name_and_size_and_is_no_content(server, client)
     assert copy.read_bytes() == b"film"
 
 
+def test_a_fetched_file_that_is_only_listed_later_keeps_its_content(server, client) -> None:
+    file = folder_of(server) / "kept.txt"
+    file.write_text("one")
+    copy = Path(client.local(server.run, "run/kept.txt").run_dir) / "kept.txt"
+    file.write_text("one and two")
+    client.local(server.run, listed=("run/*",))
+    assert copy.read_text() == "one"
+    client.local(server.run, "run/kept.txt", listed=("run/*",))
+    assert copy.read_text() == "one and two"
+
+
 def test_a_hostile_daemon_writes_nothing_outside_of_the_copies(server, client, monkeypatch, tmp_path) -> None:
     evil = pb.ListRunFilesResponse(files=[pb.RunFile(path="run/../../../../../evil", size=1, modified_ns=1)])
     monkeypatch.setattr(client, "list_files", lambda *_: evil)
@@ -211,9 +222,12 @@ def test_the_copies_are_bounded_and_the_oldest_go_first(server, client) -> None:
     for run in (server.run, other):
         (Path(run.run_dir) / "block.bin").write_bytes(os.urandom(300_000))
     copies = RunCopies(client, server.token, limit_bytes=500_000)
+    part = copies.home.cache / f"{other.run_id}-0123.part"
     first = Path(copies.local(other, "run/block.bin").run_dir)
+    part.write_bytes(bytes(10))  # of a fetch that was given up
     second = Path(copies.local(server.run, "run/block.bin").run_dir)
     assert not (first / "block.bin").exists()
+    assert not part.exists()
     assert (second / "block.bin").exists()
     (Path(server.run.run_dir) / "block.bin").write_bytes(os.urandom(600_000))
     with pytest.raises(TrainerError, match="mosaic export"):

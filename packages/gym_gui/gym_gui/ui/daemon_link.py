@@ -245,12 +245,12 @@ class DaemonLink(QObject):
 
         While the daemon cannot be reached, the copies are returned as they are; the banner says that it cannot.
         """
-        client = self._client or self._last_client
+        client = self._client
         if client is None:
-            return run
+            return self.moved(run)
         try:
             return client.local(run, *patterns, listed=listed)
-        except DaemonUnreachable:
+        except (DaemonUnreachable, ValueError):  # it was lost meanwhile, or closed
             pass
         except TrainerError as error:
             if str(error) != self._problem_of_files:  # tabs ask every few seconds

@@ -95,18 +95,21 @@ class RunCopies:
                 answer = self._client.list_files(run_id, [*patterns, *listed])
                 places = self.home.places_of_run(run_id)
                 files = {_place(places, file.path): file for file in answer.files}
-                self._remove_others(places, set(files), [*patterns, *listed])
+                if not answer.is_cut:
+                    self._remove_others(places, set(files), [*patterns, *listed])
+                outdated = {}
                 for path, file in files.items():
-                    if not chosen(file.path) and not _is_same(path, file):
+                    if _is_fetched(path) and (_is_same(path, file) or not chosen(file.path)):
+                        continue  # an earlier content is still better than none
+                    if chosen(file.path):
+                        outdated[path] = file
+                    elif not _is_same(path, file):
                         _put_unfetched(path, file)
-                outdated = {
-                    path: file
-                    for path, file in files.items()
-                    if chosen(file.path) and not (_is_same(path, file) and path.stat().st_mode & 0o777 != _UNFETCHED)
-                }
                 if outdated:
                     self._make_room(run_id, sum(file.size for file in outdated.values()))
                     self._fetch(run_id, outdated)
+                with suppress(FileNotFoundError):
+                    os.utime(places["run"])  # used now: copies of other runs are removed first
         except OSError as error:
             raise TrainerError(f"the copies of files under {self.home.root} cannot be written: {error}") from error
 
@@ -155,15 +158,19 @@ class RunCopies:
                 f"{formats.size(self._limit)} are copied; `mosaic export {run_id}` brings the whole run"
             )
         runs = sorted(self.home.runs.glob("*"), key=lambda folder: folder.stat().st_mtime)
-        sizes = {run.name: sum(map(_size_on_disk, self.home.places_of_run(run.name).values())) for run in runs}
+        copies = {run.name: self._copies_of(run.name) for run in runs}
+        sizes = {other: sum(map(_size_on_disk, paths)) for other, paths in copies.items()}
         used = sum(sizes.values())
-        for other, size in sizes.items():
+        for other, paths in copies.items():
             if used + needed <= self._limit:
                 return
             if other != run_id:
-                used -= size
-                for path in self.home.places_of_run(other).values():
+                used -= sizes[other]
+                for path in paths:
                     shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+    def _copies_of(self, run_id: str) -> list[Path]:
+        return [*self.home.places_of_run(run_id).values(), *self.home.cache.glob(f"{run_id}-*.part")]
 
     @contextmanager
     def _locked(self, run_id: str) -> Iterator[None]:
@@ -180,7 +187,7 @@ class _Part:
 
     def __init__(self, path: Path, beginning: Path | None, target: Path) -> None:
         self.path, self._target = path, target
-        if not path.exists() and beginning and beginning.exists() and beginning.stat().st_mode & 0o777 != _UNFETCHED:
+        if not path.exists() and beginning is not None and _is_fetched(beginning):
             shutil.copyfile(beginning, path)
         self.size = path.stat().st_size if path.exists() else 0
         self.is_complete = False
@@ -226,6 +233,10 @@ def _is_same(path: Path, file: pb.RunFile) -> bool:
     except FileNotFoundError:
         return False
     return (status.st_size, status.st_mtime_ns) == (file.size, file.modified_ns)
+
+
+def _is_fetched(path: Path) -> bool:
+    return path.exists() and path.stat().st_mode & 0o777 != _UNFETCHED
 
 
 def _put_unfetched(path: Path, file: pb.RunFile) -> None:
