@@ -1,4 +1,4 @@
-"""Guards around every test: nothing leaks, nothing is logged by surprise, nobody's real home is touched."""
+"""Guards around every test: nothing leaks, no unexpected log line, no user's real home is touched."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from mosaic_wire.paths import Home
 from mosaic_wire.testing import wait_until
 
 LEAVE_S = 30.0
-"""How long after its end a test's processes and threads may take to be gone."""
-NOBODYS_S = 60.0
-"""How long a segment that nobody has open may lie there: a test beside this one may have killed its writer, and its
-daemon be about to remove it."""
+"""Seconds after a test in which its processes and threads must disappear"""
+ORPHAN_SEGMENT_S = 60.0
+"""Seconds that a segment without a process may remain: another test may have killed its writer, and its daemon may be
+about to remove it."""
 
 SHARED_MEMORY = Path("/dev/shm")
 SEGMENT_PATTERN = "mosaic-*"
@@ -78,7 +78,7 @@ LONG_MODULES = (
 def pytest_configure() -> None:
     from hypothesis import HealthCheck, settings  # here, because pytest has loaded its plugin by now
 
-    # How long an example takes says nothing about the program on a busy machine.
+    # The time of an example means nothing on a busy machine.
     settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("patient")
 
@@ -136,7 +136,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays: no collection of garbage need look through it again."""
+    """Freeze imported and collected objects, so that the garbage collector does not scan them again."""
     gc.freeze()
 
 
@@ -173,7 +173,7 @@ def _no_leaks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """A zombie counts as gone: whoever inherited it may be slow to collect it."""
+    """Return whether a process runs; a zombie has exited, but its new parent may be slow to reap it."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -213,7 +213,7 @@ def _working_in(folder: Path, pids: set[int]) -> set[psutil.Process]:
 
 
 def _is_kept_by_a_daemon(process: psutil.Process, before: set[int]) -> bool:
-    """A daemon of the module's keeps the workers' check processes from one test to the next."""
+    """Return whether it is a check process, which a daemon of the module keeps between tests."""
     with suppress(psutil.Error):
         return process.cmdline()[-1:] == ["--check"] and process.ppid() in before
     return False
@@ -223,15 +223,15 @@ def _describe(process: psutil.Process) -> str:
     try:
         return " ".join(process.cmdline())[:300] or process.name()
     except psutil.Error:
-        return "gone by now"
+        return "exited meanwhile"
 
 
 def _end(processes: set[psutil.Process]) -> None:
     # Stopped first, so that none of them can start another while we go through the list.
-    for wanted in (signal.SIGSTOP, signal.SIGKILL):
+    for number in (signal.SIGSTOP, signal.SIGKILL):
         for process in processes:
             with suppress(psutil.Error):
-                process.send_signal(wanted)
+                process.send_signal(number)
     wait_until(lambda: not any(_is_alive(process) for process in processes), timeout_s=LEAVE_S)
 
 
@@ -241,16 +241,16 @@ def _segments() -> set[Path]:
 
 
 def _segments_left(before: set[Path], ours: Path) -> set[Path]:
-    """Those that stay. A neighbour's segment is new as well: its run lies in no folder of ours, or it is in use."""
+    """Return the new segments that stay, without those of other tests: their runs are in foreign folders, or in use."""
     suspects = {path for path in _segments() - before if not _is_of_a_foreign_run(path, ours)}
 
     def all_explained() -> bool:
-        # Each for itself: a neighbour that kills one writer after the other always has one of them lying there.
+        # Each for itself: a neighbor that kills one writer after the other always has one of them lying there.
         suspects.intersection_update(_segments())
         suspects.difference_update({path for path in suspects if _in_use_by_a_stranger(path)})
         return not suspects
 
-    wait_until(all_explained, timeout_s=NOBODYS_S)
+    wait_until(all_explained, timeout_s=ORPHAN_SEGMENT_S)
     return suspects
 
 
@@ -260,7 +260,7 @@ def _is_of_a_foreign_run(segment: Path, ours: Path) -> bool:
 
 
 def _in_use_by_a_stranger(segment: Path) -> bool:
-    """Mapped (FastLane) or merely open (the picture of a game)."""
+    """Mapped (FastLane) or merely open (the frames of a game)."""
     ours = {os.getpid(), *(child.pid for child in _children())}
     return any(_has_open(entry, segment) for entry in Path("/proc").glob("[0-9]*") if int(entry.name) not in ours)
 

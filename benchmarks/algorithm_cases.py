@@ -1,4 +1,4 @@
-"""What `algorithms.py` compares: one row per algorithm and environment, with the ratios it is to reach."""
+"""The cases of `algorithms.py`: one row per algorithm and environment, with the target ratios."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Case:
     moonshot: float
     flags: tuple[str, ...] = ()
     own_flags: tuple[str, ...] = ()
-    """Of ours alone: what their script does not offer, in a row of its own"""
+    """Flags of ours alone, which their script does not have; a separate row"""
 
     @property
     def name(self) -> str:
         return " ".join((self.algo, self.env_id, *self.own_flags))
 
     def shorter(self, divisor: int) -> tuple[int, int]:
-        """The same with fewer steps between the horizons, in whole batches of 2,048."""
+        """Return the same with fewer steps between the horizons, in whole batches of 2,048."""
         short, long = self.steps
         batch = 2048 if (long - short) % 2048 == 0 else 1
         return short, short + max(batch, (long - short) // divisor // batch * batch)

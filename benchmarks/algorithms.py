@@ -83,7 +83,7 @@ class Side:
 
 
 class Interpreters:
-    """Which Python has which requirement set: those of a home, or others that were named."""
+    """The Python of each requirement set: those of a home, or the given ones."""
 
     def __init__(self, home: Home, named: Sequence[str]) -> None:
         self._home = home
@@ -95,7 +95,7 @@ class Interpreters:
 
 
 def sides(case: Case, checkout: Path, interpreters: Interpreters, folder: Path) -> tuple[Side, Side]:
-    """How ours and theirs are run."""
+    """Return how ours and theirs are run."""
     entry = DEFAULT_ALGO_REGISTRY[case.algo]
     flags = ["--env-id", case.env_id, "--seed", "1", *case.flags]
     our_python = interpreters.having(sets_needed(entry, case.env_id, {}))
@@ -116,7 +116,7 @@ def sides(case: Case, checkout: Path, interpreters: Interpreters, folder: Path) 
 
 
 def measure(case: Case, both: tuple[Side, Side], *, pairs: int, steps: tuple[int, int]) -> dict[str, Any]:
-    """Alternate, swapping who goes first; one entry of the results file."""
+    """Alternate, swapping the order; one entry of the results file."""
     found: tuple[list[Cost], list[Cost]] = ([], [])
     load = os.getloadavg()[0]
     for pair in range(pairs):
@@ -145,7 +145,7 @@ def measure(case: Case, both: tuple[Side, Side], *, pairs: int, steps: tuple[int
 
 
 def name_of(result: dict[str, Any]) -> str:
-    """What `Case.name` says."""
+    """Return what `Case.name` says."""
     return " ".join((result["algo"], result["env_id"], *result["own_flags"]))
 
 
@@ -164,8 +164,8 @@ def print_results(results: Sequence[dict[str, Any]]) -> None:
         if by_cpu.median < result["target"]:
             verdict = "MISSED"
         spread = f"({min(by_cpu.values):.2f} – {max(by_cpu.values):.2f}; {by_clock.median:.2f})"
-        wanted = f"to reach {result['target']:g}, moonshot {result['moonshot']:g}: {verdict}"
-        print(f"  {name_of(result):<40}{theirs:>10,.0f}{ours:>10,.0f}   {by_cpu.median:5.2f} × {spread}  {wanted}")
+        goal = f"to reach {result['target']:g}, moonshot {result['moonshot']:g}: {verdict}"
+        print(f"  {name_of(result):<40}{theirs:>10,.0f}{ours:>10,.0f}   {by_cpu.median:5.2f} × {spread}  {goal}")
     print(f"  {this_machine()}; load {os.getloadavg()[0]:.1f}")
 
 

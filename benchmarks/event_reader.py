@@ -25,11 +25,11 @@ TAGS = [
 ]
 
 Summary = dict[str, list[float]]
-"""Of each tag: points, sum of the values, sum of the steps, sum of the wall times"""
+"""Per tag: points, sum of the values, sum of the steps, sum of the wall times"""
 
 
 def write_events(path: Path, megabytes: float) -> int:
-    """A file as a long training leaves it: one scalar in a record, twenty tags in turn."""
+    """Write a file like that of a long training: one scalar per record, twenty tags alternately."""
     from tensorboard.compat.proto import event_pb2, summary_pb2
 
     source, step, wall_time, size, count = random.Random(1), 0, 1.7e9, 0, 0
@@ -55,7 +55,7 @@ def read_ours(path: Path, *, bulk: bool = True) -> Callable[[], Summary]:
         if not reader.has_more:
             break
 
-    def summarise() -> Summary:
+    def summarize() -> Summary:
         if any(batch.problems for batch in batches):
             raise SystemExit("the file came out damaged")
         columns = {tag: [batch.columns[tag] for batch in batches if tag in batch.columns] for tag in TAGS}
@@ -68,7 +68,7 @@ def read_ours(path: Path, *, bulk: bool = True) -> Callable[[], Summary]:
             for tag, parts in columns.items()
         }
 
-    return summarise
+    return summarize
 
 
 def read_peer(path: Path) -> Callable[[], Summary]:
@@ -77,14 +77,14 @@ def read_peer(path: Path) -> Callable[[], Summary]:
     # 0 keeps everything; the default keeps 10,000 points of each tag.
     events = EventAccumulator(str(path), size_guidance={"scalars": 0}).Reload()
 
-    def summarise() -> Summary:
+    def summarize() -> Summary:
         curves = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
         return {
             tag: sums((p.value for p in curve), (p.step for p in curve), (p.wall_time for p in curve))
             for tag, curve in curves.items()
         }
 
-    return summarise
+    return summarize
 
 
 def sums(values: Iterator[float], steps: Iterator[float], wall_times: Iterator[float]) -> list[float]:
@@ -104,9 +104,9 @@ def measure_here(name: str, path: Path) -> None:
     if name == "EventAccumulator":
         import tensorboard.backend.event_processing.event_accumulator  # noqa: F401
     before = time.process_time()
-    summarise = READERS[name](path)
+    summarize = READERS[name](path)
     cpu = time.process_time() - before
-    print(json.dumps({"cpu": cpu, "sums": summarise()}))
+    print(json.dumps({"cpu": cpu, "sums": summarize()}))
 
 
 def main() -> None:

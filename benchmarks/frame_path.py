@@ -34,14 +34,14 @@ while True:
 def through_the_lane(path: Path) -> float:
     """CPU seconds to write and read frames."""
     writer, reader = FrameWriter(path), FrameReader(path)
-    picture = bytearray(3 * WIDTH * HEIGHT)
-    writer.publish(picture, WIDTH, HEIGHT)
+    pixels = bytearray(3 * WIDTH * HEIGHT)
+    writer.publish(pixels, WIDTH, HEIGHT)
     began = time.process_time()
     for number in range(FRAMES):
-        picture[0] = number % 256
-        writer.publish(picture, WIDTH, HEIGHT)
+        pixels[0] = number % 256
+        writer.publish(pixels, WIDTH, HEIGHT)
         frame = reader.read()
-        if frame is None or frame.pixels[0] != picture[0]:
+        if frame is None or frame.pixels[0] != pixels[0]:
             raise SystemExit("a frame got lost")
     took = time.process_time() - began
     writer.close()
@@ -50,14 +50,14 @@ def through_the_lane(path: Path) -> float:
 
 
 def plain_copies() -> float:
-    """The same bytes copied twice: into a buffer, and out of it."""
-    picture, shared = bytearray(3 * WIDTH * HEIGHT), memoryview(bytearray(3 * WIDTH * HEIGHT))
+    """Return the same bytes copied twice: into a buffer, and out of it."""
+    pixels, shared = bytearray(3 * WIDTH * HEIGHT), memoryview(bytearray(3 * WIDTH * HEIGHT))
     began = time.process_time()
     for number in range(FRAMES):
-        picture[0] = number % 256
-        shared[:] = picture
+        pixels[0] = number % 256
+        shared[:] = pixels
         copy = bytes(shared)
-    if copy[0] != picture[0]:
+    if copy[0] != pixels[0]:
         raise SystemExit("the copy is wrong")
     return time.process_time() - began
 

@@ -37,7 +37,7 @@ CARRIED = (
 """Packages that run on any Python from 3.10 on, as they lie in site-packages"""
 
 
-class Pictures(gym.Env):
+class Images(gym.Env):
     """Name the quadrant that is bright; episodes end at random or after 25 steps."""
 
     action_space = gym.spaces.Discrete(4)
@@ -58,19 +58,19 @@ class Pictures(gym.Env):
     def _draw(self):
         shape = self.observation_space.shape
         self._bright = int(self.np_random.integers(4))
-        picture = self.np_random.integers(0, 60, shape, dtype=np.uint8)
+        image = self.np_random.integers(0, 60, shape, dtype=np.uint8)
         channels_last = shape[-1] <= 4
         height, width = (shape[0], shape[1]) if channels_last else (shape[1], shape[2])
         down, right = divmod(self._bright, 2)
         rows = slice(down * height // 2, (down + 1) * height // 2)
         columns = slice(right * width // 2, (right + 1) * width // 2)
-        picture[(rows, columns) if channels_last else (slice(None), rows, columns)] += 150
-        return picture
+        image[(rows, columns) if channels_last else (slice(None), rows, columns)] += 150
+        return image
 
 
-FRAMES, FRAME, COLOURS = "Frames-v0", "Frame-v0", "Colours-v0"
-for name, shape in ((FRAMES, (4, 84, 84)), (FRAME, (1, 84, 84)), (COLOURS, (64, 64, 3))):
-    gym.register(name, Pictures, kwargs={"shape": shape})
+FRAMES, FRAME, COLORS = "Frames-v0", "Frame-v0", "Colors-v0"
+for name, shape in ((FRAMES, (4, 84, 84)), (FRAME, (1, 84, 84)), (COLORS, (64, 64, 3))):
+    gym.register(name, Images, kwargs={"shape": shape})
 
 ROLLOUTS = {"num_envs": 8, "num_steps": 32, "total_timesteps": 8 * 32 * 8, "env_backend": "sync"}
 REPLAY = {"total_timesteps": 1200, "learning_starts": 200, "buffer_size": 1000, "env_backend": "sync"}
@@ -100,8 +100,8 @@ CASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ppo_continuous_action", {**ROLLOUTS, "env_id": "Pendulum-v1", "num_minibatches": 4}),
     ("ppo_atari", {**ROLLOUTS, "env_id": FRAMES}),
     ("ppo_atari_lstm", {**ROLLOUTS, "env_id": FRAME}),
-    ("ppo_procgen", {**ROLLOUTS, "env_id": COLOURS, "num_minibatches": 2}),
-    ("ppg_procgen", {**ROLLOUTS, "env_id": COLOURS, "num_minibatches": 2, "n_iteration": 2, "e_auxiliary": 2}),
+    ("ppo_procgen", {**ROLLOUTS, "env_id": COLORS, "num_minibatches": 2}),
+    ("ppg_procgen", {**ROLLOUTS, "env_id": COLORS, "num_minibatches": 2, "n_iteration": 2, "e_auxiliary": 2}),
     ("ppo_rnd_envpool", {**ROLLOUTS, "env_id": FRAMES, "num_iterations_obs_norm_init": 1}),
     ("pqn", {**ROLLOUTS, "env_id": "CartPole-v1"}),
     ("pqn_atari_envpool", {**ROLLOUTS, "env_id": FRAMES}),
@@ -154,7 +154,7 @@ def train(module: ModuleType | SimpleNamespace, args: Any, folder: Path, **how: 
 
 
 def compare(algo: str, flags: dict[str, Any], folder: Path, *, cuda: bool) -> tuple[bool, bool, str]:
-    """Whether two undisturbed runs agree, whether an interrupted one agrees with them, how environments came back."""
+    """Compare two undisturbed runs, an interrupted one, and how its environments were restored."""
     from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
     from cleanrl_worker.training.channel import Command
 
@@ -202,9 +202,9 @@ def main() -> int:
     device = "CPU" if arguments.cpu else torch.cuda.get_device_name()
     print(f"{device}, torch {torch.__version__}, Python {sys.version.split()[0]}\n")
     print("| algorithm | repeated | resumed | environments | seconds |\n| --- | --- | --- | --- | --- |")
-    wanted = arguments.only.split(",") if arguments.only else [algo for algo, _ in CASES]
+    selected = arguments.only.split(",") if arguments.only else [algo for algo, _ in CASES]
     for algo, flags in CASES:
-        if algo in wanted:
+        if algo in selected:
             began = time.monotonic()
             if arguments.cpu:
                 flags = {**flags, "total_timesteps": flags["total_timesteps"] // 4}

@@ -43,7 +43,7 @@ application = QApplication(sys.argv[:1])
 theme.apply(application, theme.ThemeChoice.LIGHT)
 background = Background()
 link = DaemonLink(lambda: TrainerClient.connect(find_home()), background)
-runs, told = [], {}
+runs, results = [], {}
 link.runs_loaded.connect(runs.extend)
 link.start()
 
@@ -90,9 +90,9 @@ def is_whole():
 
 until(is_whole)
 tab.grab()
-told["open_s"] = time.process_time() - before
+results["open_s"] = time.process_time() - before
 view = board.views[TAG]
-told["lines"], told["points"] = len(view.entries), view.drawn_points()
+results["lines"], results["points"] = len(view.entries), view.drawn_points()
 box = view.plot.getPlotItem().vb
 low, high = box.viewRange()[0]
 shift = iter(range(1, 10_000))
@@ -101,20 +101,20 @@ def pan():
     part = (high - low) / 500 * next(shift)
     view.plot.setXRange(low + part, high + part, padding=0)
 
-told["pan_ms"] = median(pan)
+results["pan_ms"] = median(pan)
 view.reset_zoom()
 application.processEvents()
-told["paint_ms"] = median(lambda: view.plot.viewport().repaint())
-told["figure_ms"] = median(lambda: view.show_figure(board.figures[TAG], board.choice.axis))
+results["paint_ms"] = median(lambda: view.plot.viewport().repaint())
+results["figure_ms"] = median(lambda: view.show_figure(board.figures[TAG], board.choice.axis))
 
 def cross():
     view.pointed_at.emit(low + (high - low) / 500 * next(shift))
 
-told["cross_ms"] = median(cross)
+results["cross_ms"] = median(cross)
 tab.set_active(False)
 link.stop()
 background.close()
-print(json.dumps(told))
+print(json.dumps(results))
 """
 )
 PEER = (
@@ -143,8 +143,8 @@ until(lambda: curves)
 for number, (steps, values) in curves.items():
     plot.plot(steps, values, pen=pg.mkPen(pg.intColor(number, 8), width=1))
 plot.grab()
-told["open_s"] = time.process_time() - before
-told["lines"], told["points"] = len(curves), sum(len(values) for _, values in curves.values())
+results["open_s"] = time.process_time() - before
+results["lines"], results["points"] = len(curves), sum(len(values) for _, values in curves.values())
 low, high = plot.getPlotItem().vb.viewRange()[0]
 shift = iter(range(1, 10_000))
 
@@ -152,11 +152,11 @@ def pan():
     part = (high - low) / 500 * next(shift)
     plot.setXRange(low + part, high + part, padding=0)
 
-told["pan_ms"] = median(pan, times=3)
-told["paint_ms"] = median(lambda: plot.viewport().repaint(), times=3)
+results["pan_ms"] = median(pan, times=3)
+results["paint_ms"] = median(lambda: plot.viewport().repaint(), times=3)
 link.stop()
 background.close()
-print(json.dumps(told))
+print(json.dumps(results))
 """
 )
 
@@ -210,9 +210,9 @@ def fill(home: Home, runs: int, points: int) -> list[str]:
     return ids
 
 
-def measure(script: str, daemon: RunningDaemon, environment: dict[str, str], *words: str) -> dict[str, float]:
+def measure(script: str, daemon: RunningDaemon, environment: dict[str, str], *arguments: str) -> dict[str, float]:
     before = cpu_of(daemon.pid)
-    argv = [sys.executable, "-c", script, TAG, *words]
+    argv = [sys.executable, "-c", script, TAG, *arguments]
     with tempfile.TemporaryDirectory() as settings:  # nothing is remembered from one measurement to the next
         variables = {**environment, "XDG_CONFIG_HOME": settings}
         done = subprocess.run(argv, env=variables, stdout=subprocess.PIPE, text=True, check=True)
@@ -258,7 +258,7 @@ def main() -> None:
 def rows(name: str, results: list[dict[str, float]]) -> list[tuple[str, str]]:
     if not results:
         return []
-    told = {
+    labels = {
         "open_s": "open, window process (s)",
         "daemon_s": "open, daemon (s)",
         "pan_ms": "redraw, moved (ms)",
@@ -268,7 +268,7 @@ def rows(name: str, results: list[dict[str, float]]) -> list[tuple[str, str]]:
     }
     first = results[0]
     shown = [(f"{name}: lines, points on the screen", f"{first['lines']:.0f}, {first['points']:,.0f}")]
-    for key, text in told.items():
+    for key, text in labels.items():
         if key in first:
             shown.append((f"  {text}", str(Sample(tuple(result[key] for result in results)))))
     return shown

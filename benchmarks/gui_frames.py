@@ -1,4 +1,4 @@
-"""The FastLane view at 30 pictures a second, against a bare QLabel that is given the same pictures; share of a core.
+"""The FastLane view at 30 frames per second, against a bare QLabel that is given the same frames; share of a core.
 
     python benchmarks/gui_frames.py --pairs 5 --seconds 8
     xvfb-run -a python benchmarks/gui_frames.py --platform xcb        on a screen instead of in memory
@@ -29,11 +29,11 @@ import os, sys, time
 from mosaic_wire.frames import FrameWriter, fastlane_path
 width, height = int(sys.argv[2]), int(sys.argv[3])
 writer = FrameWriter(fastlane_path(sys.argv[1]))
-pictures = [os.urandom(3 * width) * height for _ in range(8)]  # lines: nothing compresses or compares equal
+frames = [os.urandom(3 * width) * height for _ in range(8)]  # lines: nothing compresses or compares equal
 number = 0
 while True:
     if writer.is_due():
-        writer.publish(pictures[number % 8], width, height)
+        writer.publish(frames[number % 8], width, height)
         writer.set_statistics(last_reward=1.0, rolling_return=number % 500, step_rate_hz=10_000.0)
         writer.record_render_time(0.0)
         number += 1
@@ -43,7 +43,7 @@ while True:
 
 @contextmanager
 def drawing(run_id: str) -> Iterator[None]:
-    """A process that draws for whoever looks."""
+    """A process that draws for a viewer."""
     process = subprocess.Popen([sys.executable, "-c", WRITER, run_id, str(WIDTH), str(HEIGHT)])
     try:
         yield
@@ -53,32 +53,32 @@ def drawing(run_id: str) -> Iterator[None]:
         remove_frames(run_id)
 
 
-def measured(who: str, seconds: float, platform: str) -> float:
-    """The share of a core that a viewer takes, measured in a process of its own."""
+def measured(viewer: str, seconds: float, platform: str) -> float:
+    """Return the share of a core that a viewer takes, measured in a process of its own."""
     run_id = new_run_id()
-    command = [sys.executable, __file__, "--as", who, "--run", run_id, "--seconds", str(seconds)]
+    command = [sys.executable, __file__, "--as", viewer, "--run", run_id, "--seconds", str(seconds)]
     with drawing(run_id):
         done = subprocess.run(
             command, env={**os.environ, "QT_QPA_PLATFORM": platform}, capture_output=True, text=True, check=True
         )
     share, shown = map(float, done.stdout.split())
     if shown < 0.8 * FPS * seconds:
-        print(f"    {who}: only {shown / seconds:.1f} pictures a second were shown")
+        print(f"    {viewer}: only {shown / seconds:.1f} frames per second were shown")
     return share
 
 
 # ---------------------------------------------------------------- inside the measured process
 
 
-def view_as(who: str, run_id: str, seconds: float) -> None:
-    """Show a window for so long; print the share of a core it took after its first second, and the pictures shown."""
+def view_as(kind: str, run_id: str, seconds: float) -> None:
+    """Show a window for so long; print the share of a core it took after its first second, and the frames shown."""
     from gym_gui.ui import theme
     from PySide6.QtCore import QTimer
     from PySide6.QtWidgets import QApplication
 
     application = QApplication([])
     theme.apply(application, theme.ThemeChoice.DARK)
-    viewer = _BareLabel(run_id) if who == "label" else _View(run_id, fitted=who == "fitted")
+    viewer = _BareLabel(run_id) if kind == "label" else _View(run_id, fitted=kind == "fitted")
     began: list[float] = []
 
     def begin() -> None:
@@ -95,7 +95,7 @@ def view_as(who: str, run_id: str, seconds: float) -> None:
 
 
 class _BareLabel:
-    """The least that shows the pictures: read, wrap, set."""
+    """The least that shows the frames: read, wrap, set."""
 
     def __init__(self, run_id: str) -> None:
         from PySide6.QtCore import Qt, QTimer
@@ -108,10 +108,10 @@ class _BareLabel:
         self._reader = FrameReader(fastlane_path(run_id), interval_s=1 / FPS)
         self._timer = QTimer()
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
-        self._timer.timeout.connect(self._look)
+        self._timer.timeout.connect(self._poll)
         self._timer.start(16)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         from PySide6.QtGui import QImage, QPixmap
 
         frame = self._reader.read()
@@ -126,7 +126,7 @@ class _BareLabel:
 
 
 class _View:
-    """The view as the Live tab has it, its picture at 600 × 400, or fitted to half as much again."""
+    """The view as the Live tab has it, its frame at 600 × 400, or fitted to half as much again."""
 
     def __init__(self, run_id: str, *, fitted: bool) -> None:
         from gym_gui.services.trainer.client import TrainerClient
@@ -164,17 +164,17 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--platform", default="offscreen")
-    parser.add_argument("--as", dest="who", help=argparse.SUPPRESS)
+    parser.add_argument("--as", dest="viewer", help=argparse.SUPPRESS)
     parser.add_argument("--run", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.who:
-        view_as(arguments.who, arguments.run, arguments.seconds)
+    if arguments.viewer:
+        view_as(arguments.viewer, arguments.run, arguments.seconds)
         return
     rest = arguments.seconds, arguments.platform
     ours, peer = alternate(lambda: measured("view", *rest), lambda: measured("label", *rest), pairs=arguments.pairs)
     fitted = measured("fitted", *rest)
     print_table(
-        f"{FPS} pictures of {WIDTH} × {HEIGHT} a second on {arguments.platform}: share of a core",
+        f"{FPS} frames of {WIDTH} × {HEIGHT} a second on {arguments.platform}: share of a core",
         [
             ("the FastLane view, 1:1", f"{ours}  (to reach: {TO_REACH:.3f})"),
             ("a bare QLabel", str(peer)),

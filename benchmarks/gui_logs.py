@@ -22,7 +22,7 @@ PEER = "import sys; text = open(sys.argv[1], errors='replace').read(); lines = t
 
 
 def write_log(path: Path, megabytes: int) -> int:
-    """A log of about this size, real bytes on a real disk; returns its lines."""
+    """Write a log of about this size to the disk; return the number of its lines."""
     piece = "".join(
         f"2026-11-15 16:00:{number % 60:02d} INFO  update {number:07d} loss={number % 97 / 97:.4f}\n"
         for number in range(20_000)

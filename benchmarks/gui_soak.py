@@ -1,4 +1,4 @@
-"""The window while many runs publish: its memory over the time, and the longest turn of its event loop."""
+"""The window while many runs publish: its memory over the time, and the longest iteration of its event loop."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def open_page():
     parts.window.runs.page.run_shown.connect(open_live)
 
 watch, began = SlotWatch(), []
-look = QTimer(interval=10_000)
-look.timeout.connect(lambda: memory_mb.append(resident_mb()))
-look.start()
+sampling = QTimer(interval=10_000)
+sampling.timeout.connect(lambda: memory_mb.append(resident_mb()))
+sampling.start()
 parts.link.runs_loaded.connect(lambda runs: QTimer.singleShot(0, open_page))
 QTimer.singleShot(15_000, begin)  # opening it is measured elsewhere
 QTimer.singleShot(round(1000 * (seconds + 15)), application.quit)
@@ -86,20 +86,20 @@ def main() -> None:
                 text=True,
                 check=True,
             )
-    told = json.loads(done.stdout.splitlines()[-1])
-    memory = told["memory_mb"]
+    results = json.loads(done.stdout.splitlines()[-1])
+    memory = results["memory_mb"]
     print_table(
         f"a window over {arguments.runs} live runs for {arguments.minutes:g} minutes",
         [
             ("memory after 20 s (MB)", f"{memory[1]:8.0f}"),
             ("memory in the middle (MB)", f"{memory[len(memory) // 2]:8.0f}"),
             ("memory at the end (MB)", f"{memory[-1]:8.0f}  (to reach: 250, flat)"),
-            ("longest turn of the event loop (ms of CPU)", f"{told['longest_ms']:8.1f}  (to reach: 50)"),
-            ("CPU of the window (% of a core)", f"{100 * told['share']:8.1f}"),
+            ("longest iteration of the event loop (ms of CPU)", f"{results['longest_ms']:8.1f}  (to reach: 50)"),
+            ("CPU of the window (% of a core)", f"{100 * results['share']:8.1f}"),
         ],
     )
-    if told["longest_ms"] > 50:
-        print(told["report"])
+    if results["longest_ms"] > 50:
+        print(results["report"])
 
 
 if __name__ == "__main__":

@@ -23,26 +23,26 @@ from PySide6.QtWidgets import QApplication
 application = QApplication(sys.argv[:1])
 parts = app.build_window(application, find_home(), None, None)
 parts.window.show()
-told = {}
+results = {}
 
 def shown():
-    told["shown"] = time.process_time()
+    results["shown"] = time.process_time()
 
 def loaded(runs):
-    told["runs"] = len(runs)
-    # After everybody who hears of the runs has dealt with them and painted.
+    results["runs"] = len(runs)
+    # After every listener has handled the runs and painted.
     QTimer.singleShot(0, lambda: QTimer.singleShot(0, end))
 
 def end():
     parts.window.grab()
-    told["filled"] = time.process_time()
+    results["filled"] = time.process_time()
     application.quit()
 
 QTimer.singleShot(0, lambda: (parts.window.repaint(), shown(), parts.link.start()))
 parts.link.runs_loaded.connect(loaded)
 application.exec()
 parts.close()
-print(json.dumps(told))
+print(json.dumps(results))
 """
 PEER = """
 import json, sys, time
@@ -54,17 +54,17 @@ window = QMainWindow()
 window.setCentralWidget(QTableView())
 window.resize(1280, 800)
 window.show()
-told = {}
+results = {}
 
 def shown():
     window.repaint()
-    told["shown"] = time.process_time()
+    results["shown"] = time.process_time()
     window.grab()
     application.quit()
 
 QTimer.singleShot(0, shown)
 application.exec()
-print(json.dumps(told))
+print(json.dumps(results))
 """
 
 

@@ -123,15 +123,15 @@ def measure_ours(runs: list[pb.Run], application: QApplication) -> dict[str, flo
     application.processEvents()
 
     def live() -> None:
-        # Ten rounds of news a second; the table draws what has changed four times in that second.
+        # Ten rounds of updates a second; the table draws what has changed four times in that second.
         for round_ in range(10):
-            news = []
+            updates = []
             for run in runs[-50:]:
                 newer = pb.Run()
                 newer.CopyFrom(run)
                 newer.step, newer.episodic_return = run.step + 100 * round_, run.episodic_return + round_
-                news.append(newer)
-            model.update(news)
+                updates.append(newer)
+            model.update(updates)
             if round_ % 3 == 2:
                 model.flush()
                 application.processEvents()

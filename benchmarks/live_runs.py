@@ -1,4 +1,4 @@
-"""Many live runs that publish at once: what the daemon takes, and how often a client that watches hears of each.
+"""Many live runs that publish at once: what the daemon takes, and how often a watching client receives each.
 
 Every run has a process that the daemon supervises (a sleeping shell), a registered session, heartbeats, and a metric
 bridge that follows an event file. All sessions live in one process, which writes the files, too.
@@ -97,10 +97,10 @@ def install_sleeper(home: Home) -> None:
 
 
 class Listener:
-    """A client that watches every run and remembers when it heard of each."""
+    """A client that watches every run and records when it received each."""
 
     def __init__(self, daemon: RunningDaemon) -> None:
-        self.heard: dict[str, list[float]] = defaultdict(list)
+        self.received: dict[str, list[float]] = defaultdict(list)
         self._stream = daemon.client.watch(since_seq=daemon.client.list().last_seq)
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
@@ -109,7 +109,7 @@ class Listener:
         with contextlib.suppress(Exception):  # its stream is cancelled at the end
             for update in self._stream:
                 if not update.HasField("event"):
-                    self.heard[update.run.run_id].append(time.monotonic())
+                    self.received[update.run.run_id].append(time.monotonic())
 
     def close(self) -> None:
         self._stream.cancel()
@@ -143,9 +143,9 @@ def main() -> None:
                 if fleet.stdout.readline() != b"ready\n":
                     errors.seek(0)
                     raise SystemExit(errors.read().decode())
-                for name in ("nobody watches", "a client watches all"):
+                for name in ("no viewer", "a client watches all"):
                     listener = Listener(daemon) if "client" in name else None
-                    time.sleep(10)  # until each has been told how often it shall tell
+                    time.sleep(10)  # until each knows its reporting interval
                     before, began = cpu_of(daemon.pid), time.monotonic()
                     time.sleep(arguments.seconds)
                     share = (cpu_of(daemon.pid) - before) / (time.monotonic() - began)
@@ -165,13 +165,13 @@ def main() -> None:
     ]
     listener = results["a client watches all"][1]
     assert listener is not None
-    gaps = [later - earlier for times in listener.heard.values() for earlier, later in pairwise(times)]
+    gaps = [later - earlier for times in listener.received.values() for earlier, later in pairwise(times)]
     most = max(
-        bisect_left(times, since + 1) - at for times in listener.heard.values() for at, since in enumerate(times)
+        bisect_left(times, since + 1) - at for times in listener.received.values() for at, since in enumerate(times)
     )
-    total = sum(map(len, listener.heard.values()))
+    total = sum(map(len, listener.received.values()))
     rows += [
-        ("runs the client heard of", f"{len(listener.heard):8} of {arguments.runs}"),
+        ("runs the client received", f"{len(listener.received):8} of {arguments.runs}"),
         ("updates a run and second", f"{total / arguments.runs / (arguments.seconds + 10):8.2f}  (to reach: ≤ 10)"),
         ("most of one run within a second", f"{most:8}  (to reach: ≤ 10)"),
         ("shortest time between two of one run", f"{min(gaps):8.3f} s  (as they arrive; the daemon keeps 0.1 apart)"),

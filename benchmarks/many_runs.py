@@ -29,7 +29,7 @@ def cpu_of_listing(daemon: RunningDaemon, *options: str) -> float:
 
 
 def calls_meanwhile(daemon: RunningDaemon) -> Sample:
-    """What the daemon computes between a client's question and its answer, while another client lists every run."""
+    """Measure the daemon's CPU between a client's request and its answer, while another client lists every run."""
     taken: list[float] = []
     with TrainerClient.connect(daemon.home, timeout_s=60) as other:
         run_id = other.list(limit=1).runs[0].run_id

@@ -1,4 +1,4 @@
-"""How the benchmarks measure: CPU time of processes, alternating pairs, one table."""
+"""Measurements of the benchmarks: CPU time of processes, alternating pairs, one table."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Sample:
 def alternate(
     ours: Callable[[], float], peer: Callable[[], float], *, pairs: int, report: Callable[[str], None] = print
 ) -> tuple[Sample, Sample]:
-    """Measure both, taking turns and swapping who goes first: what drifts on the machine hits both alike."""
+    """Measure both, taking turns and swapping the order: what drifts on the machine hits both alike."""
     mine, theirs = [], []
     for pair in range(pairs):
         for measure, results in ((ours, mine), (peer, theirs))[:: 1 if pair % 2 == 0 else -1]:
@@ -75,7 +75,7 @@ class TwoHorizons:
     long: Sample
 
     def microseconds_per_step(self, horizons: tuple[int, int]) -> Sample:
-        """What a step costs when the start is left out."""
+        """Return what a step costs when the start is left out."""
         steps = horizons[1] - horizons[0]
         pairs = zip(self.short.values, self.long.values, strict=True)
         return Sample(tuple((long - short) / steps * 1e6 for short, long in pairs))
@@ -84,7 +84,7 @@ class TwoHorizons:
 def side_by_side(
     ours: Callable[[int], float], peer: Callable[[int], float], *, horizons: tuple[int, int], pairs: int
 ) -> tuple[TwoHorizons, TwoHorizons]:
-    """Measure both at the same time, each on a CPU of its own, swapping CPUs: a neighbour's noise hits both alike.
+    """Measure both at the same time, each on a CPU of its own, swapping CPUs: a neighbor's noise hits both alike.
 
     On a shared machine the same run differs by a tenth from one minute to the next, far more than what is looked for.
     Both callables run in a thread bound to one CPU, and so does what they start.

@@ -34,7 +34,7 @@ session.finish(ExitOutcome.CANCELLED, exit_code=130)
 
 
 def write_events(folder: Path, points: int) -> None:
-    """As a script writes them: one scalar an event."""
+    """Write events as a script does: one scalar per event."""
     with (folder / "events.out.tfevents.1700000000.host.1.0").open("wb") as stream:
         writer = RecordWriter(stream)
         writer.write(Event(wall_time=1.7e9, file_version="brain.Event:2").SerializeToString())

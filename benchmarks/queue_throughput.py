@@ -38,7 +38,7 @@ def _finished(daemon: RunningDaemon) -> int:
 
 
 def bare(folder: Path, daemon: RunningDaemon, runs: int) -> float:
-    """The floor: the same commands, two at a time, with nobody watching."""
+    """Return the floor: the same commands, two at a time, without a viewer."""
     config = worker_part(random_config(timesteps=1, sleep_s=SLEEP_S))
     path = folder / "worker.json"
     path.write_text(json.dumps(config))

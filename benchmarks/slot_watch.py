@@ -1,12 +1,12 @@
-"""Measures how much CPU the window's thread needs per turn of its event loop: a long turn is a frozen window.
+"""Measures how much CPU the window's thread needs per iteration of its event loop: a long iteration is a frozen window.
 
     with SlotWatch() as watch:
         …
     print(watch.longest_ms, watch.report())
 
-A turn is everything between two times the loop looks for events, so it is an upper bound for each slot in it. CPU of
-the thread, not time of the clock: a busy machine does not make a slot long. While a turn is longer than `limit_ms`
-another thread notes where the window's thread is, so that the report names the slot.
+An iteration is everything between two times the loop polls for events, so it is an upper bound for each slot
+in it. It is measured in CPU time of the thread, so a busy machine does not matter. While an iteration is longer than
+`limit_ms`, another thread notes where the window's thread is, so that the report names the slot.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from types import FrameType, TracebackType
 from PySide6.QtCore import QAbstractEventDispatcher, QObject
 
 LIMIT_MS = 50.0
-_LOOK_EVERY_S = 0.01
+_SAMPLE_EVERY_S = 0.01
 
 
 @dataclass
-class Turn:
-    """A turn that was too long."""
+class LongIteration:
+    """An iteration that exceeded the limit."""
 
     cpu_ms: float
     where: str
-    """The stack of the window's thread when it was over the limit; empty when nobody looked in time"""
+    """The stack of the window's thread when it was over the limit; empty if it was not sampled in time"""
 
 
 class SlotWatch(QObject):
@@ -40,8 +40,8 @@ class SlotWatch(QObject):
         super().__init__()
         self._limit_ms = limit_ms
         self.longest_ms = 0.0
-        self.turns = 0
-        self.long_turns: list[Turn] = []
+        self.iterations = 0
+        self.long_iterations: list[LongIteration] = []
         self._began = 0.0
         self._stack = ""
         self._frame: FrameType | None = None
@@ -55,46 +55,48 @@ class SlotWatch(QObject):
         self._watched = threading.get_ident()
         self._began = time.thread_time()
         # With GLib events are handled between aboutToBlock and awake, without it between awake and aboutToBlock.
-        dispatcher.awake.connect(self._turn)
-        dispatcher.aboutToBlock.connect(self._turn)
-        self._thread = threading.Thread(target=self._look, name="slot-watch", daemon=True)
+        dispatcher.awake.connect(self._end_iteration)
+        dispatcher.aboutToBlock.connect(self._end_iteration)
+        self._thread = threading.Thread(target=self._sample, name="slot-watch", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._turn()
-        self._dispatcher.awake.disconnect(self._turn)
-        self._dispatcher.aboutToBlock.disconnect(self._turn)
+        self._end_iteration()
+        self._dispatcher.awake.disconnect(self._end_iteration)
+        self._dispatcher.aboutToBlock.disconnect(self._end_iteration)
         self._over.set()
         self._thread.join()
 
     def report(self) -> str:
-        """The long turns, worst first, with where they were."""
-        worst = sorted(self.long_turns, key=lambda turn: -turn.cpu_ms)[:5]
-        told = [f"{turn.cpu_ms:.1f} ms of CPU in one turn\n{turn.where or '  (not seen where)'}" for turn in worst]
-        return f"longest of {self.turns} turns: {self.longest_ms:.1f} ms\n" + "\n".join(told)
+        """Return the longest iterations, longest first, with the stack of each."""
+        worst = sorted(self.long_iterations, key=lambda iteration: -iteration.cpu_ms)[:5]
+        lines = [
+            f"{each.cpu_ms:.1f} ms of CPU in one iteration\n{each.where or '  (stack not sampled)'}" for each in worst
+        ]
+        return f"longest of {self.iterations} iterations: {self.longest_ms:.1f} ms\n" + "\n".join(lines)
 
-    def _turn(self) -> None:
+    def _end_iteration(self) -> None:
         now = time.thread_time()
         cpu_ms = (now - self._began) * 1000
-        self.turns += 1
+        self.iterations += 1
         self.longest_ms = max(self.longest_ms, cpu_ms)
         if cpu_ms > self._limit_ms:
-            self.long_turns.append(Turn(cpu_ms, self._stack))
+            self.long_iterations.append(LongIteration(cpu_ms, self._stack))
         self._stack = ""
         self._frame = None
         self._began = now
 
-    def _look(self) -> None:
-        while not self._over.wait(_LOOK_EVERY_S):
+    def _sample(self) -> None:
+        while not self._over.wait(_SAMPLE_EVERY_S):
             spent_ms = (time.clock_gettime(self._clock) - self._began) * 1000
-            # The first look counts: later ones may find the turn on its way out.
+            # The first sample counts: later ones may see the iteration as it ends.
             if spent_ms <= self._limit_ms or self._stack:
                 continue
             if (frame := sys._current_frames().get(self._watched)) is not None:
-                # `_turn` lets go of it: what a finished function held must not be freed in this thread.
+                # `_end_iteration` lets go of it: what a finished function held must not be freed in this thread.
                 self._frame = frame
                 del frame
                 self._stack = "".join(traceback.format_stack(self._frame)[-6:])

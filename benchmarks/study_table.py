@@ -38,7 +38,7 @@ REPORTS = 10
 
 
 def write_journal(path: Path, trials: int) -> None:
-    """What JournalStorage appends, without its fsync after each line."""
+    """A journal as JournalStorage writes it, without the fsync after each line."""
     rng = random.Random(1)
     lines = [{"op_code": 0, "worker_id": "w", "study_name": "bench", "directions": [2]}]
     for number in range(trials):

@@ -20,7 +20,7 @@ RANGES = {"exit_code": {"kind": "int", "low": 0, "high": 255}, "kill_signal": {"
 
 
 def straight(daemon: RunningDaemon, runs: int) -> float:
-    """The floor: all of them in the queue at once."""
+    """Return the floor: all of them in the queue at once."""
     before = daemon.client.list(outcomes=["completed"], limit=1).matching
     config = json.dumps(random_config(**TRIAL))
     began = time.monotonic()

@@ -34,15 +34,15 @@ def through_the_daemon(daemon: RunningDaemon, steps: int) -> tuple[float, float,
     before = cpu_of(daemon.pid)
     run_id = daemon.client.submit(scripted_config("live", timesteps=steps, steps=steps)).run.run_id
     daemon.wait_for(run_id, timeout_s=600)
-    words = daemon.output(run_id).split()
+    fields = daemon.output(run_id).split()
     ours = cpu_of(daemon.pid) - before
     stored = 0
     with daemon.client.steps(run_id) as stream:
-        for parcel in stream:
-            stored += len(parcel.steps)
+        for batch in stream:
+            stored += len(batch.steps)
     if stored != steps:
         raise SystemExit(f"{stored} of {steps} steps are stored")
-    return float(words[words.index("TOOK") + 1]), float(words[words.index("CPU") + 1]), ours
+    return float(fields[fields.index("TOOK") + 1]), float(fields[fields.index("CPU") + 1]), ours
 
 
 def bare_inserts(folder: Path, steps: int) -> float:

@@ -1,8 +1,8 @@
-"""What watching costs: ppo through the daemon, with nobody and with somebody watching, against the bare script.
+"""Cost of watching: ppo through the daemon, without and with a viewer, against the bare script.
 
-Metric bridge and FastLane are on. CPU of training and worker per step, the start taken out by two horizons, the bare
-script at the same time on the other CPU. What the daemon itself took is printed apart, and so is the time for drawing.
-The viewer asks for 30 pictures a second, mode `single`.
+Metric bridge and FastLane are on. Measures the CPU of training and worker per step, without the start, which two
+horizons cancel; the bare script runs at the same time on the other CPU. The CPU of the daemon itself and the time for
+rendering are printed separately. The viewer requests 30 frames per second, mode `single`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from mosaic_wire.frames import FrameReader, fastlane_path
 from mosaic_wire.proto import trainer_pb2 as pb
 
 FPS = 30
-UNWATCHED, WATCHED = "nobody watches", "a viewer"
+UNWATCHED, WATCHED = "no viewer", "a viewer"
 TO_REACH = {UNWATCHED: 1.02, WATCHED: 1.10}
 
 
 @dataclass
 class Viewer:
-    """Looks at a run's pictures as a window does, and counts."""
+    """Reads a run's frames as a window does, and counts them."""
 
     run_id: str
     seen: int = 0
@@ -48,7 +48,7 @@ class Viewer:
     ended: float = 0.0
     _stopping: threading.Event = field(default_factory=threading.Event)
 
-    def look(self) -> None:
+    def watch(self) -> None:
         reader = FrameReader(fastlane_path(self.run_id), interval_s=1 / FPS)
         while not self._stopping.wait(1 / FPS):
             if reader.read() is not None:
@@ -59,8 +59,8 @@ class Viewer:
         reader.close()
 
     @contextmanager
-    def looking(self) -> Iterator[None]:
-        thread = threading.Thread(target=self.look)
+    def watching(self) -> Iterator[None]:
+        thread = threading.Thread(target=self.watch)
         thread.start()
         try:
             yield
@@ -101,7 +101,7 @@ class Bench:
         run_id = daemon.client.submit({"metadata": {"worker": {"type": "cleanrl", "config": config}}}).run.run_id
         if viewer is not None:
             viewer.run_id = run_id
-            with viewer.looking():
+            with viewer.watching():
                 run, worker = self._ended(run_id)
         else:
             run, worker = self._ended(run_id)
@@ -113,7 +113,7 @@ class Bench:
         return cpu_with_ended_children(daemon.pid) - whole - own
 
     def _ended(self, run_id: str) -> tuple[pb.Run, float]:
-        """Asked now and then (who watches costs something), and what its worker took by then."""
+        """Poll rarely, because polling costs CPU; return the ended run and the CPU seconds of its worker."""
         worker = 0.0
         while (run := self._daemon.client.get(run_id)).status != "TERM":
             with suppress(OSError):
@@ -139,12 +139,14 @@ def main() -> None:
             step, bare = (taken.microseconds_per_step(horizons) for taken in both)
             rows += [(f"a step, {name} (µs)", str(step)), ("a step, the bare script beside it (µs)", str(bare))]
             rows.append((f"ratio, {name}", f"{ratios(step, bare)}  (to reach: {TO_REACH[name]:.3f})"))
-    for who, taken in (("the worker's part", bench.worker_share), ("the daemon besides", bench.daemon_share)):
+    for process, taken in (("the worker's part", bench.worker_share), ("the daemon besides", bench.daemon_share)):
         for name, shares in taken.items():
             own = TwoHorizons(Sample(tuple(shares[0::2])), Sample(tuple(shares[1::2]))).microseconds_per_step(horizons)
-            rows.append((f"{who}, {name} (µs a step)", f"{own}  {100 * own.median / bare.median:.1f} % of a bare step"))
+            rows.append(
+                (f"{process}, {name} (µs a step)", f"{own}  {100 * own.median / bare.median:.1f} % of a bare step")
+            )
     if bench.rates:
-        rows.append(("pictures a second", f"{Sample(tuple(bench.rates))}  (asked for: {FPS})"))
+        rows.append(("frames per second", f"{Sample(tuple(bench.rates))}  (asked for: {FPS})"))
         rows.append(("drawing, % of wall time", f"{Sample(tuple(bench.drawing))}  (at most: 5)"))
     print_table(f"ppo on CartPole-v1, steps {horizons[0]:,} → {horizons[1]:,}, {arguments.pairs} pairs", rows)
 

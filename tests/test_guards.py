@@ -74,7 +74,7 @@ def run_pytest(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
     guards = (ROOT / "conftest.py").read_text()
     for usual, here in (
         ("LEAVE_S = 30.0", "LEAVE_S = 0.5"),
-        ("NOBODYS_S = 60.0", "NOBODYS_S = 0.5"),
+        ("ORPHAN_SEGMENT_S = 60.0", "ORPHAN_SEGMENT_S = 0.5"),
         ('SEGMENT_PATTERN = "mosaic-*"', 'SEGMENT_PATTERN = "mosaic-guard-*"'),  # not those of tests beside this one
     ):
         assert usual in guards

@@ -32,7 +32,7 @@ def tracked_files() -> list[Path]:
     return [path for name in done.stdout.decode().split("\0") if name and (path := ROOT / name).is_file()]
 
 
-def normalised(name: str) -> str:
+def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -44,7 +44,7 @@ def requirement_lines(path: Path) -> list[str]:
 
 def constraints() -> dict[str, str]:
     pairs = (line.split("==") for line in requirement_lines(CONSTRAINTS))
-    return {normalised(name): version for name, version in pairs}
+    return {normalized(name): version for name, version in pairs}
 
 
 # ---------------------------------------------------------------- requirements
@@ -63,7 +63,7 @@ def test_every_required_package_is_pinned_by_the_constraints(path):
     pinned = constraints()
     options = [line for line in requirement_lines(path) if line.startswith("-")]
     names = [re.split(r"[\s<>=!~;\[]", line)[0] for line in requirement_lines(path) if not line.startswith("-")]
-    assert [name for name in names if normalised(name) not in pinned] == []
+    assert [name for name in names if normalized(name) not in pinned] == []
     assert "-c constraints.txt" in options or not names
     for option in options:
         flag, argument = option.split()
@@ -77,15 +77,15 @@ def test_every_required_package_is_pinned_by_the_constraints(path):
 @pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=lambda folder: folder.name)
 def test_every_dependency_of_a_package_is_pinned_by_the_constraints(folder):
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    ours = {normalised(other.name) for other in DISTRIBUTIONS}
-    names = {normalised(re.split(r"[\s<>=!~;\[]", line)[0]) for line in project["dependencies"]}
+    ours = {normalized(other.name) for other in DISTRIBUTIONS}
+    names = {normalized(re.split(r"[\s<>=!~;\[]", line)[0]) for line in project["dependencies"]}
     assert names - ours - set(constraints()) == set()
 
 
 def test_nothing_unpinned_is_installed():
     """Whatever came into the environment beside our packages and pip has its line in the constraints."""
-    pinned, ours = constraints(), {normalised(folder.name) for folder in DISTRIBUTIONS}
-    installed = {normalised(found.metadata["Name"]) for found in importlib.metadata.distributions()}
+    pinned, ours = constraints(), {normalized(folder.name) for folder in DISTRIBUTIONS}
+    installed = {normalized(found.metadata["Name"]) for found in importlib.metadata.distributions()}
     assert installed - ours - set(pinned) - {"pip", "wheel"} == set()
 
 
@@ -100,7 +100,7 @@ def test_the_base_needs_no_learning_framework():
 @pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=lambda folder: folder.name)
 def test_every_package_has_its_project_file_readme_and_tests(folder):
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    assert normalised(project["name"]) == normalised(folder.name)
+    assert normalized(project["name"]) == normalized(folder.name)
     assert project["license"] == "MIT"
     assert (folder / folder.name / "__init__.py").is_file()
     assert (folder / "README.md").stat().st_size > 200, "a README says what belongs here and what does not"

@@ -1,4 +1,4 @@
-"""Make the README's pictures from the real program: `.venv/bin/python docs/images/capture.py`.
+"""Make the README's screenshots from the real program: `.venv/bin/python docs/images/capture.py`.
 
 Runs the command of `make train` in a pseudo-terminal, then draws one moment of its live display and its last screen.
 """
@@ -37,7 +37,7 @@ def run_in_terminal(argv: tuple[str, ...]) -> str:
     try:
         while piece := os.read(terminal, 65536):
             pieces.append(piece)
-    except OSError:  # the terminal is gone with the last process that had it
+    except OSError:  # the terminal closed with the last process that had it
         pass
     os.waitpid(pid, 0)
     return b"".join(pieces).decode()

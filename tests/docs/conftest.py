@@ -46,7 +46,7 @@ QUICK = "port = 0\nheartbeat_s = 0.2\ngrace_s = 2\nmin_free_disk_mb = 0\ncpus = 
 UNFINISHED = ("INIT", "HSHK", "RDY", "EXEC", "PAUSE", "FAULT")
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 _MARKER = re.compile(r"<!-- test: (?P<verb>\w+) ?(?P<rest>.*?) -->")
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_COLOR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @dataclass
@@ -175,7 +175,7 @@ class Session:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise
-        return process.returncode, _COLOUR.sub("", output)
+        return process.returncode, _COLOR.sub("", output)
 
     def run_until(self, command: str, printed: list[str]) -> tuple[int, str]:
         """The same of one that goes on until Ctrl-C, which it gets when it has printed these lines."""
@@ -183,12 +183,12 @@ class Session:
         with self._started(command) as process:
             assert process.stdout is not None
             for line in process.stdout:
-                output += _COLOUR.sub("", line)
+                output += _COLOR.sub("", line)
                 if missing_line(printed, output) is None:
                     os.killpg(process.pid, signal.SIGINT)
                     break
             output += process.stdout.read()
-        return process.returncode, _COLOUR.sub("", output)
+        return process.returncode, _COLOR.sub("", output)
 
     def value_of(self, variable: str) -> str:
         return self.run(f'printf %s "${variable}"')[1]
@@ -223,18 +223,18 @@ def session(tmp_path: Path) -> Iterator[Session]:
     session.close()
 
 
-def words(line: str) -> str:
+def message(line: str) -> str:
     return " ".join(line.split())
 
 
 def missing_line(expected: list[str], output: str) -> str | None:
     """The first expected line that the output does not have, in this order; None when all are there."""
-    rest = iter([words(line) for line in output.splitlines()])
+    rest = iter([message(line) for line in output.splitlines()])
     for line in expected:
-        wanted = words(line)
-        if wanted in ("", "…"):
+        target = message(line)
+        if target in ("", "…"):
             continue
-        pattern = re.compile(".*".join(re.escape(part.strip()) for part in wanted.split("…")))
+        pattern = re.compile(".*".join(re.escape(part.strip()) for part in target.split("…")))
         if not any(pattern.fullmatch(found) for found in rest):
             return line
     return None
@@ -257,11 +257,11 @@ def perform(session: Session, block: Block, where: str) -> None:
         return
     steps = block.steps
     for position, step in enumerate(steps, 1):
-        wanted = int(next(iter(block.all("exit")), 0)) if position == len(steps) else 0
+        target = int(next(iter(block.all("exit")), 0)) if position == len(steps) else 0
         printed = [session.translated(line) for line in step.printed]
         goes_on = position == len(steps) and block.all("interrupt")
         code, output = session.run_until(step.command, printed) if goes_on else session.run(step.command)
-        assert code == wanted, f"{where}: `{step.command}` left with {code}, expected {wanted}:\n{output}"
+        assert code == target, f"{where}: `{step.command}` left with {code}, expected {target}:\n{output}"
         lacking = missing_line(printed, output)
         assert lacking is None, f"{where}: `{step.command}` did not print\n  {lacking}\nbut\n{output}"
 

@@ -31,7 +31,7 @@ MISTAKES = {"mosaic trains ppo CartPole-v1"}
 OF_A_SET = {"wandb"}
 """Not in the environment the tests run in"""
 NOT_FOR_PEOPLE = {"cleanrl_worker.launcher"}
-"""Started by a worker; its help does not tell everything"""
+"""Started by a worker; its help does not show everything"""
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _FENCE = re.compile(r"^ *```\w*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
@@ -83,11 +83,11 @@ def algorithm_flags() -> frozenset[str]:
     return frozenset(flags | {flag.replace("--", "--no-", 1) for flag in flags})
 
 
-def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
+def command_of(arguments: list[str]) -> tuple[click.Command, list[str]]:
     """The click command that these words call, and its own words."""
     group: click.Command = mosaic
     context = click.Context(mosaic, info_name="mosaic")
-    rest = words
+    rest = arguments
     while isinstance(group, click.Group):
         plain = [word for word in rest if not word.startswith("-")]
         shared = {option for parameter in group.params for option in parameter.opts}
@@ -105,8 +105,8 @@ def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
 
 @pytest.mark.parametrize(("command", "where"), named("mosaic"))
 def test_every_mosaic_command_of_a_document_exists_with_its_flags(command: str, where: str):
-    words = [word.strip("[]()…,") for word in words_of(command)[1:]]
-    called, rest = command_of([word for word in words if word])
+    arguments = [word.strip("[]()…,") for word in words_of(command)[1:]]
+    called, rest = command_of([word for word in arguments if word])
     known = {
         option
         for parameter in (*called.params, *mosaic.params)
@@ -150,8 +150,8 @@ def test_every_module_a_document_starts_exists_and_takes_its_flags(command: str,
 def test_every_make_target_a_document_names_exists(command: str, where: str):
     targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert targets is not None
-    words = [word for word in words_of(command)[1:] if "=" not in word and not word.startswith(("[", "("))]
-    assert words[:1] == [] or words[0] in targets[1].split(), where
+    arguments = [word for word in words_of(command)[1:] if "=" not in word and not word.startswith(("[", "("))]
+    assert arguments[:1] == [] or arguments[0] in targets[1].split(), where
 
 
 def test_every_module_that_the_architecture_names_exists():
@@ -233,8 +233,8 @@ def test_every_button_and_menu_a_document_names_is_in_the_window(path: Path):
     said = re.sub("&(?!&)", "", everything_the_program_says().replace("&&", "\0")).replace("\0", "&").lower()
     text = re.sub(r"<!--.*?-->", "", _INLINE.sub("", _FENCE.sub("", path.read_text(encoding="utf-8"))), flags=re.DOTALL)
     italics = re.findall(r"(?<![\w*])\*([^*\n]{2,60})\*(?![\w*])", text.replace("**", ""))
-    words = {word.strip().rstrip(".").lower() for phrase in italics for word in phrase.split("→")}
-    assert sorted(word for word in words if word not in said) == []
+    arguments = {word.strip().rstrip(".").lower() for phrase in italics for word in phrase.split("→")}
+    assert sorted(word for word in arguments if word not in said) == []
 
 
 # ---------------------------------------------------------------- nothing is hidden

@@ -30,7 +30,7 @@ def fault_runs(usual: int) -> int:
 
 @pytest.fixture
 def make_daemon(home: Home, tmp_path: Path) -> Iterator[MakeDaemon]:
-    """Make (and start, unless told otherwise) a daemon of the test's home; it is closed with all its runs."""
+    """Make (and start, by default) a daemon of the test's home; it is closed with all its runs."""
     with ExitStack() as stack:
 
         def make(*, start: bool = True, script: str = "", environment: dict[str, str] | None = None, **settings: Any):
@@ -72,9 +72,9 @@ def mosaic(shared_daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setenv(env.MOSAIC_HOME, str(shared_daemon.home.root))
     monkeypatch.setenv(env.MOSAIC_CONFIG_HOME, str(shared_daemon.config_home))
 
-    def run(*words: str) -> tuple[int, str, str]:
+    def run(*text: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as exit_:
-            main(words)
+            main(text)
         captured = capsys.readouterr()
         return int(exit_.value.code or 0), captured.out, captured.err
 

@@ -47,7 +47,7 @@ def described(run: pb.Run) -> pb.Run:
     return copy
 
 
-def told(daemon: RunningDaemon, run_id: str) -> list[tuple[str, str, str, str]]:
+def reported(daemon: RunningDaemon, run_id: str) -> list[tuple[str, str, str, str]]:
     return [(event.kind, event.to_status, event.reason, event.payload_json) for event in daemon.client.history(run_id)]
 
 
@@ -59,7 +59,7 @@ def elsewhere(tmp_path: Path, daemon: RunningDaemon):
         yield other
 
 
-def test_a_run_goes_to_another_home_and_back_with_story_manifest_lineage_and_checkpoints(
+def test_a_run_goes_to_another_home_and_back_with_history_manifest_lineage_and_checkpoints(
     daemon: RunningDaemon, elsewhere: RunningDaemon, tmp_path: Path
 ) -> None:
     parent = daemon.wait_for(daemon.submit(timesteps=20, checkpoint_every=10, tags=("keep", "me")).run_id)
@@ -74,9 +74,9 @@ def test_a_run_goes_to_another_home_and_back_with_story_manifest_lineage_and_che
         run = take_in(elsewhere, archive, tmp_path)
         assert described(run) == described(daemon.client.get(run_id))
         assert content_of(elsewhere.home, run_id) == content_of(daemon.home, run_id)
-        story = told(elsewhere, run_id)
-        assert story[:-1] == told(daemon, run_id)
-        assert story[-1][0] == "imported"
+        events = reported(elsewhere, run_id)
+        assert events[:-1] == reported(daemon, run_id)
+        assert events[-1][0] == "imported"
         assert elsewhere.manifest(run_id) == daemon.manifest(run_id)
     there = elsewhere.client.get(child.run_id)
     assert (there.parent.run_id, there.parent.step, there.parent.sha256) == (
@@ -153,7 +153,7 @@ def test_deleting_a_run_removes_every_trace_and_importing_brings_it_back(daemon:
     (custom / "mine.py").write_text("print()\n")
     before, kept, archive = content_of(daemon.home, gone.run_id), content_of(daemon.home, keep.run_id), None
     archive = export(daemon, gone.run_id)
-    story = told(daemon, gone.run_id)
+    events = reported(daemon, gone.run_id)
     size = sum(
         path.stat().st_size
         for place in daemon.home.places_of_run(gone.run_id).values()
@@ -174,7 +174,7 @@ def test_deleting_a_run_removes_every_trace_and_importing_brings_it_back(daemon:
     assert described(run) == described(gone)
     assert content_of(daemon.home, gone.run_id) == before
     assert content_of(daemon.home, keep.run_id) == kept
-    assert told(daemon, gone.run_id)[:-1] == story
+    assert reported(daemon, gone.run_id)[:-1] == events
     with pytest.raises(NotPossibleNow, match="already exists; delete it first"):
         take_in(daemon, archive, tmp_path)
     assert content_of(daemon.home, gone.run_id) == before
@@ -193,7 +193,7 @@ def test_an_archived_run_is_hidden_and_nothing_of_it_is_removed(daemon: RunningD
     assert content_of(daemon.home, run.run_id) == before
     assert not daemon.client.archive(run.run_id, archived=False).archived
     assert [found.run_id for found in daemon.client.list().runs] == [run.run_id]
-    assert daemon.story_kinds(run.run_id)[-2:] == ["archived", "unarchived"]
+    assert daemon.event_kinds(run.run_id)[-2:] == ["archived", "unarchived"]
 
 
 def test_only_a_finished_run_can_be_archived_exported_or_deleted(daemon: RunningDaemon) -> None:
@@ -204,7 +204,7 @@ def test_only_a_finished_run_can_be_archived_exported_or_deleted(daemon: Running
     assert daemon.client.get(run.run_id).status == "EXEC"
 
 
-def test_an_archive_tells_the_hash_of_everything_in_it_and_leaves_links_out(daemon: RunningDaemon) -> None:
+def test_an_archive_lists_the_hash_of_everything_in_it_and_leaves_links_out(daemon: RunningDaemon) -> None:
     run = daemon.wait_for(daemon.submit(timesteps=10, checkpoint_every=5).run_id)
     folder = daemon.home.run_folder(run.run_id).root
     (folder / "to the token").symlink_to(daemon.home.token)

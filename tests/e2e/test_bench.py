@@ -1,4 +1,4 @@
-"""`mosaic bench` and `mosaic report`: cut short and gone on with, with failures, and read by somebody else."""
+"""`mosaic bench` and `mosaic report`: interrupted and resumed, with failures, and read by another user."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def benched(
         assert wait_until(lambda: ": running" in log.read_text() or first.poll() is not None, timeout_s=120)
         first.send_signal(signal.SIGINT)
         assert first.wait(60) == 130, log.read_text()
-    told = log.read_text()
-    assert "queued 6 runs" in told
-    assert f"--name {name}" in told.partition("resume and report")[2]
+    reported = log.read_text()
+    assert "queued 6 runs" in reported
+    assert f"--name {name}" in reported.partition("resume and report")[2]
     assert not folder.exists()
     again = subprocess.run(
         command, env=shared_daemon.variables, capture_output=True, text=True, timeout=300, check=False
@@ -130,7 +130,7 @@ class Loads(HTMLParser):
 # ---------------------------------------------------------------- two algorithms, three seeds
 
 
-def test_an_interrupted_benchmark_goes_on_with_the_same_runs(benched: Benched, shared_daemon: RunningDaemon) -> None:
+def test_an_interrupted_benchmark_continues_with_the_same_runs(benched: Benched, shared_daemon: RunningDaemon) -> None:
     runs = shared_daemon.client.list(tags=[f"bench:{benched.name}"]).runs
     assert len(runs) == 6
     assert {(run.algo, run.seed) for run in runs} == {(algo, seed) for algo in benched.algos for seed in (1, 2, 3)}
@@ -181,10 +181,10 @@ def test_its_report_names_the_figures_and_shows_plots_that_are_there(benched: Be
     assert [words for words in expected if words not in text] == []
     assert "## Failures" not in text
     for axis in ("steps", "time"):
-        picture = benched.folder / "plots" / f"return-{axis}-CartPole-v1.png"
-        assert f"(plots/{picture.name})" in text
-        assert picture.read_bytes().startswith(b"\x89PNG")
-        drawing = ElementTree.parse(picture.with_suffix(".svg"))
+        image = benched.folder / "plots" / f"return-{axis}-CartPole-v1.png"
+        assert f"(plots/{image.name})" in text
+        assert image.read_bytes().startswith(b"\x89PNG")
+        drawing = ElementTree.parse(image.with_suffix(".svg"))
         assert f"{benched.algos[0]} · CartPole-v1 (3 seeds)" in "".join(drawing.getroot().itertext())
 
 
@@ -252,7 +252,7 @@ session.finish(ExitOutcome.COMPLETED, exit_code=0)
 """
 
 
-def test_a_failed_run_is_listed_the_others_go_on_and_it_can_be_tried_again(
+def test_a_failed_run_is_listed_the_others_continue_and_it_can_be_tried_again(
     mosaic: Mosaic, shared_daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     install_scripted_worker(shared_daemon.home, "flaky", FLAKY)

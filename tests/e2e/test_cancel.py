@@ -99,8 +99,8 @@ def check_the_one_end(daemon: RunningDaemon, run_id: str) -> None:
     run = daemon.wait_for(run_id)
     assert (run.outcome, run.reason, run.pid) == ("cancelled", "cancelled on request", 0)
     assert processes_of(run_id) == []
-    story = list(daemon.client.history(run_id))
-    assert [event.kind for event in story if event.to_status == "TERM"] == ["cancelled"]
+    events = list(daemon.client.history(run_id))
+    assert [event.kind for event in events if event.to_status == "TERM"] == ["cancelled"]
     if daemon.home.run_folder(run_id).root.exists():
         manifest = daemon.manifest(run_id)
         assert (manifest.outcome, manifest.finalised_by is None) == ("cancelled", False)
@@ -184,8 +184,8 @@ def test_runs_cancelled_the_moment_they_were_submitted_all_end_and_give_everythi
     for run_id in runs:
         run = daemon.wait_for(run_id)
         assert run.outcome == "cancelled"
-        story = list(daemon.client.history(run_id))
-        assert [event.kind for event in story if event.to_status == "TERM"] == ["cancelled"]
+        events = list(daemon.client.history(run_id))
+        assert [event.kind for event in events if event.to_status == "TERM"] == ["cancelled"]
         assert processes_of(run_id) == []
     health = daemon.client.health()
     assert health.cpus_free == health.cpus_total

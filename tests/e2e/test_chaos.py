@@ -65,7 +65,7 @@ class Chaos:
             os.kill(self._dice.choice(ours), self._dice.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)))
 
     def _kill_window(self) -> None:
-        assert self._window.is_open, f"it ended by itself:\n{self._window.words()}"
+        assert self._window.is_open, f"it ended by itself:\n{self._window.stderr()}"
         self._window.end(signal.SIGKILL)
         self._window.open()
 
@@ -99,26 +99,26 @@ def wait_for_all(daemon: RunningDaemon, timeout_s: float) -> None:
 
 def check_run(daemon: RunningDaemon, run_id: str) -> None:
     run, folder = daemon.client.get(run_id), daemon.home.run_folder(run_id)
-    story = list(daemon.client.history(run_id))
-    told = f"{run.outcome} ({run.reason}): {[event.kind for event in story]}"
-    assert sum(event.to_status == "TERM" for event in story) == 1, told
-    assert story[0].kind == "submitted", told
-    assert processes_of(run_id) == [], told
+    events = list(daemon.client.history(run_id))
+    reported = f"{run.outcome} ({run.reason}): {[event.kind for event in events]}"
+    assert sum(event.to_status == "TERM" for event in events) == 1, reported
+    assert events[0].kind == "submitted", reported
+    assert processes_of(run_id) == [], reported
     starts = [event.attempt for event in daemon.lifecycle(run_id) if event.event is LifecycleKind.RUN_STARTED]
-    assert len(starts) == len(set(starts)), told
+    assert len(starts) == len(set(starts)), reported
     if run.outcome == "completed":
-        assert run.step == 50, told
+        assert run.step == 50, reported
     if not folder.root.exists():
-        assert run.outcome == "cancelled", told
+        assert run.outcome == "cancelled", reported
         return
     manifest = daemon.manifest(run_id)
-    assert manifest.outcome == run.outcome, told
-    assert manifest.finalised_by in ("worker", "daemon"), told
+    assert manifest.outcome == run.outcome, reported
+    assert manifest.finalised_by in ("worker", "daemon"), reported
     on_disk = {path.name for path in folder.checkpoints.glob("step-*")} if folder.checkpoints.exists() else set()
     listed = {entry.path: entry for entry in manifest.checkpoints}
-    assert {f"checkpoints/{name}" for name in on_disk} >= listed.keys(), told
+    assert {f"checkpoints/{name}" for name in on_disk} >= listed.keys(), reported
     for path, entry in listed.items():
-        assert verify_checkpoint(folder.root / path, entry.sha256) is None, told
+        assert verify_checkpoint(folder.root / path, entry.sha256) is None, reported
 
 
 def check_chaos(daemon: RunningDaemon, *, runs: int, seed: int) -> None:
@@ -128,10 +128,10 @@ def check_chaos(daemon: RunningDaemon, *, runs: int, seed: int) -> None:
     window.open()
     try:
         _harm_and_check(daemon, window, runs=runs, seed=seed)
-        assert window.is_open, f"the window ended by itself:\n{window.words()}"
+        assert window.is_open, f"the window ended by itself:\n{window.stderr()}"
     finally:
         window.end(signal.SIGTERM)
-    assert "Traceback" not in window.words()
+    assert "Traceback" not in window.stderr()
 
 
 def _harm_and_check(daemon: RunningDaemon, window: WindowProcess, *, runs: int, seed: int) -> None:

@@ -61,7 +61,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 @pytest.fixture(scope="module")
 def undisturbed(daemon: RunningDaemon) -> Callable[[str], RunFolder]:
-    """The same run of an algorithm that nobody touches; made once."""
+    """The same run of an algorithm that is never interrupted; made once."""
     folders: dict[str, RunFolder] = {}
 
     def run(algo: str) -> RunFolder:
@@ -139,7 +139,7 @@ def loads(daemon: RunningDaemon, run_id: str) -> list[dict[str, Any]]:
         for name in CASES
     ],
 )
-def test_a_killed_run_goes_on_to_the_same_weights_and_charts(
+def test_a_killed_run_continues_to_the_same_weights_and_charts(
     daemon: RunningDaemon, undisturbed: Callable[[str], RunFolder], algo: str
 ) -> None:
     killed = daemon.client.submit(config(algo, retries=2)).run.run_id

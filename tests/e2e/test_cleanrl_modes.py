@@ -50,7 +50,7 @@ def config(total: int = 1024, env_id: str = "CartPole-v1", algo: str = "ppo", **
 
 
 def ends(daemon: RunningDaemon, run_id: str, outcome: str = "completed") -> Any:
-    """Wait for the end; the registry, the manifest, exit.json and the process table must tell the same story."""
+    """Wait for the end; the registry, the manifest, exit.json and the process table must agree."""
     run = daemon.wait_for(run_id, timeout_s=PATIENCE_S)
     assert run.outcome == outcome, f"{run.reason}\n{daemon.output(run_id, 'stderr')[-2000:]}"
     manifest = daemon.manifest(run_id)
@@ -69,9 +69,9 @@ def training_pid(run_id: str) -> int:
     raise AssertionError("there is no training process")
 
 
-def mosaic(daemon: RunningDaemon, *words: str) -> subprocess.CompletedProcess[str]:
+def mosaic(daemon: RunningDaemon, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "gym_gui", *words],
+        [sys.executable, "-m", "gym_gui", *arguments],
         env=daemon.variables,
         capture_output=True,
         text=True,
@@ -112,8 +112,8 @@ def test_a_training_completes_with_everything_its_manifest_names(daemon, trained
 
 
 def test_a_run_that_stopped_early_says_why(daemon):
-    words = ("--total-timesteps", "100000", "--num-steps", "32", "--stop-at-return", "1", "--cpus", "0")
-    done = mosaic(daemon, "train", "ppo", "CartPole-v1", *words)
+    arguments = ("--total-timesteps", "100000", "--num-steps", "32", "--stop-at-return", "1", "--cpus", "0")
+    done = mosaic(daemon, "train", "ppo", "CartPole-v1", *arguments)
     assert done.returncode == 0, done.stderr
     reason = "stopped early 100 episodes averaged a return of 1 (--stop-at-return)"
     assert reason in " ".join(done.stdout.split())
@@ -121,7 +121,7 @@ def test_a_run_that_stopped_early_says_why(daemon):
 
 
 @pytest.mark.slow  # the conformance suite pauses one in every CI
-def test_a_training_is_paused_goes_on_and_is_cancelled(daemon):
+def test_a_training_is_paused_continues_and_is_cancelled(daemon):
     run_id = daemon.client.submit(config(ENDLESS)).run.run_id
     daemon.wait_for_run(run_id, lambda run: run.step > 0, timeout_s=PATIENCE_S)
     daemon.client.pause(run_id)
@@ -137,7 +137,7 @@ def test_a_training_is_paused_goes_on_and_is_cancelled(daemon):
     assert daemon.manifest(run_id).finalised_by == "worker"
 
 
-def test_a_killed_trainer_fails_its_run_which_goes_on_from_the_checkpoint(daemon):
+def test_a_killed_trainer_fails_its_run_which_continues_from_the_checkpoint(daemon):
     run_id = daemon.client.submit(config(ENDLESS, algo_params={"checkpoint_freq": 256})).run.run_id
     saved = lambda: daemon.manifest(run_id).checkpoints  # noqa: E731
     daemon.wait_for_run(run_id, lambda run: run.step > 0 and saved(), timeout_s=PATIENCE_S)
@@ -177,7 +177,7 @@ def test_a_run_is_evaluated_from_the_command_line(daemon, trained):
 
 
 @pytest.mark.slow  # test_policy_statistics.py shows it in every CI
-def test_a_normalised_policy_has_the_same_returns_from_its_run_and_from_its_file(daemon):
+def test_a_normalized_policy_has_the_same_returns_from_its_run_and_from_its_file(daemon):
     flags = ("--num-steps", "128", "--num-minibatches", "4", "--total-timesteps", "512", "-d", "--json")
     done = mosaic(daemon, "train", "ppo_continuous_action", "Pendulum-v1", *flags)
     assert done.returncode == 0, done.stderr
@@ -198,7 +198,7 @@ def test_a_normalised_policy_has_the_same_returns_from_its_run_and_from_its_file
 
 
 @pytest.mark.slow  # the worker's own tests begin from weights in every CI
-def test_weights_alone_go_on_as_a_new_run_that_says_so(daemon, trained):
+def test_weights_alone_continue_as_a_new_run_that_reports_it(daemon, trained):
     model = daemon.home.run_folder(trained).root / "ppo.cleanrl_model"
     done = mosaic(daemon, "resume", "--checkpoint", str(model), "--timesteps", "512")
     assert done.returncode == 0, done.stderr
@@ -210,7 +210,7 @@ def test_weights_alone_go_on_as_a_new_run_that_says_so(daemon, trained):
 
 
 class Client:
-    """Somebody at the other end of an interactive run."""
+    """A client at the other end of an interactive run."""
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -257,10 +257,10 @@ def test_an_interactive_run_is_played_to_its_end(daemon, trained):
     assert not Path(place).exists()
 
 
-def test_a_curriculum_tells_its_stages_and_goes_on_in_the_right_one(daemon):
+def test_a_curriculum_reports_its_stages_and_continues_in_the_right_one(daemon):
     schedule = [{"env_id": "CartPole-v0", "steps": 256}, {"env_id": "CartPole-v1", "condition": "steps>=100000000"}]
-    wanted = config(ENDLESS, curriculum_schedule=schedule, algo_params={"checkpoint_freq": 512})
-    run_id = daemon.client.submit(wanted).run.run_id
+    expected = config(ENDLESS, curriculum_schedule=schedule, algo_params={"checkpoint_freq": 512})
+    run_id = daemon.client.submit(expected).run.run_id
     daemon.wait_for_run(run_id, lambda run: run.step > 512, timeout_s=PATIENCE_S)
     daemon.client.pause(run_id, release=True)
     daemon.wait_for_run(run_id, lambda run: run.status == "PAUSE" and "released" in run.flags, timeout_s=PATIENCE_S)
@@ -299,7 +299,7 @@ def test_a_custom_script_runs_from_its_folder_or_as_the_users_own_copy(daemon, t
 
     (folder / "endless.sh").write_text('echo "$@"\n')
     done = mosaic(daemon, "script", str(folder / "endless.sh"), "--detach", "--", "one", "--two")
-    assert ends(daemon, done.stdout.strip()).total == 0  # nobody said how far it goes
+    assert ends(daemon, done.stdout.strip()).total == 0  # its length is unknown
     assert (daemon.home.run_folder(done.stdout.strip()).logs / "stdout.log").read_text() == "one --two\n"
 
     elsewhere = tmp_path / "elsewhere.sh"

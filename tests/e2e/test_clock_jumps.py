@@ -77,7 +77,7 @@ def wait_for_progress(daemon: RunningDaemon, run_id: str) -> None:
     """Wait for a few more heartbeats; a run that ended instead is shown."""
     before = daemon.client.get(run_id)
     run = daemon.wait_for_run(run_id, lambda run: run.step > before.step + 30 or run.status == "TERM")
-    assert run.status == "EXEC", f"{run.reason}: {daemon.story_kinds(run_id)}"
+    assert run.status == "EXEC", f"{run.reason}: {daemon.event_kinds(run_id)}"
 
 
 def test_no_run_is_hurt_when_the_clock_jumps_by_a_day(make_daemon, clock: Clock) -> None:
@@ -112,7 +112,7 @@ def test_no_run_is_hurt_when_the_clock_jumps_by_a_day(make_daemon, clock: Clock)
     listed = [run.run_id for run in reversed(daemon.client.list().runs)]
     assert [run_id for run_id in listed if run_id in queued] == queued
     for run_id in (limited, paused):
-        assert not {"faulted", "stalled", "no_progress"} & set(daemon.story_kinds(run_id))
+        assert not {"faulted", "stalled", "no_progress"} & set(daemon.event_kinds(run_id))
 
 
 @pytest.mark.fault

@@ -92,7 +92,7 @@ def until_it_ends(daemon: RunningDaemon, run_id: str, *, release: bool = False) 
         return run.status == "TERM"
 
     if not wait_until(is_over, timeout_s=60):
-        raise AssertionError(f"{daemon.client.get(run_id)}\n{daemon.story_kinds(run_id)}\n{daemon.log()[-4000:]}")
+        raise AssertionError(f"{daemon.client.get(run_id)}\n{daemon.event_kinds(run_id)}\n{daemon.log()[-4000:]}")
     return daemon.client.get(run_id)
 
 
@@ -117,15 +117,15 @@ def check_life_with_a_crash_at_every_commit(
         daemon.script = ""
         daemon.start()
         run = life(daemon, key)
-        where = f"crash {when} commit {last}: {daemon.story_kinds(run.run_id)}"
+        where = f"crash {when} commit {last}: {daemon.event_kinds(run.run_id)}"
         assert len(daemon.client.list().runs) == known + 1, where
         assert run.outcome == outcome, where
         started = [event.attempt for event in daemon.lifecycle(run.run_id) if event.event is LifecycleKind.RUN_STARTED]
         assert len(started) == len(set(started)), where
         assert set(started) <= attempts, where
         assert bool(started) == bool(attempts), where
-        story = list(daemon.client.history(run.run_id))
-        assert sum(event.to_status == "TERM" for event in story) == 1, where
+        events = list(daemon.client.history(run.run_id))
+        assert sum(event.to_status == "TERM" for event in events) == 1, where
         assert processes_of(run.run_id) == [], where
         if attempts:
             assert daemon.manifest(run.run_id).outcome == outcome, where

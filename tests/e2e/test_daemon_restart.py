@@ -45,7 +45,7 @@ def check_that_a_crash_disturbs_nobody(daemon: RunningDaemon, *, runs: int, kill
         assert {run_id: listed[run_id].pid for run_id in going} == pids
         assert {listed[run_id].status for run_id in going} == {"EXEC"}
         for run_id in going:
-            kinds = daemon.story_kinds(run_id)
+            kinds = daemon.event_kinds(run_id)
             assert (kinds.count("dispatched"), kinds.count("reattached")) == (1, kill)
     # Each still does what it is asked to, and ends as it should.
     for run_id in going:
@@ -68,33 +68,33 @@ def test_twenty_runs_outlive_five_kills_of_the_daemon(daemon: RunningDaemon) -> 
 
 
 def test_runs_that_end_while_no_daemon_looks_are_finished_from_their_files(daemon: RunningDaemon) -> None:
-    wanted = {
+    expected = {
         "completes": daemon.submit(timesteps=60, steps_per_second=40),
         "raises": daemon.submit(timesteps=10_000, steps_per_second=40, fail_at_step=60),
         "is killed": daemon.submit(timesteps=10_000, steps_per_second=40, kill_at_step=60),
-        "is told to stop": daemon.submit(**ENDLESS),
+        "is stopped by a signal": daemon.submit(**ENDLESS),
     }
-    pids = {what: daemon.wait_for(run.run_id, "EXEC").pid for what, run in wanted.items()}
+    pids = {what: daemon.wait_for(run.run_id, "EXEC").pid for what, run in expected.items()}
     daemon.kill()
-    os.kill(pids["is told to stop"], signal.SIGTERM)
-    assert wait_until(lambda: not any(processes_of(run.run_id) for run in wanted.values()), timeout_s=60)
+    os.kill(pids["is stopped by a signal"], signal.SIGTERM)
+    assert wait_until(lambda: not any(processes_of(run.run_id) for run in expected.values()), timeout_s=60)
     gone_at = time.time()
 
     daemon.start()
 
-    ended = {what: daemon.wait_for(run.run_id) for what, run in wanted.items()}
+    ended = {what: daemon.wait_for(run.run_id) for what, run in expected.items()}
     assert {what: run.outcome for what, run in ended.items()} == {
         "completes": "completed",
         "raises": "failed",
         "is killed": "failed",
-        "is told to stop": "failed",
+        "is stopped by a signal": "failed",
     }
     assert ended["completes"].step == 60
     assert ended["completes"].finished_at < gone_at, "its exit.json says when it was"
     assert ended["raises"].finished_at < gone_at
     assert "fail_at_step asked for an error" in ended["raises"].reason
     assert "left no exit.json" in ended["is killed"].reason
-    assert "signal that did not come from MOSAIC" in ended["is told to stop"].reason
+    assert "signal that did not come from MOSAIC" in ended["is stopped by a signal"].reason
     for what, run in ended.items():
         assert starts_per_attempt(daemon, run.run_id) == {1: 1}, what
         manifest = daemon.manifest(run.run_id)
@@ -158,7 +158,7 @@ def test_a_cancel_that_was_cut_short_is_finished_by_the_next_daemon(make_daemon)
 
     assert ended.outcome == "cancelled"
     assert processes_of(run.run_id) == []
-    assert daemon.story_kinds(run.run_id).count("cancelled") == 1
+    assert daemon.event_kinds(run.run_id).count("cancelled") == 1
 
 
 CLUMSY = """
@@ -189,7 +189,7 @@ def test_a_run_that_cannot_be_taken_up_at_once_is_neither_lost_nor_cancelled_beh
     daemon.script = CLUMSY
     daemon.start()
     assert daemon.wait_for(daemon.submit(timesteps=3).run_id).outcome == "completed"  # the others are served
-    # As long as nobody holds its processes, it is not over.
+    # Until its processes have ended, it is not finished.
     assert daemon.client.cancel(unwanted).status == "EXEC"
     assert set(processes_of(unwanted)) == {pids[unwanted]}
     (daemon.home.root / "handy").touch()
@@ -199,7 +199,9 @@ def test_a_run_that_cannot_be_taken_up_at_once_is_neither_lost_nor_cancelled_beh
     assert daemon.wait_for_run(kept, lambda run: run.step > before).pid == pids[kept]
 
 
-def test_commands_that_follow_a_run_wait_for_the_next_daemon_and_go_on(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_commands_that_follow_a_run_wait_for_the_next_daemon_and_continue(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
     source = _CURVE_WRITER.replace("    step += 10\n", "    step += 10\n    print('line', step, flush=True)\n")
     install_scripted_worker(daemon.home, "curves", source)
     run_id = daemon.client.submit(curve_config(endless=True, pause_s=0.05)).run.run_id
@@ -211,12 +213,12 @@ def test_commands_that_follow_a_run_wait_for_the_next_daemon_and_go_on(daemon: R
     }
     out, said = ({name: tmp_path / f"{name}.{end}" for name in commands} for end in ("out", "err"))
     with ExitStack() as stack:
-        for name, words in commands.items():
+        for name, text in commands.items():
             streams = {
                 "stdout": stack.enter_context(out[name].open("wb")),
                 "stderr": stack.enter_context(said[name].open("wb")),
             }
-            process = subprocess.Popen([sys.executable, "-m", "gym_gui", *words], env=daemon.variables, **streams)
+            process = subprocess.Popen([sys.executable, "-m", "gym_gui", *text], env=daemon.variables, **streams)
             stack.callback(process.wait)
             stack.callback(process.kill)
         assert wait_until(lambda: all(file.stat().st_size > 60 for file in out.values()), timeout_s=60)
@@ -224,7 +226,7 @@ def test_commands_that_follow_a_run_wait_for_the_next_daemon_and_go_on(daemon: R
         assert wait_until(lambda: all("trainer daemon" in file.read_text() for file in said.values()))
         before = {name: file.read_text() for name, file in out.items()}
         time.sleep(LINE_S + 0.5)
-        assert out["watch"].read_text() == before["watch"]  # nothing is told again that is not new
+        assert out["watch"].read_text() == before["watch"]  # nothing is reported again that is not new
         daemon.start()
         assert wait_until(
             lambda: all(len(file.read_text()) > len(before[name]) for name, file in out.items()), timeout_s=60

@@ -39,7 +39,9 @@ def damaged(data: bytes, *, cuts: int, flips: int, seed: int = 1) -> Iterator[tu
 # ---------------------------------------------------------------------- the config of a run that waits
 
 
-def test_a_queued_run_whose_config_was_damaged_fails_and_says_so_or_runs_what_was_asked(daemon: RunningDaemon) -> None:
+def test_a_queued_run_whose_config_was_damaged_fails_and_reports_it_or_runs_what_was_asked(
+    daemon: RunningDaemon,
+) -> None:
     everything = {"cpus": {"requested": daemon.client.health().cpus_total}}
     blocker = daemon.wait_for(daemon.submit(**ENDLESS, resources=everything).run_id, "EXEC")
     whole = [daemon.submit(timesteps=3, seed=number, resources=everything).run_id for number in range(24)]
@@ -109,9 +111,9 @@ def test_a_worker_config_that_is_damaged_before_the_worker_reads_it_is_refused_b
         run = daemon.wait_for(daemon.client.submit(config).run.run_id)
         assert run.outcome == "failed"
         assert run.reason.startswith("it refused its config: worker config "), run.reason
-        told = json.loads(list(daemon.client.history(run.run_id))[-1].payload_json)["stderr_tail"]
-        assert str(daemon.home.worker_config_file(run.run_id)) in told
-        assert "half-written" in told
+        reported = json.loads(list(daemon.client.history(run.run_id))[-1].payload_json)["stderr_tail"]
+        assert str(daemon.home.worker_config_file(run.run_id)) in reported
+        assert "half-written" in reported
 
 
 # ---------------------------------------------------------------------- what a worker left while no daemon lived
@@ -219,7 +221,7 @@ def test_the_newest_checkpoint_that_is_whole_is_used(daemon: RunningDaemon) -> N
 # ---------------------------------------------------------------------- the daemon's own files
 
 
-def test_a_damaged_daemon_json_leads_nobody_astray(daemon: RunningDaemon) -> None:
+def test_a_damaged_daemon_json_misleads_no_client(daemon: RunningDaemon) -> None:
     file = daemon.home.daemon_record
     data = file.read_bytes()
     whole = running_record(daemon.home)
@@ -234,14 +236,14 @@ def test_a_damaged_daemon_json_leads_nobody_astray(daemon: RunningDaemon) -> Non
     file.write_bytes(data[:50])
     with pytest.raises(DaemonUnreachable, match="no trainer daemon runs"):
         TrainerClient.connect(daemon.home)
-    # Whoever wants to start one is told who serves the home; nothing is started twice.
+    # A second start reports which daemon serves the home; nothing is started twice.
     with pytest.raises(DaemonUnreachable, match=f"a daemon \\(pid {daemon.pid}\\) already serves {daemon.home.root}"):
         start_daemon(daemon.home, timeout_s=30)
     daemon.restart()
     assert daemon.client.health().pid == daemon.pid
 
 
-def test_a_damaged_token_lets_nobody_in_and_is_told_at_the_next_start(daemon: RunningDaemon) -> None:
+def test_a_damaged_token_refuses_everyone_and_is_reported_at_the_next_start(daemon: RunningDaemon) -> None:
     file = daemon.home.token
     data = file.read_bytes()
     daemon.client.close()
@@ -271,7 +273,7 @@ def problems_with(settings: Path) -> str:
     return f"{settings} has none"  # fewer lines, another number: a person may have written that
 
 
-def test_damaged_settings_are_told_and_nothing_is_started_with_half_of_them(make_daemon) -> None:
+def test_damaged_settings_are_reported_and_nothing_is_started_with_half_of_them(make_daemon) -> None:
     daemon = make_daemon(start=False)
     file = daemon.config_home / "settings.toml"
     good = 'heartbeat_s = 0.5\nsilence_s = 20\nport = 0\non_end_command = ["/bin/true", "ä"]\n'

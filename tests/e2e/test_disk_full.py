@@ -189,17 +189,17 @@ def test_a_full_disk_is_named_to_who_tags_a_run_and_a_cancel_ends_its_worker_all
 
 
 def wait_for_the_end_without_room(daemon: RunningDaemon, run_id: str, pid: int) -> None:
-    """Either the worker could still tell its end, or the daemon has noticed it: not even a zombie is left."""
+    """Either the worker could still report its end, or the daemon has noticed it: not even a zombie is left."""
 
     def has_ended() -> bool:
-        told = any(event.event.ends_the_run for event in daemon.lifecycle(run_id))
-        return process_state(pid) is None or (told and not processes_of(run_id))
+        reported = any(event.event.ends_the_run for event in daemon.lifecycle(run_id))
+        return process_state(pid) is None or (reported and not processes_of(run_id))
 
     assert wait_until(has_ended, timeout_s=60)
 
 
 def tells_of_the_disk(reason: str) -> bool:
-    return any(words in reason for words in ("No space left on device", "disk is full", "could be written"))
+    return any(message in reason for message in ("No space left on device", "disk is full", "could be written"))
 
 
 @pytest.mark.parametrize("parameters", [{"log_mb": 64}, {"checkpoint_every": 20}], ids=["a log", "a checkpoint"])
@@ -347,7 +347,7 @@ def test_steps_that_find_no_room_are_kept_by_the_worker_until_there_is(disk: Sma
     assert stored() == list(range(1, ended.step + 1))  # none lost, none twice
 
 
-def test_a_daemon_does_not_start_on_a_full_disk_but_says_so(disk: SmallDisk, make_daemon) -> None:
+def test_a_daemon_does_not_start_on_a_full_disk_but_reports_it(disk: SmallDisk, make_daemon) -> None:
     daemon = make_daemon(start=False)
     disk.fill()
     refused = daemon.attempt()
@@ -360,7 +360,7 @@ def test_a_daemon_does_not_start_on_a_full_disk_but_says_so(disk: SmallDisk, mak
     assert daemon.wait_for(daemon.submit(timesteps=3).run_id).outcome == "completed"
 
 
-def test_a_daemon_does_not_start_on_a_read_only_disk_but_says_so(disk: SmallDisk, home: Home, make_daemon) -> None:
+def test_a_daemon_does_not_start_on_a_read_only_disk_but_reports_it(disk: SmallDisk, home: Home, make_daemon) -> None:
     daemon = make_daemon()
     daemon.stop()
     subprocess.run(["mount", "-o", "remount,ro", str(home.root)], check=True)

@@ -63,20 +63,20 @@ def paint_some(daemon: RunningDaemon, count: int, **parameters: object) -> list[
     return run_ids
 
 
-def test_a_client_elsewhere_sees_the_picture_in_the_size_it_asked_for(daemon: RunningDaemon) -> None:
+def test_a_client_elsewhere_sees_the_frame_in_the_size_it_asked_for(daemon: RunningDaemon) -> None:
     run_id = paint(daemon)
-    assert daemon.client.get(run_id).step == 0  # nobody watches, nothing is drawn
+    assert daemon.client.get(run_id).step == 0  # without a viewer nothing is drawn
     for encoding, size in (("jpeg", (160, 120)), ("png", (80, 60)), ("rgb", (40, 30))):
         with daemon.client.frames(run_id, max_fps=50, max_side=size[0], encoding=encoding) as stream:
-            pictures = [frame for frame, _ in zip((f for f in stream if f.data), range(3), strict=False)]
-        for frame in pictures:
+            images = [frame for frame, _ in zip((f for f in stream if f.data), range(3), strict=False)]
+        for frame in images:
             assert (frame.width, frame.height, frame.encoding) == (*size, encoding)
             assert (frame.last_reward, frame.rolling_return, frame.step_rate_hz) == (1.0, 50.0, 1000.0)
         if encoding == "rgb":
-            assert len(pictures[0].data) == 3 * size[0] * size[1]
+            assert len(images[0].data) == 3 * size[0] * size[1]
         else:
-            assert Image.open(io.BytesIO(pictures[0].data)).size == size
-        numbers = [frame.number for frame in pictures]
+            assert Image.open(io.BytesIO(images[0].data)).size == size
+        numbers = [frame.number for frame in images]
         assert numbers == sorted(set(numbers))
 
 
@@ -93,7 +93,7 @@ def test_odd_wishes_are_refused(daemon: RunningDaemon) -> None:
             next(iter(stream))
 
 
-def test_the_shared_memory_is_gone_when_the_run_is_even_if_its_worker_left_it(daemon: RunningDaemon) -> None:
+def test_the_shared_memory_is_missing_when_the_run_is_even_if_its_worker_left_it(daemon: RunningDaemon) -> None:
     for untidy in (False, True):
         run_id = paint(daemon, untidy=untidy)
         assert fastlane_path(run_id).exists()
@@ -129,13 +129,13 @@ def check_that_killed_runs_leave_no_pictures(daemon: RunningDaemon, runs: int, a
     assert len(os.listdir(f"/proc/{daemon.pid}/fd")) <= before + 8
 
 
-def test_killed_runs_leave_no_pictures(daemon: RunningDaemon) -> None:
+def test_killed_runs_leave_no_frames(daemon: RunningDaemon) -> None:
     check_that_killed_runs_leave_no_pictures(daemon, runs=4, at_once=4)
 
 
 @pytest.mark.fault
 @pytest.mark.timeout(3600)
-def test_a_thousand_killed_runs_leave_no_pictures(daemon: RunningDaemon) -> None:
+def test_a_thousand_killed_runs_leave_no_frames(daemon: RunningDaemon) -> None:
     check_that_killed_runs_leave_no_pictures(daemon, runs=fault_runs(1_000), at_once=10)
 
 
@@ -167,8 +167,8 @@ def test_a_clip_is_recorded(daemon: RunningDaemon, tmp_path: Path) -> None:
         assert clip.n_frames > 3  # type: ignore[attr-defined]
         assert clip.size == (160, 120)
     assert record(daemon, run_id, tmp_path / "one.png").returncode == 0
-    with Image.open(tmp_path / "one.png") as picture:
-        assert picture.size == (160, 120)
+    with Image.open(tmp_path / "one.png") as image:
+        assert image.size == (160, 120)
     odd = record(daemon, run_id, tmp_path / "clip.txt")
     assert odd.returncode != 0
     assert "a clip is an .mp4" in odd.stderr
@@ -176,7 +176,7 @@ def test_a_clip_is_recorded(daemon: RunningDaemon, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # a picture of one is relayed in every CI
-def test_a_clip_of_a_training_that_goes_on_can_be_played(make_daemon: MakeDaemon, tmp_path: Path) -> None:
+def test_a_clip_of_a_training_that_continues_can_be_played(make_daemon: MakeDaemon, tmp_path: Path) -> None:
     daemon = make_daemon()
     lend_sets(daemon.home, "video")  # has an ffmpeg; a system's own is taken first
     config = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": 10**8}
@@ -187,13 +187,13 @@ def test_a_clip_of_a_training_that_goes_on_can_be_played(make_daemon: MakeDaemon
     done = record(daemon, run_id, clip, "--seconds", "1", "--fps", "15")
     assert done.returncode == 0, done.stderr
     assert clip.name in done.stderr
-    told = int(done.stderr.split(": ")[-1].split()[0])  # clip.mp4: 15 frames
+    reported = int(done.stderr.split(": ")[-1].split()[0])  # clip.mp4: 15 frames
     with av.open(str(clip)) as film:
         stream = film.streams.video[0]
-        pictures = [frame.to_ndarray(format="rgb24") for frame in film.decode(stream)]
+        images = [frame.to_ndarray(format="rgb24") for frame in film.decode(stream)]
         assert float(stream.average_rate) == 15
-    assert len(pictures) == told > 1
-    assert pictures[0].shape == (400, 600, 3)  # what CartPole draws
-    assert all(picture.std() > 1 for picture in pictures), "an empty picture"
-    assert any((picture != pictures[0]).any() for picture in pictures[1:]), "nothing moves"
+    assert len(images) == reported > 1
+    assert images[0].shape == (400, 600, 3)  # what CartPole draws
+    assert all(image.std() > 1 for image in images), "an empty picture"
+    assert any((image != images[0]).any() for image in images[1:]), "nothing moves"
     assert daemon.client.get(run_id).status == "EXEC"  # watching it did it no harm

@@ -1,4 +1,4 @@
-"""What the settings want to happen at a run's end: a command, a webhook. A failing one is told and hurts nothing."""
+"""What the settings request at the end of a run: a command, a webhook. A failing one is reported and harmless."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ sys.exit(daemon.main([]))
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Path:
+def reported(tmp_path: Path) -> Path:
     folder = tmp_path / "told"
     folder.mkdir()
     return folder
@@ -48,11 +48,11 @@ def heard(folder: Path, run_id: str) -> dict:
 
 
 @pytest.fixture
-def keeper(tmp_path: Path, told: Path) -> list[str]:
-    """A command that writes down what it was told."""
+def keeper(tmp_path: Path, reported: Path) -> list[str]:
+    """A command that records its input."""
     script = tmp_path / "keep it.py"
     script.write_text(KEEP)
-    return [sys.executable, str(script), str(told), "$HOME; touch x"]
+    return [sys.executable, str(script), str(reported), "$HOME; touch x"]
 
 
 class Listener(ThreadingHTTPServer):
@@ -104,11 +104,11 @@ def wait_for_kind(daemon: RunningDaemon, run_id: str, kind: str) -> str:
         found[:] = [event.reason for event in daemon.client.history(run_id) if event.kind == kind]
         return bool(found)
 
-    assert wait_until(is_there, timeout_s=40), daemon.story_kinds(run_id)
+    assert wait_until(is_there, timeout_s=40), daemon.event_kinds(run_id)
     return found[0]
 
 
-def test_command_and_webhook_hear_of_every_end(make_daemon, keeper, told: Path, listener: Listener) -> None:
+def test_command_and_webhook_hear_of_every_end(make_daemon, keeper, reported: Path, listener: Listener) -> None:
     daemon = make_daemon(on_end_command=keeper, on_end_webhook=listener.address)
     completed = daemon.submit(timesteps=10).run_id
     failed = daemon.submit(timesteps=10, fail_at_step=5).run_id
@@ -124,26 +124,28 @@ def test_command_and_webhook_hear_of_every_end(make_daemon, keeper, told: Path, 
     outcomes = {completed: "completed", failed: "failed", impossible: "failed", cancelled: "cancelled"}
     for run_id, outcome in outcomes.items():
         run = daemon.wait_for(run_id)
-        message = heard(told, run_id)
+        message = heard(reported, run_id)
         assert message["outcome"] == run.outcome == outcome
         assert message["arguments"] == ["$HOME; touch x"]  # no shell has seen it
         assert message["message"]["run_id"] == run_id
         assert message["message"]["outcome"] == outcome
         assert message["message"]["reason"] == run.reason
         assert message["message"]["name"] == "random walk"
-    assert heard(told, completed)["message"]["step"] == 10
-    assert "fail_at_step asked for an error" in heard(told, failed)["message"]["reason"]
+    assert heard(reported, completed)["message"]["step"] == 10
+    assert "fail_at_step asked for an error" in heard(reported, failed)["message"]["reason"]
     assert wait_until(lambda: len(listener.posted) == 4)
     assert {post["run_id"]: post["outcome"] for post in listener.posted} == outcomes
-    assert all("hook_failed" not in daemon.story_kinds(run_id) for run_id in outcomes)
-    # A restart does not tell an old end again.
+    assert all("hook_failed" not in daemon.event_kinds(run_id) for run_id in outcomes)
+    # A restart does not report an old end again.
     daemon.restart()
     daemon.wait_for(daemon.submit(timesteps=3).run_id)
     assert wait_until(lambda: len(listener.posted) == 5)
 
 
 @pytest.mark.parametrize("status", [500, 302])  # following a redirect would lose the message: it becomes a GET
-def test_hooks_that_fail_are_told_in_the_story_and_hurt_nothing(make_daemon, listener: Listener, status: int) -> None:
+def test_hooks_that_fail_are_reported_in_the_history_and_hurt_nothing(
+    make_daemon, listener: Listener, status: int
+) -> None:
     listener.status = status
     daemon = make_daemon(on_end_command=["/nowhere/to/be/found"], on_end_webhook=listener.address)
     run = daemon.wait_for(daemon.submit(timesteps=10).run_id)
@@ -155,7 +157,7 @@ def test_hooks_that_fail_are_told_in_the_story_and_hurt_nothing(make_daemon, lis
     assert daemon.wait_for(daemon.submit(timesteps=10).run_id).outcome == "completed"
 
 
-def test_a_webhook_that_nobody_answers_and_a_command_that_complains(make_daemon, listener: Listener) -> None:
+def test_an_unanswered_webhook_and_a_command_that_complains(make_daemon, listener: Listener) -> None:
     address = listener.address
     listener.server_close()
     command = [sys.executable, "-S", "-c", "raise SystemExit(3)"]
@@ -190,7 +192,7 @@ def test_a_command_that_does_not_end_holds_up_no_other_run_and_is_ended_with_its
     assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
 
 
-def test_the_password_of_a_webhook_reaches_the_server_and_nobody_else(make_daemon, listener: Listener) -> None:
+def test_the_password_of_a_webhook_reaches_only_the_server(make_daemon, listener: Listener) -> None:
     daemon = make_daemon(on_end_webhook=listener.address.replace("://", "://me:s3same%21@"))
     listener.status = 500
     run_id = daemon.submit(timesteps=3).run_id

@@ -81,10 +81,10 @@ def packed(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
 
 def with_manifest(members: Members, *more: tuple[tarfile.TarInfo, bytes]) -> bytes:
     """An archive whose hashes are right: a hostile one that was made with care."""
-    told = {name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in members.items()}
+    reported = {name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in members.items()}
     for header, data in more:
-        told[header.name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    manifest = json.dumps({"format": 1, "run_id": "x", "members": told}).encode()
+        reported[header.name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    manifest = json.dumps({"format": 1, "run_id": "x", "members": reported}).encode()
     files = [entry(name, data) for name, data in {**members, "manifest.json": manifest}.items()]
     return packed(*more, *files)
 
@@ -211,7 +211,7 @@ def test_a_run_id_that_is_none_is_refused_by_every_request(client: TrainerClient
 
 
 @pytest.mark.usefixtures("untouched")
-def test_a_run_that_is_not_there_is_said_not_to_be_there(client: TrainerClient) -> None:
+def test_an_unknown_run_is_reported(client: TrainerClient) -> None:
     for request in (client.get, client.cancel, client.delete, client.resume, client.pause, client.history):
         with pytest.raises(RunNotFound, match=f"there is no run '{UNKNOWN_RUN}'"):
             request(UNKNOWN_RUN)
@@ -288,7 +288,7 @@ def test_each_bad_value_is_refused_with_its_place_and_what_was_expected(client: 
 
 
 @pytest.mark.usefixtures("untouched")
-def test_all_problems_of_a_config_are_told_at_once(client: TrainerClient) -> None:
+def test_all_problems_of_a_config_are_reported_at_once(client: TrainerClient) -> None:
     config = changed("resources.cpus", -1)
     config["extra"] = 1
     config["scheduling"]["retries"] = "often"

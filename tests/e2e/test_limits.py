@@ -36,16 +36,16 @@ def make_limiting_daemon(request: pytest.FixtureRequest, make_daemon):
 
 
 @contextmanager
-def an_unhurt_neighbour(daemon: RunningDaemon) -> Iterator[None]:
+def an_unhurt_neighbor(daemon: RunningDaemon) -> Iterator[None]:
     """Another run continues all the while, and a new one can be started afterwards."""
-    neighbour = daemon.submit(**ENDLESS).run_id
-    pid = daemon.wait_for(neighbour, "EXEC").pid
+    neighbor = daemon.submit(**ENDLESS).run_id
+    pid = daemon.wait_for(neighbor, "EXEC").pid
     yield
-    before = daemon.client.get(neighbour)
-    after = daemon.wait_for_run(neighbour, lambda run: run.step > before.step + 10 or run.status != "EXEC")
+    before = daemon.client.get(neighbor)
+    after = daemon.wait_for_run(neighbor, lambda run: run.step > before.step + 10 or run.status != "EXEC")
     assert (after.status, after.pid) == ("EXEC", pid), after.reason
-    assert not {"faulted", "stalled"} & set(daemon.story_kinds(neighbour))
-    daemon.client.cancel(neighbour)
+    assert not {"faulted", "stalled"} & set(daemon.event_kinds(neighbor))
+    daemon.client.cancel(neighbor)
     assert daemon.wait_for(daemon.submit(timesteps=3).run_id).outcome == "completed"
 
 
@@ -60,8 +60,8 @@ def resident_mb(pid: int) -> float:
     raise AssertionError("no VmRSS")
 
 
-def test_a_line_of_a_million_characters_hurts_nobody(daemon: RunningDaemon) -> None:
-    with an_unhurt_neighbour(daemon):
+def test_a_line_of_a_million_characters_is_harmless(daemon: RunningDaemon) -> None:
+    with an_unhurt_neighbor(daemon):
         run = daemon.wait_for(daemon.submit(timesteps=5, log_line_chars=1_000_000, fail_at_step=4).run_id)
     assert "AskedToFail" in run.reason
     assert "x" * 1_000_000 in daemon.output(run.run_id)
@@ -75,7 +75,7 @@ def test_a_line_of_a_million_characters_hurts_nobody(daemon: RunningDaemon) -> N
 
 def check_a_flood_is_cut(daemon: RunningDaemon, *, log_mb: int, cap_mb: int) -> None:
     before = resident_mb(daemon.pid)
-    with an_unhurt_neighbour(daemon):
+    with an_unhurt_neighbor(daemon):
         # It lives on after the flood, so that the cap has its chance; at its end nothing is cut any more.
         run_id = daemon.submit(**ENDLESS, log_mb=log_mb).run_id
         daemon.wait_for_run(run_id, lambda run: run.step > 0, timeout_s=300)
@@ -108,7 +108,7 @@ def test_a_gigabyte_of_log_is_cut_to_its_cap(make_daemon) -> None:
 )
 def test_a_fork_bomb_or_a_flood_of_threads_is_stopped(make_limiting_daemon, parameters: dict[str, int]) -> None:
     daemon = make_limiting_daemon(max_processes=64 if max(parameters.values()) < 1000 else 500)
-    with an_unhurt_neighbour(daemon):
+    with an_unhurt_neighbor(daemon):
         run = daemon.wait_for(daemon.submit(**ENDLESS, **parameters).run_id, timeout_s=300)
     assert run.outcome == "failed"
     assert "processes and threads" in run.reason
@@ -117,7 +117,7 @@ def test_a_fork_bomb_or_a_flood_of_threads_is_stopped(make_limiting_daemon, para
 
 def test_a_run_over_its_memory_limit_is_ended_with_that_reason(make_limiting_daemon) -> None:
     daemon = make_limiting_daemon()
-    with an_unhurt_neighbour(daemon):
+    with an_unhurt_neighbor(daemon):
         run = daemon.wait_for(daemon.submit(**ENDLESS, memory_mb=300, resources={"memory_mb": 150}).run_id)
         modest = daemon.submit(timesteps=50, steps_per_second=50, memory_mb=50, resources={"memory_mb": 300}).run_id
         assert daemon.wait_for(modest).outcome == "completed"
@@ -142,16 +142,16 @@ def test_a_flood_of_lifecycle_events_delays_no_cancel_and_loses_none(daemon: Run
         """,
     )
 
-    def told() -> int:
-        return daemon.story_kinds(run_id).count("checkpoint_loaded")
+    def reported() -> int:
+        return daemon.event_kinds(run_id).count("checkpoint_loaded")
 
     run_id = daemon.client.submit(scripted_config("talker")).run.run_id
     assert wait_until(lambda: len(daemon.lifecycle(run_id)) > 1000, timeout_s=60)
     daemon.client.cancel(run_id)
     assert wait_until(lambda: not processes_of(run_id), timeout_s=60, poll_s=0.005)
-    assert told() < 1500
+    assert reported() < 1500
     assert daemon.wait_for(run_id).outcome == "cancelled"
-    assert told() == 1500
+    assert reported() == 1500
 
 
 def test_garbage_in_the_lifecycle_file_is_passed_over(daemon: RunningDaemon) -> None:

@@ -67,7 +67,7 @@ def test_retries_are_counted_and_off_by_default(daemon: RunningDaemon) -> None:
     assert (daemon.wait_for(once).outcome, daemon.client.get(once).attempt) == ("failed", 1)
     ended = daemon.wait_for(thrice)
     assert (ended.outcome, ended.attempt) == ("failed", 3)
-    kinds = daemon.story_kinds(thrice)
+    kinds = daemon.event_kinds(thrice)
     assert [kinds.count(kind) for kind in ("dispatched", "faulted", "retried", "given_up")] == [3, 3, 2, 1]
     assert [attempt for attempt, _ in starts(daemon, thrice)] == [1, 2, 3]
 
@@ -81,7 +81,7 @@ def test_a_run_that_waits_for_its_retry_survives_the_daemon(daemon: RunningDaemo
     assert [attempt for attempt, _ in starts(daemon, run_id)] == [1, 2, 3]
 
 
-def test_extending_a_finished_run_makes_a_child_that_goes_on_from_its_checkpoint(daemon: RunningDaemon) -> None:
+def test_extending_a_finished_run_makes_a_child_that_continues_from_its_checkpoint(daemon: RunningDaemon) -> None:
     whole = daemon.wait_for(daemon.submit(timesteps=150, seed=5).run_id)
     parent = daemon.wait_for(daemon.submit(timesteps=100, seed=5, checkpoint_every=50, tags=("first",)).run_id)
     with pytest.raises(NotPossibleNow, match="add more with `mosaic extend"):
@@ -92,8 +92,8 @@ def test_extending_a_finished_run_makes_a_child_that_goes_on_from_its_checkpoint
 
     assert again.run_id == child.run_id != parent.run_id
     checkpoint = daemon.home.run_folder(parent.run_id).checkpoints / "step-100" / "state.json"
-    told = (child.parent.run_id, child.parent.step, child.parent.sha256)
-    assert told == (parent.run_id, 100, sha256_of_file(checkpoint))
+    reported = (child.parent.run_id, child.parent.step, child.parent.sha256)
+    assert reported == (parent.run_id, 100, sha256_of_file(checkpoint))
     ended = daemon.wait_for(child.run_id)
     assert (ended.outcome, ended.step, ended.total, ended.attempt) == ("completed", 150, 150, 1)
     assert json.loads(ended.result_json) == json.loads(whole.result_json)
@@ -129,7 +129,7 @@ def test_a_child_may_have_a_child_of_its_own(daemon: RunningDaemon) -> None:
     assert daemon.wait_for(third.run_id).step == 150
 
 
-def test_a_run_without_a_checkpoint_cannot_be_continued_and_says_so(daemon: RunningDaemon) -> None:
+def test_a_run_without_a_checkpoint_cannot_be_continued_and_reports_it(daemon: RunningDaemon) -> None:
     run = daemon.wait_for(daemon.submit(timesteps=10).run_id)
     with pytest.raises(NotPossibleNow, match="left no usable checkpoint"):
         daemon.client.resume(run.run_id, additional_timesteps=10)

@@ -84,7 +84,7 @@ def submit_from_several_clients(daemon: RunningDaemon, config: dict, count: int)
                 for _ in range(share):
                     run = client.submit(config).run
                     accepted.append((run.number, run.run_id))
-        except Exception as error:  # noqa: BLE001 - told below
+        except Exception as error:  # noqa: BLE001 - reported below
             failures.append(error)
 
     def look() -> None:
@@ -92,7 +92,7 @@ def submit_from_several_clients(daemon: RunningDaemon, config: dict, count: int)
             with TrainerClient.connect(daemon.home, timeout_s=120) as client:
                 while not done.wait(0.1):
                     client.list(limit=50)
-        except Exception as error:  # noqa: BLE001 - told below
+        except Exception as error:  # noqa: BLE001 - reported below
             failures.append(error)
 
     looking = threading.Thread(target=look)

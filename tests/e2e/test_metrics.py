@@ -60,7 +60,7 @@ def daemon(make_daemon: MakeDaemon) -> RunningDaemon:
     return daemon
 
 
-def test_headline_values_are_seen_while_the_run_goes_on(daemon: RunningDaemon) -> None:
+def test_headline_values_are_seen_while_the_run_continues(daemon: RunningDaemon) -> None:
     run_id = scribble(daemon, points=300, wait=True)
     assert wait_until(lambda: daemon.client.get(run_id).metrics.get("charts/episodic_return") == 99)
     run = daemon.client.get(run_id)
@@ -113,7 +113,7 @@ def test_curves_are_thinned_with_their_extremes_and_cut_to_a_stretch_of_steps(da
     assert list(part["charts/episodic_return"].steps) == list(range(100, 121))
 
 
-def test_a_follower_is_told_every_point_once(daemon: RunningDaemon) -> None:
+def test_a_follower_is_reported_every_point_once(daemon: RunningDaemon) -> None:
     run_id = scribble(daemon, points=400, pause_s=0.005)
     daemon.wait_for(run_id, "EXEC")
     steps: list[int] = []

@@ -51,7 +51,7 @@ def files_with(folder: Path, text: str) -> list[str]:
 
 
 @pytest.mark.slow  # a copied home is tried in every CI
-def test_a_moved_home_keeps_every_run_and_goes_on_where_it_was(serve: Any, tmp_path: Path) -> None:
+def test_a_moved_home_keeps_every_run_and_continues_where_it_was(serve: Any, tmp_path: Path) -> None:
     before = serve("before")
     done = before.wait_for(before.submit(timesteps=20, checkpoint_every=10, tags=("keep",)).run_id)
     secret_config = random_config(timesteps=5, extras={"wandb_api_key": SECRET})
@@ -64,14 +64,14 @@ def test_a_moved_home_keeps_every_run_and_goes_on_where_it_was(serve: Any, tmp_p
     # One that continues another waits in the queue: its config names the checkpoint by where the home was.
     waiting = serve("before", **NOTHING_STARTS)
     child = waiting.client.resume(done.run_id, additional_timesteps=10).run_id
-    story = [(event.kind, event.reason) for event in waiting.client.history(done.run_id)]
+    events = [(event.kind, event.reason) for event in waiting.client.history(done.run_id)]
     hand_over(waiting)
 
     shutil.move(tmp_path / "before", tmp_path / "after")
     after = serve("after")
 
     assert {run.run_id for run in after.client.list().runs} == {done.run_id, keyed.run_id, held, child}
-    assert [(event.kind, event.reason) for event in after.client.history(done.run_id)] == story
+    assert [(event.kind, event.reason) for event in after.client.history(done.run_id)] == events
     moved = after.client.get(done.run_id)
     assert (moved.run_dir, list(moved.tags)) == (str(after.home.run_folder(done.run_id).root), ["keep"])
     continued = after.wait_for(child)
@@ -86,7 +86,7 @@ def test_a_moved_home_keeps_every_run_and_goes_on_where_it_was(serve: Any, tmp_p
     assert not (tmp_path / "before").exists()
 
 
-def test_a_checkpoint_is_looked_for_here_only_when_it_is_gone_from_where_it_was(tmp_path: Path) -> None:
+def test_a_checkpoint_is_looked_for_here_only_when_it_is_missing_from_where_it_was(tmp_path: Path) -> None:
     run_id, home = "01JZZZZZZZZZZZZZZZZZZZZZZZ", Home(tmp_path / "home")
     here = home.run_folder(run_id).checkpoints / "step-10"
     here.mkdir(parents=True)
@@ -131,7 +131,7 @@ def test_a_copy_made_while_runs_are_going_neither_speaks_for_them_nor_ends_them(
     original.client.cancel(going)
     assert original.wait_for(going).outcome == "cancelled"
     assert processes_of(going) == []
-    # Only then it ends in the copy, too: as the copy's files tell it.
+    # Only then it ends in the copy, too: as the copy's files show.
     ended = other.wait_for(going)
     assert ended.outcome == "failed"
     assert "left no exit.json" in ended.reason or "exited" in ended.reason

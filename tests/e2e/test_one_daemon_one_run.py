@@ -71,10 +71,10 @@ def test_clients_in_processes_of_their_own_with_the_same_key_make_one_run(daemon
         )
         for _ in range(3)
     ]
-    told = [client.communicate("\n", timeout=90)[0].split() for client in clients]
-    assert len({run_id for run_id, _ in told}) == 1
-    assert sorted(known for _, known in told) == ["False", "True", "True"]
-    check_it_is_one_run(daemon, told[0][0])
+    reported = [client.communicate("\n", timeout=90)[0].split() for client in clients]
+    assert len({run_id for run_id, _ in reported}) == 1
+    assert sorted(known for _, known in reported) == ["False", "True", "True"]
+    check_it_is_one_run(daemon, reported[0][0])
 
 
 def test_a_key_is_remembered_when_the_run_is_over_and_the_daemon_another(daemon: RunningDaemon) -> None:
@@ -97,7 +97,7 @@ def test_the_same_config_without_a_key_makes_a_run_each_time(daemon: RunningDaem
         assert daemon.wait_for(answer.run.run_id).outcome == "completed"
 
 
-def test_a_second_daemon_on_the_same_home_refuses_and_the_first_goes_on(daemon: RunningDaemon) -> None:
+def test_a_second_daemon_on_the_same_home_refuses_and_the_first_continues(daemon: RunningDaemon) -> None:
     run_id = daemon.submit(timesteps=1_000_000, steps_per_second=50).run_id
     pid = daemon.wait_for(run_id, "EXEC").pid
     record = daemon.home.daemon_record.read_bytes()
@@ -109,7 +109,7 @@ def test_a_second_daemon_on_the_same_home_refuses_and_the_first_goes_on(daemon: 
     assert daemon.home.daemon_record.read_bytes() == record
     before = daemon.client.get(run_id).step
     run = daemon.wait_for_run(run_id, lambda run: run.step > before)
-    assert (run.pid, daemon.story_kinds(run_id).count("dispatched")) == (pid, 1)
+    assert (run.pid, daemon.event_kinds(run_id).count("dispatched")) == (pid, 1)
 
 
 def test_of_many_daemons_started_at_once_one_serves(daemon: RunningDaemon) -> None:

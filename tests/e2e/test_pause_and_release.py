@@ -44,7 +44,7 @@ def start_one_that_cannot_pause(daemon: RunningDaemon) -> str:
     return daemon.wait_for(run.run_id, "EXEC").run_id
 
 
-def test_a_paused_run_keeps_its_process_and_its_slot_and_goes_on(daemon: RunningDaemon) -> None:
+def test_a_paused_run_keeps_its_process_and_its_slot_and_continues(daemon: RunningDaemon) -> None:
     run_id = start(daemon)
     free = daemon.client.health().cpus_free
     daemon.client.pause(run_id)
@@ -75,7 +75,7 @@ def test_a_released_run_gives_everything_back_and_later_ends_as_if_nothing_had_b
 
     assert (ended.run_id, ended.outcome, ended.attempt) == (run_id, "completed", 2)
     assert json.loads(ended.result_json) == json.loads(undisturbed.result_json)
-    kinds = daemon.story_kinds(run_id)
+    kinds = daemon.event_kinds(run_id)
     assert [kinds.count(kind) for kind in ("released", "requeued", "checkpoint_loaded")] == [1, 1, 1]
 
 
@@ -118,7 +118,7 @@ def test_a_pause_asked_for_just_before_the_daemon_died_is_not_forgotten(daemon: 
     daemon.wait_for(run_id, "EXEC")
 
 
-def test_a_worker_that_cannot_pause_is_stopped_by_signal_and_the_run_says_so(daemon: RunningDaemon) -> None:
+def test_a_worker_that_cannot_pause_is_stopped_by_signal_and_the_run_reports_it(daemon: RunningDaemon) -> None:
     run_id = start_one_that_cannot_pause(daemon)
     paused = daemon.client.pause(run_id)
     assert (paused.status, paused.flags) == ("PAUSE", ["paused_by_signal"])
@@ -130,7 +130,7 @@ def test_a_worker_that_cannot_pause_is_stopped_by_signal_and_the_run_says_so(dae
     assert daemon.wait_for(run_id).outcome == "completed"
 
 
-def test_a_worker_without_checkpoints_is_not_released_but_told_why(daemon: RunningDaemon) -> None:
+def test_a_worker_without_checkpoints_is_not_released_but_reported_why(daemon: RunningDaemon) -> None:
     run_id = start_one_that_cannot_pause(daemon)
     with pytest.raises(NotPossibleNow, match="cannot write a checkpoint"):
         daemon.client.pause(run_id, release=True)
@@ -150,7 +150,9 @@ def test_a_paused_run_does_not_use_up_its_wall_clock(daemon: RunningDaemon) -> N
     assert "out of wall-clock time" in ended.reason
 
 
-def test_a_released_run_whose_checkpoint_is_gone_is_not_started_from_scratch_in_silence(daemon: RunningDaemon) -> None:
+def test_a_released_run_whose_checkpoint_is_missing_is_not_started_from_scratch_in_silence(
+    daemon: RunningDaemon,
+) -> None:
     run_id = start(daemon)
     release(daemon, run_id)
     shutil.rmtree(daemon.home.run_folder(run_id).checkpoints)

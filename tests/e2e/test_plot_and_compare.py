@@ -51,8 +51,8 @@ def daemon(shared_daemon: RunningDaemon) -> RunningDaemon:
 
 @pytest.fixture(scope="module")
 def runs(daemon: RunningDaemon) -> list[pb.Run]:
-    wanted = [(PPO, 1), (PPO, 2), (PPO, 3), (DQN, 1), (DQN, 2)]
-    queued = [daemon.client.submit(config(choice, seed)).run for choice, seed in wanted]
+    target = [(PPO, 1), (PPO, 2), (PPO, 3), (DQN, 1), (DQN, 2)]
+    queued = [daemon.client.submit(config(choice, seed)).run for choice, seed in target]
     ended = [daemon.wait_for(run.run_id, timeout_s=PATIENCE_S) for run in queued]
     assert [run.outcome for run in ended] == ["completed"] * 5, [run.reason for run in ended]
     return ended
@@ -61,10 +61,10 @@ def runs(daemon: RunningDaemon) -> list[pb.Run]:
 def test_seeds_are_drawn_as_one_line_into_every_kind_of_file(mosaic, runs, tmp_path):
     code, out, _ = mosaic("plot", "--with-tag", "seeds", "--band", "ci", "--out", str(tmp_path / "a.png"))
     assert (code, out) == (0, f"{tmp_path / 'a.png'}  2 lines of 5 runs\n")
-    with Image.open(tmp_path / "a.png") as picture:
-        assert picture.size == (960, 540)
-        colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 20)}
-    assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)} <= colours  # both lines are there
+    with Image.open(tmp_path / "a.png") as image:
+        assert image.size == (960, 540)
+        colors = {color for _, color in image.convert("RGB").getcolors(1 << 20)}
+    assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)} <= colors  # both lines are there
     ids = [run.run_id for run in runs]
     assert mosaic("plot", *ids, "--dark", "--size", "700x500", "--out", str(tmp_path / "b.svg"))[0] == 0
     text = (tmp_path / "b.svg").read_text()
@@ -169,8 +169,8 @@ def test_what_a_run_continues_is_part_of_its_curve_also_when_it_was_not_chosen(m
     second = daemon.wait_for(second.run_id, timeout_s=PATIENCE_S)
     daemon.client.update(second.run_id, add_tags=["whole"], remove_tags=["seeds"])
 
-    def figures(*words: str) -> dict[str, Any]:
-        out = mosaic("compare", *words, "--no-baseline", "--json")[1]
+    def figures(*arguments: str) -> dict[str, Any]:
+        out = mosaic("compare", *arguments, "--no-baseline", "--json")[1]
         (found,) = json.loads(out)["runs"]
         return found
 
@@ -264,9 +264,9 @@ def test_the_baseline_is_what_a_random_policy_gets_and_another_environment_has_a
     assert (kept.episodes, len(kept.returns)) == (100, 100)
     assert kept.mean in kept.interval
     assert baseline_of(daemon.client, "CartPole-v1", kwargs={"sutton_barto_reward": True}, measure=False) is None
-    told: list[str] = []
-    assert baseline_of(daemon.client, "CartPole-v99", on_progress=told.append) is None
-    assert "CartPole-v99: no baseline, " in told[-1]
+    reported: list[str] = []
+    assert baseline_of(daemon.client, "CartPole-v99", on_progress=reported.append) is None
+    assert "CartPole-v99: no baseline, " in reported[-1]
     found = compare(daemon.client, runs, baselines={"CartPole-v1": None})
     assert {figures.learned for figures in found.runs.values()} == {Verdict.NO_BASELINE}
 
@@ -282,7 +282,7 @@ def test_a_random_policy_can_be_asked_for_by_name(mosaic, daemon):
 
 
 def test_mistakes_are_one_message(mosaic, runs, tmp_path):
-    for words, code, message in (
+    for arguments, code, message in (
         (["plot"], 2, "which runs?"),
         (["compare"], 2, "which runs?"),
         (["plot", runs[0].run_id, "--algo", "ppo"], 2, "not both"),
@@ -297,6 +297,6 @@ def test_mistakes_are_one_message(mosaic, runs, tmp_path):
         (["eval"], 2, "Give a RUN or CKPT, or --random ENV"),
         (["eval", runs[0].run_id, "--random", "CartPole-v1"], 2, "Give a RUN or CKPT, or --random ENV"),
     ):
-        found, _, err = mosaic(*words)
-        assert (found, message in err, err.startswith("mosaic: ")) == (code, True, True), (words, err)
+        found, _, err = mosaic(*arguments)
+        assert (found, message in err, err.startswith("mosaic: ")) == (code, True, True), (arguments, err)
     assert list(tmp_path.iterdir()) == []

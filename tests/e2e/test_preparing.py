@@ -12,7 +12,7 @@ from gym_gui.testing import RunningDaemon, random_config
 from mosaic_wire.paths import Home
 from mosaic_wire.testing import wait_until
 
-# The reference worker with a `--prepare` of its own: it takes as long as a file is missing, and fails if told so.
+# The reference worker with a `--prepare` of its own: it takes as long as a file is missing, and fails on request.
 WORKER = """
 import json, pathlib, sys, time
 folder = pathlib.Path(__file__).parent
@@ -61,13 +61,13 @@ def allow(daemon: RunningDaemon, *, fail: bool = False) -> None:
     (folder / "go").touch()
 
 
-def test_it_starts_once_its_environment_is_ready_and_the_story_tells(daemon: RunningDaemon) -> None:
+def test_it_starts_once_its_environment_is_ready_and_the_history_tells(daemon: RunningDaemon) -> None:
     run_id = submit(daemon)
     allow(daemon)
     assert daemon.wait_for(run_id).outcome == "completed"
-    story = [(event.kind, event.reason) for event in daemon.client.history(run_id)]
-    assert ("preparing", "fetching the world") in story
-    kinds = [kind for kind, _ in story]
+    events = [(event.kind, event.reason) for event in daemon.client.history(run_id)]
+    assert ("preparing", "fetching the world") in events
+    kinds = [kind for kind, _ in events]
     assert kinds.index("prepared") < kinds.index("dispatched")
 
 

@@ -1,4 +1,4 @@
-"""What keeps a daemon from starting is told in one line: a busy port, a lock, a newer or damaged database."""
+"""What keeps a daemon from starting is reported in one line: a busy port, a lock, a newer or damaged database."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def busy_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-def test_a_busy_port_is_told_and_harms_nothing(stopped: RunningDaemon, busy_port: int) -> None:
-    told = refusal(stopped, "--port", str(busy_port))
-    assert f"127.0.0.1:{busy_port} is busy or not an address of this machine; choose another with --port" in told
+def test_a_busy_port_is_reported_and_harms_nothing(stopped: RunningDaemon, busy_port: int) -> None:
+    reported = refusal(stopped, "--port", str(busy_port))
+    assert f"127.0.0.1:{busy_port} is busy or not an address of this machine; choose another with --port" in reported
     stopped.start()  # on a free one, with everything it knew
     assert [run.outcome for run in stopped.client.list().runs] == ["completed"]
 
 
-def test_what_a_killed_daemon_left_lying_about_locks_nobody_out(stopped: RunningDaemon) -> None:
+def test_leftovers_of_a_killed_daemon_lock_no_client_out(stopped: RunningDaemon) -> None:
     stopped.start()
     stopped.kill()
     home = stopped.home
@@ -75,9 +75,9 @@ def test_a_lock_that_is_held_names_its_holder(unstarted: RunningDaemon) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
-        told = refusal(unstarted)
-    assert f"a daemon (pid {os.getpid()}) already serves {unstarted.home.root}" in told
-    assert "mosaic daemon stop" in told
+        reported = refusal(unstarted)
+    assert f"a daemon (pid {os.getpid()}) already serves {unstarted.home.root}" in reported
+    assert "mosaic daemon stop" in reported
 
 
 def test_a_database_of_a_newer_version_is_left_untouched(unstarted: RunningDaemon) -> None:
@@ -86,14 +86,14 @@ def test_a_database_of_a_newer_version_is_left_untouched(unstarted: RunningDaemo
         connection.execute("PRAGMA user_version = 999")
     connection.close()
     before = database.read_bytes()
-    told = refusal(unstarted)
-    assert "was written by a newer MOSAIC (schema version 999" in told
-    assert "Update MOSAIC, or set MOSAIC_HOME" in told
+    reported = refusal(unstarted)
+    assert "was written by a newer MOSAIC (schema version 999" in reported
+    assert "Update MOSAIC, or set MOSAIC_HOME" in reported
     assert database.read_bytes() == before
     assert list(database.parent.glob(f"{database.name}-*")) == []
 
 
-def test_a_database_that_is_none_of_ours_is_told_and_kept(unstarted: RunningDaemon) -> None:
+def test_a_database_that_is_none_of_ours_is_reported_and_kept(unstarted: RunningDaemon) -> None:
     database = unstarted.home.database
     whole = database.read_bytes()
     with sqlite3.connect(database.with_name("other")) as connection:
@@ -108,39 +108,39 @@ def test_a_database_that_is_none_of_ours_is_told_and_kept(unstarted: RunningDaem
     assert f"{database} is not a file, but the registry's path; move it away" in refusal(unstarted)
 
 
-def test_a_home_that_is_no_folder_is_told(make_daemon, tmp_path: Path) -> None:
+def test_a_home_that_is_no_folder_is_reported(make_daemon, tmp_path: Path) -> None:
     daemon = make_daemon(start=False)
     file = tmp_path / "a file"
     file.touch()
     for home in (file, file / "below"):
-        told = refusal(daemon, "--home", str(home))
-        assert f"the home {home} cannot be used" in told
-        assert "set MOSAIC_HOME to another folder" in told
+        reported = refusal(daemon, "--home", str(home))
+        assert f"the home {home} cannot be used" in reported
+        assert "set MOSAIC_HOME to another folder" in reported
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
-def test_a_home_of_somebody_else_is_not_taken_over(make_daemon, home: Home) -> None:
+def test_a_home_of_another_user_is_refused(make_daemon, home: Home) -> None:
     daemon = make_daemon(start=False)
     home.trainer.mkdir(parents=True)
     os.chown(home.trainer, 65534, 65534)
-    told = refusal(daemon)
-    assert f"{home.trainer} must be a folder of this user" in told
+    reported = refusal(daemon)
+    assert f"{home.trainer} must be a folder of this user" in reported
     os.chown(home.trainer, 0, 0)
 
 
 def test_a_config_folder_inside_the_home_is_refused_because_of_the_secrets(make_daemon, home: Home) -> None:
     daemon = make_daemon(start=False, environment={env.MOSAIC_CONFIG_HOME: str(home.root / "config")})
-    told = refusal(daemon)
-    assert "archives and backups of runs would contain secrets" in told
-    assert env.MOSAIC_CONFIG_HOME in told
+    reported = refusal(daemon)
+    assert "archives and backups of runs would contain secrets" in reported
+    assert env.MOSAIC_CONFIG_HOME in reported
 
 
-def test_something_in_the_place_of_the_socket_is_told(unstarted: RunningDaemon) -> None:
+def test_something_in_the_place_of_the_socket_is_reported(unstarted: RunningDaemon) -> None:
     unstarted.home.socket.mkdir()
     try:
-        told = unstarted.attempt()
+        reported = unstarted.attempt()
     finally:
         unstarted.home.socket.rmdir()
-    assert told.returncode == 1
-    assert f"the unix socket {unstarted.home.socket} cannot be used" in told.stderr.splitlines()[-1]
-    assert "Traceback" not in told.stderr
+    assert reported.returncode == 1
+    assert f"the unix socket {unstarted.home.socket} cannot be used" in reported.stderr.splitlines()[-1]
+    assert "Traceback" not in reported.stderr

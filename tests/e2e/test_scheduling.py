@@ -1,4 +1,4 @@
-"""Who runs when, and with what: priorities, order, CPUs, GPUs, memory, and the reason told while a run waits."""
+"""Which run starts when, and with what: priorities, order, CPUs, GPUs, memory, and the reason why a run waits."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_no_more_cpus_are_given_away_than_there_are(make_daemon) -> None:
 
     assert wait_until(all_ended, timeout_s=90)
     assert most == 2
-    # Two that start together may be told of in either order.
+    # Two that start together may be reported in either order.
     assert all(abs(place - runs.index(run_id)) <= 1 for place, run_id in enumerate(order_of_start(daemon, runs)))
 
 
@@ -120,12 +120,12 @@ def test_a_worker_sees_the_gpus_it_holds_and_none_without_a_reservation(make_dae
         text = (daemon.home.run_folder(run.run_id).root / "environment.json").read_text()
         return json.loads(text), list(run.gpu_ids)
 
-    told, gpu_ids = tell(asking(2, 2))
-    assert (told["CUDA_VISIBLE_DEVICES"], gpu_ids) == ("GPU-0,GPU-1", ["GPU-0", "GPU-1"])
+    reported, gpu_ids = tell(asking(2, 2))
+    assert (reported["CUDA_VISIBLE_DEVICES"], gpu_ids) == ("GPU-0,GPU-1", ["GPU-0", "GPU-1"])
     # Threads as many as it asked CPUs for, unless the user chose another number.
-    assert (told["OMP_NUM_THREADS"], told["MKL_NUM_THREADS"]) == ("2", "7")
-    told, gpu_ids = tell(asking(0))
-    assert (told["CUDA_VISIBLE_DEVICES"], told["OMP_NUM_THREADS"], gpu_ids) == ("", "1", [])
+    assert (reported["OMP_NUM_THREADS"], reported["MKL_NUM_THREADS"]) == ("2", "7")
+    reported, gpu_ids = tell(asking(0))
+    assert (reported["CUDA_VISIBLE_DEVICES"], reported["OMP_NUM_THREADS"], gpu_ids) == ("", "1", [])
 
 
 def test_gpus_are_held_by_one_run_each_across_a_restart_and_come_back(make_daemon) -> None:
@@ -182,7 +182,7 @@ def test_an_impossible_request_is_refused_and_nothing_is_queued(make_daemon, res
         assert list(daemon.wait_for(wishful, "EXEC").gpu_ids) == ["GPU-0", "GPU-1"]
 
 
-def test_a_shortage_of_memory_or_disk_holds_runs_in_the_queue_and_says_so(make_daemon) -> None:
+def test_a_shortage_of_memory_or_disk_holds_runs_in_the_queue_and_reports_it(make_daemon) -> None:
     daemon = make_daemon(min_free_memory_mb=2**30, cpus=4)
     run_id = daemon.submit(timesteps=2).run_id
     daemon.wait_for_run(run_id, lambda run: run.queue_reason.startswith("waiting for memory: needs about 48 MB"))

@@ -61,7 +61,7 @@ def test_scripts_of_both_styles_complete_and_tell_how_far_they_are(daemon: Runni
     assert not processes_of(tyro.run_id)
 
 
-def test_a_script_is_paused_by_signal_goes_on_and_can_be_cancelled(daemon: RunningDaemon) -> None:
+def test_a_script_is_paused_by_signal_continues_and_can_be_cancelled(daemon: RunningDaemon) -> None:
     run_id = submit(daemon, WALK, timesteps=10**8, **SLOW).run_id
     moving = daemon.wait_for_run(run_id, lambda run: run.step > 0, timeout_s=PATIENCE_S)
     assert moving.status == "EXEC"
@@ -100,7 +100,7 @@ def test_a_long_pause_is_not_called_a_lack_of_progress(make_daemon) -> None:
     assert wait_until(lambda: time.monotonic() - paused_at > 8)
     daemon.client.resume(run_id)
     daemon.wait_for_run(run_id, lambda run: run.step > paused.step, timeout_s=PATIENCE_S)
-    assert "no_progress" not in daemon.story_kinds(run_id)
+    assert "no_progress" not in daemon.event_kinds(run_id)
     standing = submit(daemon, WALK, timesteps=10**8, stand_still=True, **SLOW).run_id
     daemon.wait_for_run(standing, lambda run: "no_progress" in run.flags, timeout_s=PATIENCE_S)
 
@@ -117,11 +117,11 @@ def test_the_daemon_checks_a_script_before_it_queues_it(daemon: RunningDaemon, t
         "resume": (config_of(WALK, extras={"mode": "resume_training"}), "a script cannot be resumed"),
         "relative": (config_of(WALK, timesteps=10, extras={"script_path": "walk.py"}), "an absolute path"),
     }
-    for name, (config, told) in wrong.items():
+    for name, (config, reported) in wrong.items():
         with pytest.raises(InvalidConfig) as refused:
             daemon.client.submit(config)
         text = "\n".join(f"{problem} {problem.suggestion}" for problem in refused.value.problems)
-        assert told in text, name
+        assert reported in text, name
     changed = tmp_path / "walk.py"
     changed.write_text(WALK.read_text())
     with pytest.raises(InvalidConfig, match="has changed"):
@@ -162,10 +162,10 @@ def test_the_model_a_script_saved_is_what_an_evaluation_of_its_run_plays(daemon:
 
 
 def test_mosaic_train_script_sweep_and_bench_take_a_file(daemon: RunningDaemon, tmp_path: Path) -> None:
-    def mosaic(*words: str) -> subprocess.CompletedProcess[str]:
+    def mosaic(*message: str) -> subprocess.CompletedProcess[str]:
         program = Path(sys.executable).with_name("mosaic")
         return subprocess.run(
-            [program, *words],
+            [program, *message],
             env=daemon.variables,
             cwd=SCRIPTS,
             capture_output=True,
@@ -206,14 +206,17 @@ def test_mosaic_train_script_sweep_and_bench_take_a_file(daemon: RunningDaemon, 
     assert (trial["outcome"], trial["seed"], trial["env_id"]) == ("completed", None, "none")
     unsaved = mosaic("eval", trial["run_id"])
     assert (unsaved.returncode, "saved no model" in unsaved.stderr) == (2, True), unsaved.stderr
-    words = ("--envs", "CartPole-v1", "--seeds", "1", "--no-follow", "--out", str(tmp_path / "report"))
-    queued = mosaic("bench", "--algos", "./walk_argparse.py", *words)
+    message = ("--envs", "CartPole-v1", "--seeds", "1", "--no-follow", "--out", str(tmp_path / "report"))
+    queued = mosaic("bench", "--algos", "./walk_argparse.py", *message)
     assert queued.returncode == 0, queued.stderr
     (benched,) = json.loads(mosaic("runs", "--text", "walk_argparse-CartPole", "--json").stdout)
     assert benched["extras"]["script_path"] == str(WALK)
     unknown = tmp_path / "plain.py"
     unknown.write_text("print('trains')\n")
-    told = mosaic("script", str(unknown))
-    assert (told.returncode, "how long? --total-timesteps N, or a line `# @total_timesteps" in told.stderr) == (2, True)
+    reported = mosaic("script", str(unknown))
+    assert (reported.returncode, "how long? --total-timesteps N, or a line `# @total_timesteps" in reported.stderr) == (
+        2,
+        True,
+    )
     assert "walk_argparse.py CartPole-v1" in done.stdout
     assert "walk_argparse.py" in mosaic("runs").stdout

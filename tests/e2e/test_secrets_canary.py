@@ -112,7 +112,7 @@ def leaks(folder: Path) -> list[tuple[str, bytes]]:
     return found
 
 
-def told(daemon: RunningDaemon, run_id: str) -> bytes:
+def reported(daemon: RunningDaemon, run_id: str) -> bytes:
     """Everything a client can hear of a run."""
     client = daemon.client
     pieces = [str(client.get(run_id)), *map(str, client.history(run_id)), str(client.list(include_archived=True))]
@@ -152,14 +152,12 @@ def finished(daemon: RunningDaemon, outcome: str, **parameters: Any) -> str:
     ],
     ids=["completed", "with an exception", "by a worker that takes nothing out"],
 )
-def test_a_run_that_ends_tells_nobody_its_secrets(
-    daemon: RunningDaemon, outcome: str, last_output: str, parameters
-) -> None:
+def test_a_run_that_ends_publishes_no_secret(daemon: RunningDaemon, outcome: str, last_output: str, parameters) -> None:
     run_id = finished(daemon, outcome, **parameters)
     assert leaks(daemon.home.root) == []
-    assert leaks_in(told(daemon, run_id)) == []
-    story = list(daemon.client.history(run_id))
-    assert any("my key is" in event.payload_json for event in story)  # the last lines are there all the same
+    assert leaks_in(reported(daemon, run_id)) == []
+    events = list(daemon.client.history(run_id))
+    assert any("my key is" in event.payload_json for event in events)  # the last lines are there all the same
     assert "my key is *****" in daemon.output(run_id)
     assert "plain" in daemon.client.get(run_id).tags
     # The worker's own account survived the cleaning with checksums that fit.
@@ -167,19 +165,19 @@ def test_a_run_that_ends_tells_nobody_its_secrets(
     assert daemon.manifest(run_id).outcome == outcome
 
 
-def test_output_is_cleaned_while_the_run_goes_on_and_a_cancelled_run_leaves_nothing(daemon: RunningDaemon) -> None:
+def test_output_is_cleaned_while_the_run_continues_and_a_cancelled_run_leaves_nothing(daemon: RunningDaemon) -> None:
     run_id = daemon.client.submit(blabber(wait=True)).run.run_id
     daemon.wait_for(run_id, "EXEC")
     stdout, stderr = (daemon.home.run_logs(run_id) / f"{name}.log" for name in ("stdout", "stderr"))
     # A client hears nothing of them at any moment, also of what was printed just now.
-    assert wait_until(lambda: told(daemon, run_id).count(b"my key is ****") >= 6, poll_s=0.01)
-    assert leaks_in(told(daemon, run_id)) == []
+    assert wait_until(lambda: reported(daemon, run_id).count(b"my key is ****") >= 6, poll_s=0.01)
+    assert leaks_in(reported(daemon, run_id)) == []
     for log in (stdout, stderr):
         assert wait_until(lambda log=log: not leaks_in(log.read_bytes()))
     daemon.client.cancel(run_id)
     assert daemon.wait_for(run_id).outcome == "cancelled"
     assert received(daemon.home, run_id) == EXPECTED
-    assert leaks_in(told(daemon, run_id)) == []
+    assert leaks_in(reported(daemon, run_id)) == []
 
 
 def test_a_queued_run_keeps_its_secrets_over_a_restart_and_a_cancelled_one_never_used_them(
@@ -196,7 +194,7 @@ def test_a_queued_run_keeps_its_secrets_over_a_restart_and_a_cancelled_one_never
     daemon.client.cancel(blocker.run_id)
     assert daemon.wait_for(queued[0]).outcome == "completed"
     assert received(daemon.home, queued[0]) == EXPECTED
-    assert leaks_in(told(daemon, queued[0]) + told(daemon, queued[1])) == []
+    assert leaks_in(reported(daemon, queued[0]) + reported(daemon, queued[1])) == []
 
 
 def test_what_was_printed_while_no_daemon_lived_is_cleaned_by_the_next_one(daemon: RunningDaemon) -> None:
@@ -214,7 +212,7 @@ def test_what_was_printed_while_no_daemon_lived_is_cleaned_by_the_next_one(daemo
 
 def test_archives_hold_no_secret_and_a_deleted_run_leaves_none(daemon: RunningDaemon, tmp_path: Path) -> None:
     run_id = finished(daemon, "completed")
-    # Even what somebody puts into the run's folder afterwards is masked on its way out.
+    # Even what a user puts into the run's folder afterwards is masked on its way out.
     note = daemon.home.run_folder(run_id).root / "wandb" / "mine.bin"
     note.write_bytes(b"\0" * 70_000 + KEY.encode() + b"\0")
     archive = tmp_path / "run.tar.gz"
@@ -228,7 +226,7 @@ def test_archives_hold_no_secret_and_a_deleted_run_leaves_none(daemon: RunningDa
     daemon.client.delete(run_id)
     assert leaks_in(secrets.read_bytes()) == []
     assert daemon.client.import_archive(archive).outcome == "completed"
-    assert leaks_in(told(daemon, run_id)) == []
+    assert leaks_in(reported(daemon, run_id)) == []
     assert leaks(daemon.home.root) == []
 
 
@@ -243,7 +241,7 @@ def test_a_key_that_the_person_entered_serves_runs_that_track_and_bring_none(dae
         config |= {"run_name": "quiet", "tags": []}
         run = daemon.wait_for(daemon.client.submit(config).run.run_id)
         assert received(daemon.home, run.run_id)["WANDB_API_KEY"] == expected
-        assert leaks_in(told(daemon, run.run_id)) == []
+        assert leaks_in(reported(daemon, run.run_id)) == []
 
 
 def test_what_people_write_about_a_run_later_is_cleaned_of_its_secrets(daemon: RunningDaemon) -> None:
@@ -251,7 +249,7 @@ def test_what_people_write_about_a_run_later_is_cleaned_of_its_secrets(daemon: R
     run = daemon.client.update(run_id, name=f"again {KEY}", notes=f"{PROXY} and {PASSWORD}", add_tags=[f"x-{KEY}"])
     assert leaks_in(str(run).encode()) == []
     assert run.name.startswith("again ")
-    assert leaks_in(told(daemon, run_id)) == []
+    assert leaks_in(reported(daemon, run_id)) == []
 
 
 def test_a_refused_config_is_not_remembered(daemon: RunningDaemon) -> None:

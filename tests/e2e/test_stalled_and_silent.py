@@ -20,7 +20,7 @@ time.sleep(3600)
 """
 
 
-def test_a_stopped_worker_is_shown_as_stalled_and_goes_on_when_it_is_continued(make_daemon) -> None:
+def test_a_stopped_worker_is_shown_as_stalled_and_continues_when_it_is_continued(make_daemon) -> None:
     daemon = make_daemon(silence_s=1.5)
     runs = [daemon.submit(**ENDLESS).run_id for _ in range(3)]
     pids = [daemon.wait_for(run_id, "EXEC").pid for run_id in runs]
@@ -30,7 +30,7 @@ def test_a_stopped_worker_is_shown_as_stalled_and_goes_on_when_it_is_continued(m
         for run_id in runs:
             stalled = daemon.wait_for_run(run_id, lambda run: "stalled" in run.flags)
             assert stalled.status == "EXEC"
-        # Far beyond the silence limit, and still nobody calls it a fault.
+        # Far beyond the silence limit, and still it is no fault.
         beyond = daemon.client.health().uptime_s + 3
         assert wait_until(lambda end=beyond: daemon.client.health().uptime_s > end, timeout_s=60)
         assert {daemon.client.get(run_id).status for run_id in runs} == {"EXEC"}
@@ -41,7 +41,7 @@ def test_a_stopped_worker_is_shown_as_stalled_and_goes_on_when_it_is_continued(m
             run = daemon.wait_for_run(run_id, lambda run, step=step: run.step > step or run.status != "EXEC")
             assert run.status == "EXEC", run.reason
             daemon.wait_for_run(run_id, lambda run: "stalled" not in run.flags)
-    kinds = daemon.story_kinds(runs[0])
+    kinds = daemon.event_kinds(runs[0])
     assert (kinds.count("stalled"), kinds.count("stalled_over"), kinds.count("faulted")) == (2, 2, 0)
 
 
@@ -90,7 +90,7 @@ def test_a_worker_that_never_registers_faults(make_daemon) -> None:
     assert processes_of(run.run_id) == []
 
 
-def test_a_worker_that_trains_slowly_but_says_so_is_left_alone(make_daemon) -> None:
+def test_a_worker_that_reports_slow_progress_is_left_alone(make_daemon) -> None:
     daemon = make_daemon(silence_s=1.5)
     run_id = daemon.submit(**ENDLESS, hang_at_step=3).run_id
     run = daemon.wait_for_run(run_id, lambda run: run.seconds_since_step > 3)
@@ -118,4 +118,4 @@ def test_a_frozen_daemon_is_named_as_such_and_blames_no_run_afterwards(make_daem
                 run = daemon.wait_for_run(run_id, lambda run, step=steps[run_id]: run.step > step or run.outcome)
                 assert run.status == "EXEC", run.reason
     assert [daemon.client.get(run_id).pid for run_id in runs] == pids
-    assert not any("faulted" in daemon.story_kinds(run_id) for run_id in runs)
+    assert not any("faulted" in daemon.event_kinds(run_id) for run_id in runs)

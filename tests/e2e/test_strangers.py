@@ -46,7 +46,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A daemon that was told to listen on TCP, too."""
+    """A daemon that listens on TCP, too."""
     folder = tmp_path_factory.mktemp("shared")
     with RunningDaemon(Home(folder / "home"), folder / "config", settings={**QUICK, "listen": "127.0.0.1"}) as daemon:
         yield daemon
@@ -115,7 +115,7 @@ def test_no_call_of_the_service_works_without_the_daemons_token(daemon: RunningD
     health = SERVICE.methods_by_name["GetHealth"]
     for channel in channels:
         assert call(channel, health, (("authorization", f"Bearer {token}"),)) is grpc.StatusCode.OK
-    assert list(daemon.client.list().runs) == []  # and nobody shut it down
+    assert list(daemon.client.list().runs) == []  # and no request shut it down
 
 
 def test_a_method_that_does_not_exist_is_not_a_way_in(daemon: RunningDaemon, channels) -> None:
@@ -125,7 +125,7 @@ def test_a_method_that_does_not_exist_is_not_a_way_in(daemon: RunningDaemon, cha
         assert code in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAUTHENTICATED), path
 
 
-def test_a_client_with_a_wrong_token_is_told_so_in_words(daemon: RunningDaemon) -> None:
+def test_a_client_with_a_wrong_token_is_reported_so_in_words(daemon: RunningDaemon) -> None:
     record = running_record(daemon.home)
     assert record is not None
     with TrainerClient(record.unix, "0" * 64) as client, pytest.raises(NotAllowed, match="token is missing or wrong"):
@@ -391,7 +391,7 @@ print(json.dumps({
 """
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_another_user_of_the_machine_gets_in_nowhere() -> None:
     folder = Path(tempfile.mkdtemp(prefix="mosaic-open-"))  # tmp_path would keep strangers out by itself
     folder.chmod(0o755)
@@ -531,7 +531,7 @@ def test_a_stranger_that_does_not_speak_grpc_gets_nothing(daemon: RunningDaemon,
     assert "Traceback" not in daemon.log()
 
 
-def test_connections_that_say_nothing_keep_nobody_else_out(daemon: RunningDaemon) -> None:
+def test_silent_connections_keep_no_other_client_out(daemon: RunningDaemon) -> None:
     record = running_record(daemon.home)
     assert record is not None
     host, port = record.tcp.rsplit(":", 1)
@@ -558,18 +558,18 @@ def refusal(daemon: RunningDaemon, *flags: str) -> tuple[int, str]:
 def test_listening_to_the_network_in_clear_is_refused(make_daemon) -> None:
     daemon = make_daemon(start=False)
     for address in ("0.0.0.0", "192.0.2.1"):
-        code, told = refusal(daemon, "--listen", address)
+        code, reported = refusal(daemon, "--listen", address)
         assert code == 1
-        assert f"listening on '{address}' without TLS would expose this machine to the network" in told
-        assert "--tls-cert" in told
-    assert len(told.splitlines()) == 1
-    code, told = refusal(daemon, "--listen", "0.0.0.0", "--tls-cert", "/only/half")
-    assert (code, "needs both a certificate and a key" in told) == (1, True)
+        assert f"listening on '{address}' without TLS would expose this machine to the network" in reported
+        assert "--tls-cert" in reported
+    assert len(reported.splitlines()) == 1
+    code, reported = refusal(daemon, "--listen", "0.0.0.0", "--tls-cert", "/only/half")
+    assert (code, "needs both a certificate and a key" in reported) == (1, True)
     settings = daemon.config_home / "settings.toml"
     earlier = settings.read_text()
     settings.write_text(earlier + 'listen = "0.0.0.0"\n')
-    code, told = refusal(daemon)
-    assert (code, "is not loopback: set tls_cert and tls_key" in told) == (2, True)
+    code, reported = refusal(daemon)
+    assert (code, "is not loopback: set tls_cert and tls_key" in reported) == (2, True)
     settings.write_text(earlier)
 
 
@@ -587,7 +587,7 @@ def test_over_tls_a_client_that_knows_the_certificate_gets_in_and_others_do_not(
         assert client.get(run_id).outcome == "completed"
     with TrainerClient(record.tcp, "0" * 64, tls_ca=ours) as client, pytest.raises(NotAllowed):
         client.health()
-    for authority in (None, theirs):  # in clear, and trusting somebody else
+    for authority in (None, theirs):  # in clear, and trusting another CA
         with (
             TrainerClient(record.tcp, token, tls_ca=authority, timeout_s=2) as client,
             pytest.raises(DaemonUnreachable),
@@ -596,14 +596,14 @@ def test_over_tls_a_client_that_knows_the_certificate_gets_in_and_others_do_not(
     assert "Traceback" not in daemon.log()
 
 
-def test_unusable_certificates_are_told_for_what_they_are(make_daemon, tmp_path: Path) -> None:
+def test_unusable_certificates_are_reported_for_what_they_are(make_daemon, tmp_path: Path) -> None:
     cert, key = certificate(tmp_path, "ours")
     _, another_key = certificate(tmp_path, "theirs")
     garbage = tmp_path / "garbage"
     garbage.write_bytes(b"-----BEGIN CERTIFICATE-----\nnot base64\n")
     daemon = make_daemon(start=False)
     for files in ((garbage, key), (cert, garbage), (cert, another_key), (cert, tmp_path / "missing")):
-        code, told = refusal(daemon, "--tls-cert", str(files[0]), "--tls-key", str(files[1]))
+        code, reported = refusal(daemon, "--tls-cert", str(files[0]), "--tls-key", str(files[1]))
         assert code == 1
-        assert "TLS" in told.splitlines()[-1]
-        assert "busy" not in told
+        assert "TLS" in reported.splitlines()[-1]
+        assert "busy" not in reported

@@ -80,7 +80,7 @@ def test_what_a_dry_run_finds_is_refused_at_submission(
     assert sentence in problem.message
 
 
-def test_everything_that_is_wrong_is_told_at_once(shared_daemon: RunningDaemon) -> None:
+def test_everything_that_is_wrong_is_reported_at_once(shared_daemon: RunningDaemon) -> None:
     document = config("dqn", "Pendulum-v1", eval_freq=10) | {
         "resources": {"cpus": 4096, "gpus": 64, "memory_mb": 2**30}
     }
@@ -97,7 +97,7 @@ def test_the_command_prints_the_sentence_once_and_ends_with_2(mosaic: Mosaic) ->
     assert err.count("needs 4096 CPUs, this machine has") == 1
 
 
-def test_a_training_that_will_learn_nothing_is_queued_with_a_note_and_says_so_in_the_end(
+def test_a_training_that_will_learn_nothing_is_queued_with_a_note_and_reports_it_in_the_end(
     shared_daemon: RunningDaemon, mosaic: Mosaic
 ) -> None:
     code, out, err = mosaic("train", "dqn", "CartPole-v1", "--total-timesteps", "200", "--detach")
@@ -184,8 +184,8 @@ def test_the_list_of_algorithms_is_what_dry_runs_accept(mosaic: Mosaic, capsys: 
     accepted = set()
     for entry in DEFAULT_ALGO_REGISTRY.values():
         total = next((str(f.default) for f in entry.spec().fields if f.name == "total_timesteps"), "1")
-        words = ["--algo", entry.name, "--env-id", env_id, "--total-timesteps", total, "--dry-run"]
-        if cleanrl_worker.cli.main(words) == 0:
+        text = ["--algo", entry.name, "--env-id", env_id, "--total-timesteps", total, "--dry-run"]
+        if cleanrl_worker.cli.main(text) == 0:
             accepted.add(entry.name)
     capsys.readouterr()
     code, out, err = mosaic("algos", "--env", env_id, "--worker", "cleanrl")

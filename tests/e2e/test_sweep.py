@@ -119,7 +119,7 @@ def check_each_ended_once(daemon: RunningDaemon, run: pb.Run, *, trials: int) ->
             assert f"sweep:{run.run_id}" in children[run_id].tags
     assert sorted(used) == sorted(children), "a run without a trial, or one of two trials"
     assert all(child.status == "TERM" for child in children.values())
-    # The journal itself: each trial is created once and told once.
+    # The journal itself: each trial is created once and finished once.
     assert all(trial.number == place for place, trial in enumerate(found))
     return Counter(trial.state for trial in counted)
 
@@ -199,13 +199,13 @@ def test_a_sweep_whose_trials_all_fail_gives_up_and_says_why(lasting: RunningDae
     assert check_each_ended_once(lasting, run, trials=2)[TrialState.FAIL] == 2
 
 
-def test_wrong_settings_are_told_before_anything_runs(lasting: RunningDaemon, client: TrainerClient) -> None:
+def test_wrong_settings_are_reported_before_anything_runs(lasting: RunningDaemon, client: TrainerClient) -> None:
     config = sweep_config(hill(), trials=3, sampler="tpee", parallel=0)
     with pytest.raises(InvalidConfig) as refused:
         client.submit(config)
-    told = str(refused.value)
-    assert "sampler" in told
-    assert "parallel" in told
+    reported = str(refused.value)
+    assert "sampler" in reported
+    assert "parallel" in reported
 
 
 def test_secrets_of_a_sweep_reach_its_trials_and_no_file(lasting: RunningDaemon, client: TrainerClient) -> None:
@@ -227,9 +227,9 @@ def test_secrets_of_a_sweep_reach_its_trials_and_no_file(lasting: RunningDaemon,
 def test_the_command_starts_shows_and_trains_with_the_best(
     lasting: RunningDaemon, client: TrainerClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def mosaic(*words: str) -> tuple[int, str]:
+    def mosaic(*text: str) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:
-            main(["--home", str(lasting.home.root), *words])
+            main(["--home", str(lasting.home.root), *text])
         return int(ended.value.code or 0), capsys.readouterr().out
 
     (tmp_path / "search.toml").write_text(
@@ -260,7 +260,7 @@ def test_the_command_starts_shows_and_trains_with_the_best(
 # ---------------------------------------------------------------- going on
 
 
-def test_a_finished_sweep_goes_on_with_more_trials(lasting: RunningDaemon, client: TrainerClient) -> None:
+def test_a_finished_sweep_continues_with_more_trials(lasting: RunningDaemon, client: TrainerClient) -> None:
     first = lasting.wait_for(client.submit(sweep_config(hill(), trials=1)).run.run_id)
     again = lasting.wait_for(client.resume(first.run_id, additional_timesteps=1).run_id)
     assert (again.outcome, again.step, again.total) == ("completed", 2, 2)
@@ -329,10 +329,10 @@ def kill_at_random(daemon: RunningDaemon, config: dict[str, Any], *, seed: int, 
         kill_controller(run)
         attempt = run.attempt
         daemon.wait_for_run(run_id, lambda run, known=attempt: run.attempt > known or run.status == "TERM")
-    story = f"seed {seed}: killed {'; '.join(moments)}"
+    history = f"seed {seed}: killed {'; '.join(moments)}"
     run = daemon.wait_for(run_id, timeout_s=200)
-    assert run.outcome == "completed", f"{run.reason} ({story})"
-    return run, story
+    assert run.outcome == "completed", f"{run.reason} ({history})"
+    return run, history
 
 
 @pytest.mark.parametrize("seed", [7])
@@ -340,8 +340,8 @@ def test_a_killed_controller_is_started_again_and_loses_nothing(
     lasting: RunningDaemon, client: TrainerClient, seed: int
 ) -> None:
     config = sweep_config(hill(timesteps=40, step_s=0.02), trials=5, pruner="median", warmup_trials=1, seed=seed)
-    run, story = kill_at_random(lasting, config, seed=seed, kills=1)
-    assert run.attempt == 2, story
+    run, history = kill_at_random(lasting, config, seed=seed, kills=1)
+    assert run.attempt == 2, history
     check_each_ended_once(lasting, run, trials=5)
 
 
@@ -358,7 +358,7 @@ def test_a_controller_killed_again_and_again_loses_nothing(
     check_each_ended_once(lasting, run, trials=20)
 
 
-def test_a_torn_journal_is_mended_and_the_sweep_goes_on(lasting: RunningDaemon, client: TrainerClient) -> None:
+def test_a_torn_journal_is_mended_and_the_sweep_continues(lasting: RunningDaemon, client: TrainerClient) -> None:
     run = client.submit(sweep_config(hill(timesteps=50, step_s=0.02), trials=3)).run
     run = lasting.wait_for_run(run.run_id, lambda run: run.pid and len(children_of(lasting, run)) == 2)
     kill_controller(run)
@@ -444,10 +444,10 @@ def test_ppo_on_cartpole_finds_prunes_is_killed_and_finishes(lasting: RunningDae
             "anneal_lr": {"kind": "categorical", "choices": [True, False]},
         },
     )
-    run, story = kill_at_random(lasting, config, seed=seed, kills=2)
+    run, history = kill_at_random(lasting, config, seed=seed, kills=2)
     ends = check_each_ended_once(lasting, run, trials=8)
-    assert ends[TrialState.COMPLETE] >= 2, story
+    assert ends[TrialState.COMPLETE] >= 2, history
     complete = [trial for trial in trials_of(run) if trial.state is TrialState.COMPLETE]
     best = max(complete, key=lambda trial: trial.values[0])
     worst = min(complete, key=lambda trial: trial.values[0])
-    assert best.values[0] > worst.values[0], f"learning rates from 1e-6 to 1e-2 cannot all learn alike ({story})"
+    assert best.values[0] > worst.values[0], f"learning rates from 1e-6 to 1e-2 cannot all learn alike ({history})"

@@ -10,7 +10,6 @@ import sqlite3
 import time
 from contextlib import closing, suppress
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,7 +145,7 @@ def counting(make_daemon: MakeDaemon) -> RunningDaemon:
 
 
 def accepted_by(daemon: RunningDaemon, run_id: str) -> int:
-    """The last step of which a worker was told that it is stored."""
+    """The last step that was acknowledged as stored."""
     file = daemon.home.root / f"{run_id}.accepted"
     return int(file.read_bytes() or b"0") if file.exists() else 0
 
@@ -177,13 +176,13 @@ def check_that_accepted_is_stored(daemon: RunningDaemon, *, runs: int, kills: in
     assert "Traceback" not in daemon.log()
 
 
-def test_what_workers_were_told_is_stored_is_on_disk_after_a_kill(counting: RunningDaemon) -> None:
+def test_what_workers_were_reported_is_stored_is_on_disk_after_a_kill(counting: RunningDaemon) -> None:
     check_that_accepted_is_stored(counting, runs=2, kills=2, steps=1_000)
 
 
 @pytest.mark.fault
 @pytest.mark.timeout(1800)
-def test_what_twenty_workers_were_told_is_stored_is_on_disk_after_five_kills(counting: RunningDaemon) -> None:
+def test_what_twenty_workers_were_reported_is_stored_is_on_disk_after_five_kills(counting: RunningDaemon) -> None:
     check_that_accepted_is_stored(counting, runs=20, kills=5, steps=10_000)
 
 
@@ -232,13 +231,13 @@ class LookingWindow:
         return int(self._seen.read_text() or 0) if self._seen.exists() else 0
 
     def kill_and_reopen(self) -> None:
-        assert self.process.is_open, f"it ended by itself:\n{self.process.words()}"
+        assert self.process.is_open, f"it ended by itself:\n{self.process.stderr()}"
         self.process.end(signal.SIGKILL)
         self.process.open()
 
 
 def check_live_chaos(daemon: RunningDaemon, *, runs: int, strikes: int, seed: int) -> None:
-    """Fault 14 for the telemetry lane: whoever is killed, what a worker was told is stored is there, once."""
+    """Fault 14 for the telemetry lane: whichever process is killed, every acknowledged step is stored, once."""
     dice, total = random.Random(seed), 400
     run_ids = [play(daemon, "counting", steps=total, pause_s=0.004) for _ in range(runs)]
     looking = LookingWindow(daemon, run_ids[-1])
@@ -248,11 +247,11 @@ def check_live_chaos(daemon: RunningDaemon, *, runs: int, strikes: int, seed: in
         for run_id in run_ids:
             daemon.wait_for(run_id, timeout_s=180)
         assert wait_until(lambda: looking.has_seen == len(on_disk(daemon, run_ids[-1])), timeout_s=120), (
-            f"the window has seen {looking.has_seen} steps:\n{looking.process.words()}"
+            f"the window has seen {looking.has_seen} steps:\n{looking.process.stderr()}"
         )
     finally:
         looking.process.end(signal.SIGTERM)
-    assert "Traceback" not in looking.process.words()
+    assert "Traceback" not in looking.process.stderr()
     _check_what_is_stored(daemon, run_ids, total)
 
 
@@ -280,7 +279,7 @@ def _check_what_is_stored(daemon: RunningDaemon, run_ids: list[str], total: int)
         assert stored == list(range(1, len(stored) + 1)), run.reason
         assert len(stored) >= accepted_by(daemon, run_id), run.reason
         assert run.outcome in ("completed", "failed"), run.reason
-        complaints = (Path(run.run_dir) / "logs" / "stderr.log").read_text()  # its daemon may have been away too long
+        complaints = (daemon.home.run_logs(run_id) / "stderr.log").read_text()  # its daemon may have been away too long
         assert run.outcome == "failed" or len(stored) == total or "could not be sent to the daemon" in complaints
         assert sum(event.to_status == "TERM" for event in daemon.client.history(run_id)) == 1
         assert [step.seq for step in steps_of(daemon, run_id)] == stored
@@ -298,7 +297,7 @@ def test_sixty_live_runs_in_chaos(counting: RunningDaemon) -> None:
     check_live_chaos(counting, runs=fault_runs(60), strikes=fault_runs(60), seed=4)
 
 
-def test_a_second_attempt_goes_on_counting_steps_and_begins_a_new_episode(counting: RunningDaemon) -> None:
+def test_a_second_attempt_continues_counting_steps_and_begins_a_new_episode(counting: RunningDaemon) -> None:
     config = scripted_config("counting", timesteps=300, steps=300, pause_s=0.005, scheduling={"retries": 1})
     run_id = counting.client.submit(config).run.run_id
     assert wait_until(lambda: accepted_by(counting, run_id) >= 70, timeout_s=60)

@@ -161,7 +161,7 @@ def check_it_is_listed_and_runs(daemon: RunningDaemon, python: Path) -> None:
     assert result["prefix"] == str(python.parent.parent)  # its own environment, not the daemon's
     assert 20 <= result["sum"] <= 60
     assert daemon.manifest(run.run_id).worker_type == "dice"
-    kinds = daemon.story_kinds(run.run_id)
+    kinds = daemon.event_kinds(run.run_id)
     assert kinds == ["submitted", "dispatched", "registered", "started", "worker_run_completed", "completed"]
 
     # Curves and evaluations as docs/workers/writing_a_worker.md has them.

@@ -1,4 +1,4 @@
-"""Watching runs: no event is missed or told twice, also over restarts of the daemon; a slow watcher harms nobody."""
+"""Watching runs: no event is missed or repeated, also over restarts of the daemon; a slow watcher harms no other."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def stories(daemon: RunningDaemon, after: int) -> list[int]:
     return sorted(event.seq for run in runs for event in daemon.client.history(run.run_id) if event.seq > after)
 
 
-def test_no_event_is_missed_or_told_twice_over_restarts(daemon: RunningDaemon, tmp_path) -> None:
+def test_no_event_is_missed_or_reported_twice_over_restarts(daemon: RunningDaemon, tmp_path) -> None:
     first = daemon.submit(timesteps=3)
     with watching(daemon, first.event_seq) as watcher:
         for round_ in range(3):
@@ -132,7 +132,7 @@ def test_a_watcher_of_one_run_hears_of_it_alone_and_of_its_figures(daemon: Runni
     assert steps == sorted(steps)
 
 
-def test_a_watcher_that_saw_more_than_ever_happened_is_told_so(daemon: RunningDaemon) -> None:
+def test_a_watcher_that_saw_more_than_ever_happened_is_reported_so(daemon: RunningDaemon) -> None:
     """The home came from a backup, or is another one: silence would look like peace."""
     daemon.wait_for(daemon.submit(timesteps=3).run_id)
     last = daemon.client.list().last_seq
@@ -206,19 +206,19 @@ def test_a_client_hears_of_a_run_at_most_ten_times_a_second_however_often_it_pub
     run_id = daemon.client.submit(scripted_config("hurried")).run.run_id
     daemon.wait_for_run(run_id, lambda run: "charts/told" in run.metrics)
     last = daemon.client.list().last_seq
-    told: list[float] = []
+    reported: list[float] = []
     with daemon.client.watch(since_seq=last) as stream:
         figures = (update.run.metrics["charts/told"] for update in stream if not update.HasField("event"))
-        told.append(next(figures))
+        reported.append(next(figures))
         began = time.monotonic()
         for value in figures:
-            told.append(value)
-            published = told[-1] - told[0]
-            if time.monotonic() - began > 2 and len(told) > 3 and published > 2 * len(told):  # far more often
+            reported.append(value)
+            published = reported[-1] - reported[0]
+            if time.monotonic() - began > 2 and len(reported) > 3 and published > 2 * len(reported):  # far more often
                 break
         took = time.monotonic() - began
-    assert len(told) <= took / 0.1 + 2
-    assert told == sorted(told)
+    assert len(reported) <= took / 0.1 + 2
+    assert reported == sorted(reported)
 
 
 CLOCK = """

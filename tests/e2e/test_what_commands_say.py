@@ -94,7 +94,7 @@ def test_arguments_tell_runs_of_a_shell_script_apart(shared_daemon: RunningDaemo
     assert "no baseline: walk.sh was run without naming its environment" in err
 
 
-def test_an_abbreviation_is_told_how_many_runs_it_fits(shared_daemon: RunningDaemon, mosaic: Mosaic) -> None:
+def test_an_abbreviation_is_reported_how_many_runs_it_fits(shared_daemon: RunningDaemon, mosaic: Mosaic) -> None:
     for _ in range(8 - shared_daemon.client.list(include_archived=True).matching):
         shared_daemon.submit(timesteps=1)
     count = shared_daemon.client.list(include_archived=True, run_id_prefix="01").matching
@@ -130,11 +130,11 @@ def test_a_file_that_exists_is_replaced_only_when_that_was_asked_for(
     install_curve_writer(shared_daemon.home)
     run_id = shared_daemon.wait_for(shared_daemon.client.submit(curve_config()).run.run_id).run_id
     for command, file in (("plot", "a.png"), ("plot", "a.csv"), ("report", "a.html"), ("export", "a.tar.gz")):
-        words = [command, run_id, "--out", file, *(["--no-baseline"] if command == "report" else [])]
+        message = [command, run_id, "--out", file, *(["--no-baseline"] if command == "report" else [])]
         Path(file).write_text("mine")
-        code, _, err = mosaic(*words)
+        code, _, err = mosaic(*message)
         assert (code, f"{file} exists; --force replaces it" in err, Path(file).read_text()) == (2, True, "mine"), err
-        assert mosaic(*words, "--force")[0] == 0
+        assert mosaic(*message, "--force")[0] == 0
         assert Path(file).read_bytes() != b"mine"
     code, _, err = mosaic("frames", run_id, "--out", "a.png")
     assert (code, "exists" in err) == (2, True)
@@ -167,8 +167,8 @@ def test_an_archive_of_a_continued_run_says_what_is_not_in_it_and_is_never_the_l
     parent, child = (run.run_id for run in lineage)
     started = shared_daemon.wait_for(shared_daemon.submit(timesteps=3).run_id).run_id
     archives = {run_id: str(tmp_path / f"{run_id}.tar.gz") for run_id in (parent, child)}
-    told = [mosaic("export", run_id, "-o", file)[2] for run_id, file in archives.items()]
-    assert (told[0], f"the beginning of its curves is not in it: export run {parent}" in told[1]) == ("", True)
+    reported = [mosaic("export", run_id, "-o", file)[2] for run_id, file in archives.items()]
+    assert (reported[0], f"the beginning of its curves is not in it: export run {parent}" in reported[1]) == ("", True)
     both = mosaic("export", child, "-o", archives[child], "--with-earlier", "--force")
     assert (both[0], both[2], (tmp_path / f"mosaic-{parent}.tar.gz").is_file()) == (0, "", True)
     for run_id in archives:

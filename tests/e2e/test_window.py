@@ -31,8 +31,8 @@ def display() -> Iterator[str]:
     with subprocess.Popen(command, pass_fds=[write], stderr=subprocess.DEVNULL) as server:
         os.close(write)
         try:
-            with os.fdopen(read) as told:
-                number = told.readline().strip()
+            with os.fdopen(read) as reported:
+                number = reported.readline().strip()
             assert number, "Xvfb did not start"
             yield f":{number}"
         finally:
@@ -41,12 +41,12 @@ def display() -> Iterator[str]:
 
 @pytest.mark.timeout(1500)  # an idle machine needs two minutes
 def test_a_first_hour_with_the_window(home: Home, tmp_path: Path, display: str) -> None:
-    pictures = KEPT or tmp_path / "pictures"
-    pictures.mkdir(parents=True, exist_ok=True)
+    images = KEPT or tmp_path / "pictures"
+    images.mkdir(parents=True, exist_ok=True)
     lend_sets(home, "video")
     (tmp_path / "config" / "settings.toml").write_text("port = 0\nmin_free_disk_mb = 0\n")
     own = {"DISPLAY": display, "QT_QPA_PLATFORM": "xcb", "XDG_CONFIG_HOME": str(tmp_path / "qt")}
-    command = [sys.executable, str(JOURNEY), str(home.root), str(pictures), *([] if KEPT else ["--hasty"])]
+    command = [sys.executable, str(JOURNEY), str(home.root), str(images), *([] if KEPT else ["--hasty"])]
     try:
         done = subprocess.run(
             command, env={**os.environ, **own}, capture_output=True, text=True, timeout=1400, check=False
@@ -70,7 +70,7 @@ def test_a_first_hour_with_the_window(home: Home, tmp_path: Path, display: str) 
     ):
         assert step in steps
     assert "Traceback" not in done.stderr
-    shots = sorted(pictures.glob("*.png"))
+    shots = sorted(images.glob("*.png"))
     assert len(shots) > 20
     for path in shots:
         with Image.open(path) as shot:

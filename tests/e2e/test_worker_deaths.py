@@ -47,19 +47,19 @@ def test_a_dead_worker_is_a_failed_run_with_its_cause_and_nothing_of_it_is_left(
     assert reason in run.reason
     manifest = daemon.manifest(run.run_id)
     assert (manifest.outcome, manifest.reason) == ("failed", run.reason)
-    story = list(daemon.client.history(run.run_id))
-    assert [event.kind for event in story if event.to_status == "TERM"] == ["given_up"]
+    events = list(daemon.client.history(run.run_id))
+    assert [event.kind for event in events if event.to_status == "TERM"] == ["given_up"]
     assert daemon.client.health().cpus_free == daemon.client.health().cpus_total
 
 
-def test_the_last_lines_of_a_failed_run_are_told_at_its_end(daemon: RunningDaemon) -> None:
+def test_the_last_lines_of_a_failed_run_are_reported_at_its_end(daemon: RunningDaemon) -> None:
     run = daemon.wait_for(daemon.submit(**LONG, fail_at_step=3, print_line="the last thing it said").run_id)
     (end,) = [event for event in daemon.client.history(run.run_id) if event.to_status == "TERM"]
     assert "AskedToFail" in end.payload_json
     assert "the last thing it said" in end.payload_json
 
 
-def test_slots_come_back_only_when_the_whole_tree_is_gone(daemon: RunningDaemon) -> None:
+def test_slots_come_back_only_when_the_whole_tree_is_missing(daemon: RunningDaemon) -> None:
     everything = {"cpus": {"requested": daemon.client.health().cpus_total}}
     dying = daemon.submit(
         **LONG, resources=everything, kill_at_step=3, spawn_children=2, detach_children=True, stubborn_children=True

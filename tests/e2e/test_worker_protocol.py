@@ -71,10 +71,10 @@ sys.exit(4)
     assert [code for code, _ in answers] == ["OK", "OK", "OK", "UNAUTHENTICATED", "FAILED_PRECONDITION"]
     assert "already has a registered worker; a second one is refused" in answers[-1][1]
     assert "exited with code 4" in run.reason
-    assert daemon.story_kinds(run.run_id).count("registered") == 1
+    assert daemon.event_kinds(run.run_id).count("registered") == 1
 
 
-def test_wrong_tokens_attempts_and_versions_are_refused_and_told(daemon: RunningDaemon) -> None:
+def test_wrong_tokens_attempts_and_versions_are_refused_and_reported(daemon: RunningDaemon) -> None:
     victim = daemon.submit(timesteps=1_000_000, steps_per_second=50).run_id
     daemon.wait_for(victim, "EXEC")
     before = daemon.client.get(victim)
@@ -220,15 +220,15 @@ def test_structured_lines_of_a_worker_appear_in_the_daemons_log_once(make_daemon
     daemon.wait_for_run(run_id, lambda run: run.step > 60)
     daemon.client.cancel(run_id)
     daemon.wait_for(run_id)
-    told = [text for text in daemon.log().splitlines() if "LOG503" in text]
-    assert len(told) == 1
-    assert run_id in told[0]
-    assert " ERROR " in told[0]
-    assert "the training broke" in told[0]
-    assert "nan" in told[0]
+    reported = [text for text in daemon.log().splitlines() if "LOG503" in text]
+    assert len(reported) == 1
+    assert run_id in reported[0]
+    assert " ERROR " in reported[0]
+    assert "the training broke" in reported[0]
+    assert "nan" in reported[0]
 
 
-def test_what_a_worker_tells_at_registration_is_kept_for_clients(daemon: RunningDaemon) -> None:
+def test_what_a_worker_reports_at_registration_is_kept_for_clients(daemon: RunningDaemon) -> None:
     install_scripted_worker(
         daemon.home,
         "renamer",

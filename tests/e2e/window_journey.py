@@ -3,7 +3,7 @@
     python tests/e2e/window_journey.py HOME PICTURES [--hasty]
 
 Writes one line for each thing that happened; ends with code 0 when everything did. With --hasty the pictures are taken
-sooner than a person would look at them: nobody will.
+sooner than a user would look at them.
 """
 
 from __future__ import annotations

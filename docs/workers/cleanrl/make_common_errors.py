@@ -271,7 +271,7 @@ def main(arguments: list[str]) -> int:
 
 
 def render() -> str:
-    """The document as it should be now."""
+    """Return the document as it should be now."""
     lines = [INTRODUCTION]
     for topic in TOPICS:
         texts = [text for module in topic.modules for text in texts_of(module)]
@@ -298,7 +298,7 @@ def _item(text: str) -> str:
 
 
 def modules() -> list[str]:
-    """Every module of the worker that has a text for people."""
+    """Return every module of the worker that has a text for people."""
     files = sorted(str(path.relative_to(WORKER)) for path in WORKER.rglob("*.py"))
     wire = [f"mosaic_wire/{name}.py" for name in ("worker_config", "checkpoints", "daemon_link")]
     extras = sorted(f"mosaic_extras/{path.name}" for path in (PACKAGES / "mosaic_extras/mosaic_extras").glob("*.py"))
@@ -306,7 +306,7 @@ def modules() -> list[str]:
 
 
 def texts_of(module: str) -> list[str]:
-    """The error texts of one module, in the order of its source."""
+    """Return the error texts of one module, in the order of its source."""
     package = module.partition("/")[0]
     path = PACKAGES / package / module if package in ("mosaic_wire", "mosaic_extras") else WORKER / module
     if not path.is_file():
@@ -329,7 +329,7 @@ def _error_text(node: ast.AST) -> str:
 
 
 def _sentences(tree: ast.Module) -> list[tuple[int, str]]:
-    """Texts of four words or more that a function returns, keeps or hands on; docstrings and log lines are not."""
+    """Return the texts of four words or more that a function returns, stores or passes on."""
     quiet = {id(node) for node in ast.walk(tree) if _is_quiet(node) for node in ast.walk(node)}
     inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)} - {
         id(node) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)

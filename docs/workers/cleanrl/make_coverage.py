@@ -56,8 +56,8 @@ def main(homes: Iterable[str]) -> None:
 
 def _entry(report: dict[str, Any]) -> dict[str, Any]:
     versions = {name: report["versions"][name] for name in SHOWN_VERSIONS if name in report["versions"]}
-    artefacts = sorted({name.split("/")[0] for name in report["artefacts"]})
-    return {**{key: report[key] for key in KEPT}, "versions": versions, "artefacts": artefacts}
+    artifacts = sorted({name.split("/")[0] for name in report["artefacts"]})
+    return {**{key: report[key] for key in KEPT}, "versions": versions, "artefacts": artifacts}
 
 
 def _key(entry: dict[str, Any]) -> tuple[str, str, str]:
@@ -65,7 +65,7 @@ def _key(entry: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def render(entries: list[dict[str, Any]]) -> str:
-    """The document; one row per algorithm, environment and source."""
+    """Return the document; one row per algorithm, environment and source."""
     lines = [INTRODUCTION, "| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
     lines += [_row(entry) for entry in entries]
     completed = sum(entry["outcome"] == "completed" for entry in entries)
@@ -90,9 +90,9 @@ def _row(entry: dict[str, Any]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
-def _left(artefacts: list[str]) -> list[str]:
-    named = [LEFT[name] for name in artefacts if name in LEFT]
-    return [*named, *(["policy"] if any(name.endswith(".cleanrl_model") for name in artefacts) else [])]
+def _left(artifacts: list[str]) -> list[str]:
+    named = [LEFT[name] for name in artifacts if name in LEFT]
+    return [*named, *(["policy"] if any(name.endswith(".cleanrl_model") for name in artifacts) else [])]
 
 
 if __name__ == "__main__":

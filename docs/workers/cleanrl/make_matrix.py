@@ -30,15 +30,15 @@ BEGIN, END = "<!-- made by workers/cleanrl/make_matrix.py -->", "<!-- until here
 Result = Mapping[str, Any]
 
 
-def main(words: Sequence[str]) -> None:
-    if words[:1] == ["--random"]:
+def main(arguments: Sequence[str]) -> None:
+    if arguments[:1] == ["--random"]:
         expected = json.loads(EXPECTED.read_text())
-        expected["random"] |= {env_id: random_return(env_id) for env_id in words[1:]}
+        expected["random"] |= {env_id: random_return(env_id) for env_id in arguments[1:]}
         _write_json(EXPECTED, {**expected, "random": dict(sorted(expected["random"].items()))})
-    elif words:
-        texts = {word: Path(word).read_text() for word in words}
-        for word in (word for word, text in texts.items() if not text.strip()):
-            sys.stderr.write(f"{word} is empty: its training has not ended, or failed\n")
+    elif arguments:
+        texts = {path: Path(path).read_text() for path in arguments}
+        for path in (path for path, text in texts.items() if not text.strip()):
+            sys.stderr.write(f"{path} is empty: its training has not ended, or failed\n")
         added = [json.loads(text) for text in texts.values() if text.strip()]
         known = {_key(result): result for result in [*json.loads(LEARNED.read_text()), *added]}
         _write_json(LEARNED, [known[key] for key in sorted(known)])
@@ -69,10 +69,10 @@ MEASURING_ONLY = frozenset({*NON_LEARNING, "cuda", "cudagraphs"})
 
 
 def least_return(result: Result, expected: Mapping[str, Any]) -> tuple[float, str] | None:
-    """What this training is to reach, and where that comes from; None when nothing can be said."""
-    for wish in expected["asked"]:
-        if result["algo"] in wish["algos"] and result["env_id"] == wish["env_id"]:
-            return wish["at_least"], f"target {wish['at_least']:g}"
+    """Return what this training is to reach, and where that comes from; None when nothing can be said."""
+    for entry in expected["asked"]:
+        if result["algo"] in entry["algos"] and result["env_id"] == entry["env_id"]:
+            return entry["at_least"], f"target {entry['at_least']:g}"
     published = published_return(result["algo"], result["env_id"])
     taken = result["total_timesteps"] if not was_stopped(result) else result["steps"]
     if published is None or taken < published.steps:
@@ -143,7 +143,7 @@ def render_page(learned: Sequence[Result], expected: Mapping[str, Any]) -> str:
 
 
 def groups(learned: Iterable[Result]) -> list[tuple[tuple[Any, ...], list[Result]]]:
-    """The seeds of one training together."""
+    """Return the seeds of one training together."""
     ordered = sorted(learned, key=_key)
     return [(key, list(results)) for key, results in groupby(ordered, key=_group)]
 
@@ -177,7 +177,7 @@ def _reached(results: Sequence[Result], least: float) -> int:
 
 
 def _attained(result: Result) -> float | None:
-    """What is compared; see the introduction."""
+    """Return what is compared; see the introduction."""
     return float(result["evaluation"]["mean"]) if _is_by_evaluation(result) else result["mean_last_100"]
 
 
@@ -260,7 +260,7 @@ def _verdict_cells(results: Sequence[Result], expected: Mapping[str, Any]) -> tu
 
 
 def with_matrix(page: str, matrix: str) -> str:
-    """The page with the tables between its marks."""
+    """Return the page with the tables between its marks."""
     before, _, rest = page.partition(BEGIN)
     _, found, after = rest.partition(END)
     if not found:

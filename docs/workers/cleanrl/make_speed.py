@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def render(cases: Sequence[dict[str, Any]]) -> str:
-    """The page."""
+    """Return the page."""
     if not cases:
         return INTRODUCTION + NOTHING
     lines = [INTRODUCTION, _line(COLUMNS), "| --- | --- |" + " ---: |" * 6 + " --- |"]
@@ -102,7 +102,7 @@ def _circumstances(case: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _versions(cases: Sequence[dict[str, Any]]) -> list[str]:
-    """What both sides ran with; said once where all cases agree."""
+    """Return what both sides ran with; said once where all cases agree."""
     lines = []
     for side, name in (("ours", "MOSAIC"), ("upstream", "CleanRL")):
         for text in dict.fromkeys(_text(case["versions"][side]) for case in cases):

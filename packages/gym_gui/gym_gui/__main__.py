@@ -13,13 +13,13 @@ _WITH_VALUE = ("--home", "--connect", "--token-file", "--tls-ca", "--theme")
 
 
 def arguments_for_mosaic(arguments: list[str]) -> list[str]:
-    """What `mosaic` is to be called with: as given when there is a command in it, else with `gui` in front."""
+    """Return the arguments for `mosaic`; `gui` is the default command."""
     position = 0
     while position < len(arguments):
-        word = arguments[position]
-        if not word.startswith("-") or word in ("-h", "--help", "--version"):
+        argument = arguments[position]
+        if not argument.startswith("-") or argument in ("-h", "--help", "--version"):
             return arguments
-        position += 2 if word in _WITH_VALUE else 1
+        position += 2 if argument in _WITH_VALUE else 1
     return ["gui", *arguments]
 
 

@@ -122,7 +122,7 @@ class RunningDaemon:
     def start(self, *, timeout_s: float = 60) -> None:
         """Start it and wait until it answers."""
         if warm := os.environ.get(WARM_CACHE):
-            with suppress(OSError):  # the daemon may be meant to say what is wrong with its home
+            with suppress(OSError):  # a test may expect the daemon's message about its home
                 self.home.create()
                 _copy_cache(Path(warm), self.home.cache)
         process = self.spawn()
@@ -153,7 +153,7 @@ class RunningDaemon:
         return self._process.wait(60)
 
     def wait_for_exit(self, *, timeout_s: float = 60) -> int:
-        """The exit code of a daemon that ends by itself."""
+        """Return the exit code of a daemon that ends by itself."""
         self._disconnect()
         assert self._process is not None
         return self._process.wait(timeout_s)
@@ -204,25 +204,25 @@ class RunningDaemon:
         return self.client.submit(config).run
 
     def wait_for(self, run_id: str, *statuses: str, timeout_s: float = 60) -> pb.Run:
-        """Wait until a run has one of these statuses (TERM by default); say how it is when it does not get there."""
-        wanted = statuses or (RunStatus.TERM,)
+        """Wait until a run has one of these statuses (TERM by default); on a timeout raise with its history."""
+        expected = statuses or (RunStatus.TERM,)
         run = self.client.get(run_id)
 
         def arrived() -> bool:
             nonlocal run
             run = self.client.get(run_id)
-            return run.status in wanted
+            return run.status in expected
 
         if not wait_until(arrived, timeout_s=timeout_s, poll_s=0.05):
-            story = "\n".join(f"  {event.kind} {event.reason}" for event in self.client.history(run_id))
+            history = "\n".join(f"  {event.kind} {event.reason}" for event in self.client.history(run_id))
             raise AssertionError(
-                f"run {run_id} is {run.status} ({run.reason}), not {' or '.join(wanted)}; its story:\n{story}\n"
+                f"run {run_id} is {run.status} ({run.reason}), not {' or '.join(expected)}; its history:\n{history}\n"
                 f"daemon log:\n{self.log()[-4000:]}"
             )
         return run
 
     def wait_for_run(self, run_id: str, holds: Callable[[pb.Run], object], *, timeout_s: float = 60) -> pb.Run:
-        """Wait until something holds for a run; show the run when it does not get there."""
+        """Wait until something holds for a run; on a timeout raise with the run and the daemon's log."""
         run = self.client.get(run_id)
 
         def arrived() -> object:
@@ -231,16 +231,16 @@ class RunningDaemon:
             return holds(run)
 
         if not wait_until(arrived, timeout_s=timeout_s, poll_s=0.05):
-            raise AssertionError(f"it did not come to that:\n{run}\ndaemon log:\n{self.log()[-4000:]}")
+            raise AssertionError(f"the condition did not become true:\n{run}\ndaemon log:\n{self.log()[-4000:]}")
         return run
 
-    def story_kinds(self, run_id: str) -> list[str]:
+    def event_kinds(self, run_id: str) -> list[str]:
         return [event.kind for event in self.client.history(run_id)]
 
     # ------------------------------------------------------------------ what lies on disk, and what runs
 
     def lifecycle(self, run_id: str) -> list[RunLifecycleEvent]:
-        """What the worker itself wrote about its run."""
+        """Return what the worker itself wrote about its run."""
         return LifecycleReader(self.home.run_folder(run_id).lifecycle).read()
 
     def manifest(self, run_id: str) -> AnalyticsManifest:
@@ -277,13 +277,13 @@ class WindowProcess:
         return self._process is not None and self._process.poll() is None
 
     def end(self, sign: signal.Signals = signal.SIGTERM) -> int:
-        """Its exit code after this signal, or the one it ended with before."""
+        """Send this signal; return the exit code."""
         assert self._process is not None
         self._process.send_signal(sign)
         return self._process.wait(60)
 
-    def words(self) -> str:
-        """What it wrote to stderr, all windows of this folder together."""
+    def stderr(self) -> str:
+        """Return what all windows of this folder wrote to stderr."""
         return (self.folder / "stderr.log").read_text(errors="replace")
 
 
@@ -292,14 +292,14 @@ _BLOCKING = {"open", "os.listdir", "os.scandir", "subprocess.Popen", "os.posix_s
 
 @cache
 def _audits() -> list[Callable[[str, Any], None]]:
-    """Who is told of Python's audit events; one hook for all, because Python keeps a hook for good."""
+    """Return the listeners of Python's audit events; one hook for all, because Python cannot remove a hook."""
     audits: list[Callable[[str, Any], None]] = []
 
-    def tell(event: str, arguments: tuple[Any, ...]) -> None:
+    def notify(event: str, arguments: tuple[Any, ...]) -> None:
         for audit in audits:
             audit(event, arguments[:1])
 
-    sys.addaudithook(tell)
+    sys.addaudithook(notify)
     return audits
 
 
@@ -345,7 +345,7 @@ def _copy_cache(source: Path, target: Path) -> None:
 
 
 def processes_of(run_id: str) -> list[int]:
-    """Every living process of this machine that carries a mark of the run, whichever attempt."""
+    """Return every living process of this machine that carries a mark of the run, whichever attempt."""
     alive = [stat.pid for stat in read_process_table().values() if not stat.has_exited]
     return [pid for pid in alive if (read_mark(pid) or "").startswith(f"{run_id}.")]
 
@@ -360,7 +360,7 @@ def random_config(
     extras: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> dict[str, Any]:
-    """A run config for the reference worker."""
+    """Return a run config for the reference worker."""
     request = run_request(
         "random",
         module="random_worker.cli",
@@ -420,7 +420,7 @@ def install_scripted_worker(home: Home, name: str, source: str, **capabilities: 
 
 
 def scripted_config(name: str, *, timesteps: int = 100, **parameters: Any) -> dict[str, Any]:
-    """A run config for a worker of `install_scripted_worker`."""
+    """Return a run config for a worker of `install_scripted_worker`."""
     config = random_config(timesteps=timesteps, **parameters)
     config["metadata"]["worker"].update(type=name, module=f"{name}.cli")
     worker_part(config)["algo"] = "script"
@@ -466,21 +466,21 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-wanted = config.extras["algo_params"]
+parameters = config.extras["algo_params"]
 folder = run_folder_of(config.run_id)
 session = open_session()
 session.started({})
 session.follow_metrics(folder.tensorboard)
 writer = EventFileWriter(str(folder.tensorboard), max_queue_size=10, flush_secs=0.1)
 rng, step, began = random.Random(config.seed), 0, time.time()
-while not session.stop_requested.is_set() and (step < 10 * wanted["points"] or wanted.get("endless")):
+while not session.stop_requested.is_set() and (step < 10 * parameters["points"] or parameters.get("endless")):
     step += 10
-    reached = wanted["level"] * (1 - math.exp(-step / (2 * wanted["points"]))) + rng.uniform(-1, 1)
+    reached = parameters["level"] * (1 - math.exp(-step / (2 * parameters["points"]))) + rng.uniform(-1, 1)
     values = {"charts/episodic_return": reached, "losses/value_loss": 1.0 / step, "charts/SPS": 1000.0}
     summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
     writer.add_event(Event(wall_time=began + step / 100, step=step, summary=summary))
-    session.progress(step, 10 * wanted["points"])
-    time.sleep(wanted.get("pause_s", 0))
+    session.progress(step, 10 * parameters["points"])
+    time.sleep(parameters.get("pause_s", 0))
 writer.close()
 session.finish(ExitOutcome.COMPLETED, exit_code=0)
 """
@@ -494,7 +494,7 @@ def install_curve_writer(home: Home) -> None:
 def curve_config(
     *, points: int = 300, level: float = 100.0, seed: int = 1, env_id: str = "none", **parameters: Any
 ) -> dict[str, Any]:
-    """A run whose return rises to `level`: a point every ten steps, each 0.1 s apart by its own clock.
+    """Return a run whose return rises to `level`: a point every ten steps, each 0.1 s apart by its own clock.
 
     `endless` continues until it is cancelled, `pause_s` waits after each point; others distinguish runs.
     """

@@ -27,14 +27,14 @@ TOKEN = "a" * 64
 
 PPO = AlgorithmSpec(
     "ppo",
-    "proximal policy optimisation",
+    "proximal policy optimization",
     (
         FieldSpec("env_id", "str", "CartPole-v1"),
         FieldSpec("exp_name", "str", "ppo"),
         FieldSpec("seed", "int", 1),
         FieldSpec("total_timesteps", "int", 500_000),
-        FieldSpec("learning_rate", "float", 2.5e-4, "Adam's step size", minimum=0, group="Optimiser"),
-        FieldSpec("anneal_lr", "bool", True, "let the learning rate fall", group="Optimiser"),
+        FieldSpec("learning_rate", "float", 2.5e-4, "Adam's step size", minimum=0, group="Optimizer"),
+        FieldSpec("anneal_lr", "bool", True, "let the learning rate fall", group="Optimizer"),
         FieldSpec("num_envs", "int", 4, "environments in parallel", minimum=1),
         FieldSpec("target_kl", "float", None, "stop the epochs beyond this", nullable=True),
         FieldSpec("activation", "str", "tanh", "of the network", choices=("tanh", "relu")),

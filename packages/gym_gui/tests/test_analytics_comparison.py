@@ -168,7 +168,7 @@ def test_of_two_seeds_there_is_no_interval_and_of_three_there_is(comparison):
     assert None not in (ppo.final.interval, ppo.final_iqm.interval, ppo.auc.interval)
 
 
-def test_a_run_that_goes_on_has_no_verdict_and_is_named():
+def test_a_run_that_continues_has_no_verdict_and_is_named():
     runs = [make_run(1, status="TERM"), make_run(2, status="EXEC")]
     runs[1].step = 0
     curves = {run.run_id: curve(run, learned(20, 200, seed=run.number)) for run in runs}
@@ -236,7 +236,7 @@ def test_runs_of_an_edited_script_are_another_configuration():
     assert unedited.differing == ()
 
 
-def test_a_seed_that_was_extended_is_told_where_it_counts():
+def test_a_seed_that_was_extended_is_reported_where_it_counts():
     runs = [make_run(number) for number in (1, 2, 3)]
     more = make_run(4, parent=pb.ParentRun(run_id=runs[0].run_id, step=1000))
     more.seed, more.total = 1, 2000
@@ -324,7 +324,7 @@ def test_an_environment_made_otherwise_is_another_one():
     assert (environment_of(plain), environment_of(other)) == ("CartPole-v1", 'CartPole-v1 {"gravity": 5.0}')
 
 
-def test_a_run_that_somebody_tagged_baseline_is_not_ours():
+def test_a_run_that_a_user_tagged_baseline_is_not_ours():
     assert not is_baseline(make_run(1, tags=["baseline"]))
     assert not is_baseline(pb.Run(extras_json='{"eval_policy": "random"}'))
     assert is_baseline(pb.Run(extras_json='{"eval_policy": "random"}', tags=["baseline"]))

@@ -17,7 +17,7 @@ from gym_gui.services.analytics.curves import (
     return_curve,
     tags_in,
 )
-from gym_gui.services.analytics.figure import Band, aggregate, common_grid, summarise
+from gym_gui.services.analytics.figure import Band, aggregate, common_grid, summarize
 from gym_gui.services.analytics.statistics import bootstrap_interval, iqm
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -114,8 +114,8 @@ def test_no_smoothing_changes_nothing_and_wrong_amounts_are_refused():
     values = np.array([1.0, 5.0])
     for nothing in (Smoothing(), Smoothing.ema(0), Smoothing.window(1)):
         assert nothing.apply(values) is values
-        assert nothing.in_words() == ""
-    assert (Smoothing.ema(0.9).in_words(), Smoothing.window(100).in_words()) == ("EMA 0.9", "mean of 100")
+        assert nothing.label() == ""
+    assert (Smoothing.ema(0.9).label(), Smoothing.window(100).label()) == ("EMA 0.9", "mean of 100")
     with pytest.raises(ValueError, match="from 0 to below 1, not 1"):
         Smoothing.ema(1.0)
     with pytest.raises(ValueError, match="at least one point"):
@@ -129,28 +129,28 @@ def test_seeds_are_interpolated_over_the_range_they_share():
     first, second = curve([0, 100, 200], [0.0, 10.0, 20.0]), curve([50, 150, 400], [5.0, 25.0, 25.0])
     found = aggregate([first, second], band=Band.NONE)
     assert (found.x[0], found.x[-1], found.count) == (50.0, 200.0, 2)
-    assert (found.centre[0], found.centre[-1]) == (5.0, (20 + 25) / 2)
+    assert (found.center[0], found.center[-1]) == (5.0, (20 + 25) / 2)
     assert found.low is None
 
 
 def test_a_seed_with_more_points_does_not_weigh_more():
     few, many = curve([0, 1000], [0.0, 0.0]), curve(range(1001), [10.0] * 1001)
-    assert aggregate([few, many]).centre == pytest.approx(np.full(500, 5.0))
+    assert aggregate([few, many]).center == pytest.approx(np.full(500, 5.0))
 
 
 def test_the_deviation_is_that_of_the_seeds():
     seeds = [curve([0, 10], [value, value]) for value in (1.0, 2.0, 6.0)]
     found = aggregate(seeds, band=Band.STD)
     spread = np.std([1, 2, 6], ddof=1)
-    assert (found.centre[0], found.low[0], found.high[0]) == pytest.approx((3.0, 3 - spread, 3 + spread))
+    assert (found.center[0], found.low[0], found.high[0]) == pytest.approx((3.0, 3 - spread, 3 + spread))
 
 
 @pytest.mark.parametrize(("band", "statistic"), [(Band.CI, lambda table: table.mean(axis=-1)), (Band.IQM, iqm)])
 def test_bands_are_bootstrap_intervals_over_the_seeds(band, statistic):
     table = np.random.default_rng(4).normal(50, 10, (9, 3))
-    centre, low, high = summarise(table, band)
+    center, low, high = summarize(table, band)
     for column in range(3):
-        assert centre[column] == pytest.approx(float(statistic(table[:, column])))
+        assert center[column] == pytest.approx(float(statistic(table[:, column])))
         expected = bootstrap_interval(table[:, column], statistic, resamples=20_000)
         assert (low[column], high[column]) == pytest.approx((expected.low, expected.high), abs=0.8)
 
@@ -160,17 +160,17 @@ def test_the_same_curves_give_the_same_band(band):
     generator = np.random.default_rng(7)
     seeds = [curve(range(50), generator.normal(size=50)) for _ in range(5)]
     first, second = (aggregate(seeds, band=band, smoothing=Smoothing.ema(0.5)) for _ in range(2))
-    assert first.centre.tolist() == second.centre.tolist()
+    assert first.center.tolist() == second.center.tolist()
     if band is not Band.NONE:
         assert first.low.tolist() == second.low.tolist()
-        assert (first.low <= first.centre + 1e-9).all()
-        assert (first.centre <= first.high + 1e-9).all()
+        assert (first.low <= first.center + 1e-9).all()
+        assert (first.center <= first.high + 1e-9).all()
 
 
 def test_a_single_seed_is_the_line_alone():
     only = curve([1, 2, 3], [4.0, 5.0, 6.0])
     found = aggregate([only, curve([], [])], band=Band.CI)
-    assert (found.x.tolist(), found.centre.tolist(), found.low, found.count) == ([1, 2, 3], [4, 5, 6], None, 1)
+    assert (found.x.tolist(), found.center.tolist(), found.low, found.count) == ([1, 2, 3], [4, 5, 6], None, 1)
 
 
 def test_seeds_that_never_meet_are_no_curve():

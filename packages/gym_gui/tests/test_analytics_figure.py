@@ -65,7 +65,7 @@ def test_runs_that_differ_only_in_their_seed_are_one_line_with_a_band():
     band, alone = figure.lines
     assert band.run_ids == tuple(run.run_id for run in runs[:3])
     assert (band.y[0], band.low[0], band.high[0]) == (2.0, 1.0, 3.0)
-    assert (alone.low, alone.colour, band.colour) == (None, 1, 0)
+    assert (alone.low, alone.color, band.color) == (None, 1, 0)
     assert (figure.title, figure.x_label, figure.y_label) == (
         "Episodic return · CartPole-v1",
         "steps",
@@ -231,12 +231,12 @@ def figure():
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_a_picture_has_the_size_and_background_asked_for(figure, tmp_path, dark):
+def test_an_image_has_the_requested_size_and_background(figure, tmp_path, dark):
     save_figure(figure, tmp_path / "a.png", size=(640, 400), dark=dark)
-    with Image.open(tmp_path / "a.png") as picture:
-        assert picture.size == (640, 400)
-        assert picture.convert("RGB").getpixel((2, 2)) == ((0x1E, 0x24, 0x2D) if dark else (255, 255, 255))
-        assert len(picture.convert("RGB").getcolors(1 << 20)) > 50
+    with Image.open(tmp_path / "a.png") as image:
+        assert image.size == (640, 400)
+        assert image.convert("RGB").getpixel((2, 2)) == ((0x1E, 0x24, 0x2D) if dark else (255, 255, 255))
+        assert len(image.convert("RGB").getcolors(1 << 20)) > 50
     assert [file.name for file in tmp_path.iterdir()] == ["a.png"]
 
 
@@ -244,9 +244,9 @@ def test_an_svg_is_one_element_with_its_text_and_the_same_every_time(figure):
     text = figure_svg(figure)
     root = xml.fromstring(text)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    words = " ".join(root.itertext())
+    message = " ".join(root.itertext())
     for expected in ("$returns$ & <more>", "ppo · CartPole-v1 (5 seeds)", "$dqn_$ 强化", "steps", "95 % bootstrap"):
-        assert expected in words
+        assert expected in message
     assert figure_svg(figure) == text
     assert len(text) < 400_000
 
@@ -366,7 +366,7 @@ def test_points_go_into_parquet_with_their_types(points, tmp_path):
     assert table[3]["seed"] is None
 
 
-def test_without_pyarrow_one_line_says_so_and_nothing_is_left(points, tmp_path, monkeypatch):
+def test_without_pyarrow_one_line_reports_it_and_nothing_is_left(points, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingPackage, match=r"pip install pyarrow, or write a \.csv"):
         write_parquet(tmp_path / "points.parquet", points[1])

@@ -31,7 +31,7 @@ scores = st.lists(st.floats(-1e6, 1e6, allow_subnormal=False), min_size=1, max_s
     ("values", "expected"),
     [
         ([7.0], 7.0),
-        ([1, 2, 3], 2.0),  # a quarter of three, rounded down, is nobody
+        ([1, 2, 3], 2.0),  # a quarter of three, rounded down, is none
         ([1, 2, 3, 100], 2.5),
         ([0, 1, 2, 3, 400], 2.0),
         ([-50, 1, 2, 3, 4, 5, 6, 700], 3.5),

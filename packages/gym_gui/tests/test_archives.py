@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from gym_gui.services.trainer.archive_reader import ArchiveLimits
-from gym_gui.services.trainer.archive_records import record_bytes, story_bytes
+from gym_gui.services.trainer.archive_records import history_bytes, record_bytes
 from gym_gui.services.trainer.archives import (
     delete_run_files,
     export_archive,
@@ -28,7 +28,7 @@ from gym_gui.services.trainer.archives import (
 )
 from gym_gui.services.trainer.errors import ArchiveRefused, NotPossibleNow
 from gym_gui.services.trainer.fsm import RunEvent, RunOutcome, RunStatus
-from gym_gui.services.trainer.records import NewRun, Parent, RunRecord, StoryEvent
+from gym_gui.services.trainer.records import HistoryEvent, NewRun, Parent, RunRecord
 from gym_gui.services.trainer.registry import RunRegistry
 from mosaic_wire.files import write_json_atomically
 from mosaic_wire.frames import fastlane_path
@@ -104,10 +104,10 @@ def finished_record(run_id: str, **changes: object) -> RunRecord:
     return RunRecord(**values)  # type: ignore[arg-type]
 
 
-def story_of(run_id: str) -> list[StoryEvent]:
+def story_of(run_id: str) -> list[HistoryEvent]:
     return [
-        StoryEvent(1, run_id, 1.0, "submitted", "", "INIT", "", {}, 1),
-        StoryEvent(2, run_id, 2.0, "completed", "EXEC", "TERM", "done", {"steps": 10}, 1),
+        HistoryEvent(1, run_id, 1.0, "submitted", "", "INIT", "", {}, 1),
+        HistoryEvent(2, run_id, 2.0, "completed", "EXEC", "TERM", "done", {"steps": 10}, 1),
     ]
 
 
@@ -216,8 +216,8 @@ def test_the_manifest_holds_the_hash_of_each_file_and_plain_tar_reads_it(home, r
         contents = {name: tar.extractfile(name).read() for name, member in members.items() if member.isfile()}
     manifest = json.loads(contents.pop("manifest.json"))
     assert manifest["run_id"] == run.run_id
-    told = {name: (entry["size"], entry["sha256"]) for name, entry in manifest["members"].items()}
-    assert told == {name: (len(data), hashlib.sha256(data).hexdigest()) for name, data in contents.items()}
+    reported = {name: (entry["size"], entry["sha256"]) for name, entry in manifest["members"].items()}
+    assert reported == {name: (len(data), hashlib.sha256(data).hexdigest()) for name, data in contents.items()}
 
 
 def test_an_archive_holds_nothing_of_this_machine_and_is_private(home, run):
@@ -236,8 +236,8 @@ def test_no_secret_travels(home, run):
     home.config_file(run.run_id).write_text(json.dumps({"proxy": f"http://me:{CANARY}@host", "wandb_api_key": CANARY}))
     home.worker_config_file(run.run_id).write_text(f'{{"notes": "torn {CANARY}')
     leaky = dataclasses.replace(run, notes=CANARY, extras={"api_key": CANARY, "x": [CANARY]}, reason=f"died: {CANARY}")
-    story = [dataclasses.replace(event, payload={"stderr_tail": CANARY}) for event in story_of(run.run_id)]
-    archive = export_archive(home, leaky, story, secrets=[CANARY])
+    events = [dataclasses.replace(event, payload={"stderr_tail": CANARY}) for event in story_of(run.run_id)]
+    archive = export_archive(home, leaky, events, secrets=[CANARY])
     unpacked = gzip.decompress(archive.read_bytes())
     assert CANARY.encode() not in unpacked
     assert b"my key is " + b"*" * len(CANARY) in unpacked
@@ -369,7 +369,7 @@ class Forge:
         document = {**json.loads(record_bytes(finished_record(self.run_id))), **changes}
         document = {key: value for key, value in document.items() if value is not ...}
         self.file("run.json", json.dumps(document).encode())
-        return self.file("story.jsonl", story_bytes(story_of(self.run_id)))
+        return self.file("story.jsonl", history_bytes(story_of(self.run_id)))
 
     def pack(self, path: Path, *, manifest: bool = True, tail: bytes = b"", level: int = 6, **changes: object) -> Path:
         if manifest:
@@ -560,7 +560,7 @@ def test_a_record_that_is_not_one_of_a_finished_run_is_refused(forge, refused, t
 
 
 @pytest.mark.parametrize(
-    "story",
+    "events",
     [
         b"{",
         b"[]\n",
@@ -571,8 +571,8 @@ def test_a_record_that_is_not_one_of_a_finished_run_is_refused(forge, refused, t
         json.dumps({**dataclasses.asdict(story_of("x")[0]), "run_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV"}).encode(),
     ],
 )
-def test_a_damaged_or_foreign_story_is_refused(forge, refused, tmp_path, story):
-    forge.file("run.json", record_bytes(finished_record(forge.run_id))).file("story.jsonl", story)
+def test_a_damaged_or_foreign_history_is_refused(forge, refused, tmp_path, events):
+    forge.file("run.json", record_bytes(finished_record(forge.run_id))).file("story.jsonl", events)
     refused(forge.pack(tmp_path / "a"), "story.jsonl")
 
 
@@ -626,17 +626,17 @@ def _unpacks_to(packed: bytes, expected: bytes) -> bool:
 def test_size_and_deletion_cover_every_place_of_a_run(home, run):
     segment = fastlane_path(run.run_id)
     segment.write_bytes(bytes(4096))
-    neighbour = fastlane_path(new_run_id())
-    neighbour.write_bytes(b"x")
+    neighbor = fastlane_path(new_run_id())
+    neighbor.write_bytes(b"x")
     try:
         size = size_of_run(home, run.run_id)
         assert size > 300_000
         assert delete_run_files(home, run.run_id) == size
         assert not list(home.root.rglob(f"*{run.run_id}*"))
         assert not segment.exists()
-        assert neighbour.exists()
+        assert neighbor.exists()
     finally:
-        neighbour.unlink()
+        neighbor.unlink()
     assert delete_run_files(home, run.run_id) == 0
     assert size_of_run(home, run.run_id) == 0
 
@@ -678,9 +678,9 @@ def test_deletion_never_descends_into_what_is_mounted_below_a_run(home, run, tmp
         "    except Exception as error: print(error)\n"
     )
     script = 'mount --bind "$1" "$2" || exit 77; shift 2; exec "$@"'
-    words = ("sh", "-c", script, "sh", tmp_path / "precious", mount, sys.executable, "-c", program)
+    message = ("sh", "-c", script, "sh", tmp_path / "precious", mount, sys.executable, "-c", program)
     done = subprocess.run(
-        ["unshare", "-rm", *words, home.root, run.run_id, mount.parent], capture_output=True, text=True, check=False
+        ["unshare", "-rm", *message, home.root, run.run_id, mount.parent], capture_output=True, text=True, check=False
     )
     if not done.stdout and done.returncode:
         pytest.skip(f"nothing can be mounted here: {done.stderr}")

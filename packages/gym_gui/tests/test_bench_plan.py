@@ -188,7 +188,7 @@ def test_a_published_return_is_found_under_the_names_an_environment_has(algo, en
     assert found.source.startswith("https://docs.cleanrl.dev/")
 
 
-def test_what_nobody_published_is_not_made_up():
+def test_unpublished_results_are_not_invented():
     assert published_return("ppo", "Pendulum-v1") is None
     assert published_return("my_algorithm", "CartPole-v1") is None
 

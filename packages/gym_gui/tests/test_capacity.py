@@ -37,9 +37,9 @@ def test_with_room_enough_nothing_is_short(tmp_path: Path) -> None:
     assert shortage(tmp_path, FakeProbe()) is None
 
 
-def test_too_little_memory_is_told_with_the_numbers(tmp_path: Path) -> None:
-    told = shortage(tmp_path, FakeProbe(memory_mb=300))
-    assert told == "waiting for memory: needs about 512 MB, 300 MB free (256 MB stay in reserve)"
+def test_too_little_memory_is_reported_with_the_numbers(tmp_path: Path) -> None:
+    reported = shortage(tmp_path, FakeProbe(memory_mb=300))
+    assert reported == "waiting for memory: needs about 512 MB, 300 MB free (256 MB stay in reserve)"
 
 
 @pytest.mark.parametrize(("free_mb", "short"), [(767, True), (768, False)])
@@ -59,11 +59,11 @@ def test_memory_promised_to_runs_that_just_started_is_not_promised_again(tmp_pat
     assert "0 MB free" in (guard.shortage(ResourceRequest(), 1000, promised_memory_mb=9999) or "")
 
 
-def test_a_full_disk_is_told_with_the_folder(tmp_path: Path) -> None:
-    told = shortage(tmp_path, FakeProbe(disk_mb=100))
-    assert told is not None
-    assert "disk space: 100 MB free" in told
-    assert str(tmp_path) in told
+def test_a_full_disk_is_reported_with_the_folder(tmp_path: Path) -> None:
+    reported = shortage(tmp_path, FakeProbe(disk_mb=100))
+    assert reported is not None
+    assert "disk space: 100 MB free" in reported
+    assert str(tmp_path) in reported
 
 
 def test_the_real_machine_answers(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The worker catalog: what is installed shows up, what is broken is told and hurts nobody else."""
+"""The worker catalog: what is installed shows up, what is broken is reported and affects no other worker."""
 
 from __future__ import annotations
 
@@ -215,12 +215,12 @@ HANGING = {
 
 
 @pytest.mark.parametrize(("broken", "timeout_s"), [(BROKEN, 60), (HANGING, 3)], ids=["answer wrongly", "do not answer"])
-def test_broken_workers_are_listed_with_their_problem_and_hurt_nobody(home, installed, broken, timeout_s):
+def test_broken_workers_are_listed_with_their_problem_and_affect_no_other(home, installed, broken, timeout_s):
     installed("tiny_worker", CLI, name="tiny")
     for name, (cli, _) in broken.items():
         folder = installed(name, cli)
         (folder / "__init__.py").write_text("")
-    # Asked alone and with patience: nobody else is asked for this, and it is kept for the others.
+    # Asked alone and with patience: no other worker is queried, and it is kept for them.
     assert WorkerCatalog(home, describe_timeout_s=60).get("tiny").name == "tiny"
     catalog = WorkerCatalog(home, describe_timeout_s=timeout_s)
     entries = {entry.name: entry for entry in catalog.entries()}
@@ -232,7 +232,7 @@ def test_broken_workers_are_listed_with_their_problem_and_hurt_nobody(home, inst
     assert entries["tiny"].spec in usable(list(entries.values()))
 
 
-def test_a_worker_whose_package_is_gone_is_a_problem(home, installed):
+def test_a_worker_whose_package_is_missing_is_a_problem(home, installed):
     folder = installed("tiny_worker", CLI, name="tiny")
     for path in folder.iterdir():
         path.unlink()
@@ -311,7 +311,7 @@ def test_a_malformed_worker_json_is_listed_as_a_problem(home, document, expected
     assert catalog.get("good").name == "good"
 
 
-def test_the_first_of_two_with_one_name_wins_and_the_other_is_told(home, installed, tmp_path):
+def test_the_first_of_two_with_one_name_wins_and_the_other_is_reported(home, installed, tmp_path):
     installed("tiny_worker", CLI, name="tiny")
     path = write_worker_json(home, {**SPEC, "argv": ["sh"]})
     catalog = WorkerCatalog(home)

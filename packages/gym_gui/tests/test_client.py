@@ -116,9 +116,9 @@ def test_the_word_for_the_newest_run_fails_clearly_without_runs(client):
 
 def test_a_run_is_found_by_its_beginning_and_by_its_end_in_any_case(client, fake_trainer):
     fake_trainer.add(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV")
-    wanted = fake_trainer.add(run_id="01BX5ZZKBKACTAV9WEVGEMMVRZ")
-    for abbreviation in ("01B", "01bx5zz", "MVRZ", "vgemmvrz", wanted.run_id, wanted.run_id.lower()):
-        assert client.find(abbreviation).run_id == wanted.run_id
+    expected = fake_trainer.add(run_id="01BX5ZZKBKACTAV9WEVGEMMVRZ")
+    for abbreviation in ("01B", "01bx5zz", "MVRZ", "vgemmvrz", expected.run_id, expected.run_id.lower()):
+        assert client.find(abbreviation).run_id == expected.run_id
 
 
 def test_an_abbreviation_that_fits_several_runs_names_them(client, fake_trainer):
@@ -187,7 +187,7 @@ def test_a_damaged_record_counts_as_none(home, damage):
 def test_the_record_of_a_killed_daemon_is_not_believed(home):
     home.create()
     identity = ProcessIdentity.of(os.getpid())
-    # Somebody else has the pid by now: it started at another time.
+    # Another process has the pid by now: it started at another time.
     write_json_atomically(
         home.daemon_record, {"pid": identity.pid, "start_ticks": identity.start_ticks - 1, "boot_id": identity.boot_id}
     )
@@ -247,12 +247,12 @@ def test_another_users_token_is_not_allowed(home):
         read_token(home)
 
 
-def test_a_daemon_that_cannot_start_shows_its_last_words(home):
+def test_a_daemon_that_cannot_start_shows_its_last_output(home):
     with pytest.raises(DaemonUnreachable, match=r"could not start \(exit code 2\)(.|\n)*--no-such-option"):
         start_daemon(home, 60, options=["--no-such-option"])
 
 
-def test_a_home_that_cannot_be_made_is_said_so(tmp_path):
+def test_a_home_that_cannot_be_made_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainerError, match=r"cannot use .*file/home as MOSAIC's home"):
         start_daemon(Home(tmp_path / "file" / "home"))
@@ -266,7 +266,7 @@ def test_the_lock_of_starting_clients_is_not_the_daemons(fake_trainer, home):
     assert json.loads(home.daemon_record.read_text())["pid"] == os.getpid()
 
 
-def test_the_log_of_an_earlier_daemon_is_not_told_again(home: Home, tmp_path: Path):
+def test_the_log_of_an_earlier_daemon_is_not_reported_again(home: Home, tmp_path: Path):
     home.create()
     home.daemon_log.write_text("old trouble\n")
     with pytest.raises(DaemonUnreachable) as caught:

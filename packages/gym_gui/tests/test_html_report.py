@@ -15,7 +15,7 @@ from gym_gui.services.analytics.bench_report import render as render_markdown
 from gym_gui.services.analytics.comparison import Verdict, compare_curves, decided
 from gym_gui.services.analytics.curves import curve_of
 from gym_gui.services.analytics.exporting import bench_group_rows, bench_run_rows, csv_text
-from gym_gui.services.analytics.figure import FigureOptions, SteadyColours, build_figure
+from gym_gui.services.analytics.figure import FigureOptions, SteadyColors, build_figure
 from gym_gui.services.analytics.html_report import (
     Phase,
     RunFacts,
@@ -139,7 +139,7 @@ def test_text_is_escaped_and_markup_is_not(tmp_path):
     assert "\u202e" not in text
 
 
-def test_an_inline_drawing_keeps_its_ids_to_itself_and_takes_the_pages_colours():
+def test_an_inline_drawing_keeps_its_ids_to_itself_and_takes_the_pages_colors():
     svg = (
         '<?xml version="1.0"?><!DOCTYPE svg><svg width="9" height="9" viewBox="0 0 9 9"><metadata>http://x</metadata>'
         '<defs><path id="m1"/></defs><use xlink:href="#m1" style="stroke: #0072b2"/><g clip-path="url(#c)"/></svg>'
@@ -166,8 +166,8 @@ def test_a_page_of_several_runs_says_everything_and_loads_nothing(compared, tmp_
         argv=("python", "-m", "x"),
         checkpoints=(CheckpointEntry("checkpoints/step-10", 10, "a" * 64, "best"),),
     )
-    told = [facts(runs[0], manifest=manifest, command="mosaic train ppo"), *map(facts, runs[1:])]
-    page = Page(render(told, comparison, draw(runs, curves), tmp_path, title="", now=time.time()))
+    reported = [facts(runs[0], manifest=manifest, command="mosaic train ppo"), *map(facts, runs[1:])]
+    page = Page(render(reported, comparison, draw(runs, curves), tmp_path, title="", now=time.time()))
     page.check_that_it_loads_nothing()
     assert page.tags.count("svg") == 3  # return, loss, and what every seed reached
     for expected in (
@@ -202,7 +202,7 @@ def test_hostile_names_stay_names(tmp_path):
     )
     bad, other = redacted_run(bad), run(HOSTILE, 2, name=HOSTILE, env_id=HOSTILE)
     curves = curves_of([bad, other], {HOSTILE: 50})
-    told = [
+    reported = [
         facts(
             each,
             last_stream=HOSTILE,
@@ -213,7 +213,7 @@ def test_hostile_names_stay_names(tmp_path):
         )
         for each in (bad, other)
     ]
-    for chosen in (told, told[:1]):
+    for chosen in (reported, reported[:1]):
         runs = [each.run for each in chosen]
         text = render(chosen, compare_curves(runs, curves), draw(runs, curves), tmp_path, title="", now=0.0)
         page = Page(text)
@@ -229,8 +229,8 @@ def test_small_videos_are_in_the_page_and_large_ones_are_linked_from_where_it_li
     made = run()
     small, large = Video(tmp_path / "a.mp4", 3, b"abc"), Video(tmp_path / "runs" / "big & bold.mp4", 99_000_000)
     comparison = compare_curves([made], {})
-    told = [facts(made, manifest=AnalyticsManifest(made.run_id), videos=(small, large))]
-    page = Page(render(told, comparison, [], tmp_path / "reports", title="", now=0.0))
+    reported = [facts(made, manifest=AnalyticsManifest(made.run_id), videos=(small, large))]
+    page = Page(render(reported, comparison, [], tmp_path / "reports", title="", now=0.0))
     page.check_that_it_loads_nothing()
     assert ("video", "src", "data:video/mp4;base64,YWJj") in page.attributes
     assert ("a", "href", "../runs/big%20%26%20bold.mp4") in page.attributes
@@ -254,9 +254,9 @@ def test_a_timeline_shows_how_long_each_run_waited_and_worked(tmp_path):
     assert phases_of(ended, now=999.0) == [Phase("queued", 0, 10), Phase("starting", 10, 12), Phase("running", 12, 90)]
     waiting = [event(40, "INIT")]
     assert phases_of(waiting, now=100.0) == [Phase("queued", 40, 100)]
-    told = [RunFacts(run("ppo", 1), tuple(ended)), RunFacts(run(HOSTILE, 2), tuple(waiting))]
-    comparison = compare_curves([each.run for each in told], {})
-    page = Page(render(told, comparison, [], tmp_path, title="", now=100.0))
+    reported = [RunFacts(run("ppo", 1), tuple(ended)), RunFacts(run(HOSTILE, 2), tuple(waiting))]
+    comparison = compare_curves([each.run for each in reported], {})
+    page = Page(render(reported, comparison, [], tmp_path, title="", now=100.0))
     page.check_that_it_loads_nothing()
     places = [value for _, name, value in page.attributes if name == "style"]
     assert places == [
@@ -265,18 +265,18 @@ def test_a_timeline_shows_how_long_each_run_waited_and_worked(tmp_path):
         "left:12.00%;width:78.00%",
         "left:40.00%;width:60.00%",
     ]
-    alone = render(told[:1], comparison, [], tmp_path, title="", now=100.0)
+    alone = render(reported[:1], comparison, [], tmp_path, title="", now=100.0)
     assert 'class="track"' not in alone  # its history shows the same
 
 
-def test_the_same_configuration_has_the_same_colour_in_every_figure(compared):
+def test_the_same_configuration_has_the_same_color_in_every_figure(compared):
     runs, curves, _ = compared
     only_dqn = {run.run_id: curves[run.run_id] for run in runs if run.algo == "dqn"}
-    colours = SteadyColours(runs)
-    both = colours.on(build_figure(runs, curves, FigureOptions(RETURN)))
-    one = colours.on(build_figure(runs, only_dqn, FigureOptions(RETURN)))
-    assert {line.label.split(" ")[0]: line.colour for line in both.lines} == {"ppo": 0, "dqn": 1}
-    assert [line.colour for line in one.lines] == [1]
+    colors = SteadyColors(runs)
+    both = colors.on(build_figure(runs, curves, FigureOptions(RETURN)))
+    one = colors.on(build_figure(runs, only_dqn, FigureOptions(RETURN)))
+    assert {line.label.split(" ")[0]: line.color for line in both.lines} == {"ppo": 0, "dqn": 1}
+    assert [line.color for line in one.lines] == [1]
 
 
 # ---------------------------------------------------------------- the benchmark's Markdown and tables

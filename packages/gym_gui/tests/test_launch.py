@@ -152,7 +152,7 @@ def test_secrets_of_the_run_reach_the_worker_and_those_of_the_daemon_do_not(tmp_
     assert not any("the run's" in word or "the-run-token" in word for word in launch.argv), "argv is readable by all"
 
 
-def test_nobody_overrides_what_the_daemon_sets(tmp_path: Path) -> None:
+def test_no_variable_overrides_what_the_daemon_sets(tmp_path: Path) -> None:
     launch = build(
         tmp_path,
         spec=spec(env={"MOSAIC_RUN_MARK": "mine", "EXTRA": "1", "PYTHONPATH": "/its/own"}),
@@ -185,7 +185,7 @@ def test_a_record_of_the_registry_will_do(tmp_path: Path) -> None:
     assert launch.env["MOSAIC_GRACE_S"] == "0.5"
 
 
-def test_a_config_is_told_where_to_go_on(tmp_path: Path) -> None:
+def test_a_config_gets_the_checkpoint_to_resume_from(tmp_path: Path) -> None:
     config = {"algo": "ppo", "extras": {"mode": "train", "notes": "kept"}}
     resumed = with_checkpoint(config, tmp_path / "checkpoints" / "step-10")
     assert resumed == {

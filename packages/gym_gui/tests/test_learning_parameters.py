@@ -1,4 +1,4 @@
-"""Which parameters tell runs apart: those that may change what is learned, and only where they are not the default."""
+"""Which parameters distinguish runs: those that may change what is learned, and only where they are not the default."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_a_worker_gets_exactly_its_environment_and_default_signals(
         assert await worker.wait() == 0
         *environment, ignored = one.stdout.read_text().splitlines()
         assert sorted(environment) == ["A=1", "B=2", "EMPTY="]
-        # 32 and 33 are the C library's own: make leaves them ignored in what it starts, and nobody may change that.
+        # 32 and 33 are the C library's own: make leaves them ignored in what it starts, and that must not change.
         assert int(ignored.split()[1], 16) & ~(0b11 << 31) == 0
         worker.close()
 
@@ -169,7 +169,7 @@ def test_a_worker_inherits_no_descriptors(executor: LocalExecutor, launch: Calla
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"argv": ("/nowhere/python", "x")}, "'/nowhere/python' was not found.*installed"),
         ({"argv": ("no-such-program-at-all",)}, "'no-such-program-at-all' was not found"),
@@ -182,11 +182,11 @@ def test_a_worker_inherits_no_descriptors(executor: LocalExecutor, launch: Calla
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_started_says_why(
-    executor: LocalExecutor, launch: Callable[..., Launch], change: dict[str, object], told: str
+    executor: LocalExecutor, launch: Callable[..., Launch], change: dict[str, object], reported: str
 ) -> None:
     async def scenario() -> None:
         before = descriptors()
-        with pytest.raises(SpawnFailed, match=told):
+        with pytest.raises(SpawnFailed, match=reported):
             await executor.submit(replace(launch(SLEEP), **change))  # type: ignore[arg-type]
         assert not descriptors() - before
 
@@ -194,15 +194,15 @@ def test_what_cannot_be_started_says_why(
 
 
 @pytest.mark.parametrize(
-    ("mode", "told"), [(0o755, "not a program this machine can run"), (0o644, "may not be executed")]
+    ("mode", "reported"), [(0o755, "not a program this machine can run"), (0o644, "may not be executed")]
 )
 def test_a_file_that_is_no_program_says_why(
-    executor: LocalExecutor, launch: Callable[..., Launch], tmp_path: Path, mode: int, told: str
+    executor: LocalExecutor, launch: Callable[..., Launch], tmp_path: Path, mode: int, reported: str
 ) -> None:
     program = tmp_path / "garbage"
     program.write_bytes(b"\x7fELFgarbage")
     program.chmod(mode)
-    with pytest.raises(SpawnFailed, match=told):
+    with pytest.raises(SpawnFailed, match=reported):
         asyncio.run(executor.submit(replace(launch(SLEEP), argv=(str(program),))))
 
 
@@ -389,8 +389,8 @@ FORK_BOMB = (
 
 def test_a_fork_bomb_is_limited_and_ended(executor: LocalExecutor, launch: Callable[..., Launch]) -> None:
     async def scenario() -> None:
-        neighbour_launch = launch(SLEEP)
-        neighbour = await executor.submit(neighbour_launch)
+        neighbor_launch = launch(SLEEP)
+        neighbor = await executor.submit(neighbor_launch)
         one = launch(FORK_BOMB.replace("GENERATIONS", "6"), max_processes=40)
         bomb = await executor.submit(one)
         while (hit := bomb.limit_hit()) is None:
@@ -403,10 +403,10 @@ def test_a_fork_bomb_is_limited_and_ended(executor: LocalExecutor, launch: Calla
         assert nothing_left(bomb)
         assert bomb.limit_hit() == hit, "once hit, it stays hit"
         bomb.close()
-        assert neighbour.identity.is_alive(), "the others are unhurt"
-        assert neighbour.limit_hit() is None
-        assert await neighbour.stop_tree(0)
-        neighbour.close()
+        assert neighbor.identity.is_alive(), "the others are unhurt"
+        assert neighbor.limit_hit() is None
+        assert await neighbor.stop_tree(0)
+        neighbor.close()
 
     asyncio.run(scenario())
 
@@ -488,7 +488,7 @@ def test_usage_measures_the_tree(executor: LocalExecutor, launch: Callable[..., 
 # ------------------------------------------------------------------ pausing
 
 
-def test_a_tree_is_stopped_and_goes_on(executor: LocalExecutor, launch: Callable[..., Launch]) -> None:
+def test_a_tree_is_stopped_and_continues(executor: LocalExecutor, launch: Callable[..., Launch]) -> None:
     code = "import os, time\nchild = os.fork()\nif child: print(child, flush=True)\ntime.sleep(120)\n"
 
     async def scenario() -> None:
@@ -556,14 +556,14 @@ def test_a_worker_outlives_its_daemon_and_the_next_one_takes_it_over(executor: L
         assert worker.usage().processes == 1
         waiting = asyncio.create_task(worker.wait())
         assert await worker.stop_tree(0.2)
-        assert await waiting is None, "not our child: nobody tells us its exit code"
+        assert await waiting is None, "not our child: its exit code is unknown"
         worker.close()
         assert executor.find(mark) is None
 
     asyncio.run(scenario())
 
 
-def test_the_end_of_somebody_elses_child_is_noticed(executor: LocalExecutor, tmp_path: Path) -> None:
+def test_the_end_of_another_processes_child_is_noticed(executor: LocalExecutor, tmp_path: Path) -> None:
     mark = f"test.1.{secrets.token_hex(4)}"
     code = "import os, time\nwhile not os.path.exists(os.environ['HERE'] + '/go'): time.sleep(0.01)\n"
     identity = start_in_another_daemon(mark, tmp_path, code, executor)
@@ -576,14 +576,14 @@ def test_the_end_of_somebody_elses_child_is_noticed(executor: LocalExecutor, tmp
         assert not waiting.done()
         (tmp_path / "go").touch()
         assert await waiting is None
-        assert not identity.is_alive(), "also when nobody reaps it"
+        assert not identity.is_alive(), "also before it is reaped"
         assert await worker.stop_tree(0)
         worker.close()
 
     asyncio.run(scenario())
 
 
-def test_what_is_gone_cannot_be_attached(executor: LocalExecutor, launch: Callable[..., Launch]) -> None:
+def test_what_has_exited_cannot_be_attached(executor: LocalExecutor, launch: Callable[..., Launch]) -> None:
     async def scenario() -> None:
         one = launch("pass")
         worker = await executor.submit(one)
@@ -689,7 +689,7 @@ def groups_of(mark: str) -> list[Path]:
     return found
 
 
-def test_a_group_is_there_from_the_first_instant_and_gone_at_the_end(
+def test_a_group_exists_from_the_first_instant_to_the_end(
     executor: LocalExecutor, launch: Callable[..., Launch]
 ) -> None:
     if not executor.has_cgroups:

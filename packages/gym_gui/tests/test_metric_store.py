@@ -31,7 +31,7 @@ def values_of(metrics: RunMetrics, tag: str) -> list[float]:
     return list(metrics.since(tag, 0, 0).values)
 
 
-def test_news_that_do_not_begin_where_the_last_ended_are_refused(tmp_path: Path) -> None:
+def test_updates_that_do_not_begin_where_the_last_ended_are_refused(tmp_path: Path) -> None:
     metrics = RunMetrics(tmp_path / "metrics")
     assert metrics.ingest([news("a", 1, 2)], None, "p1")
     assert not metrics.ingest([news("a", 1, 2)], None, "p1")

@@ -49,7 +49,7 @@ def test_two_names_for_one_checkpoint_must_agree():
     assert "differs from" in problems_of(mode="policy_eval", policy_path="/a", checkpoint_path="/b")
 
 
-def test_only_training_goes_on_from_a_checkpoint():
+def test_only_training_continues_from_a_checkpoint():
     assert is_training({})
     assert is_training({"extras": {"mode": "resume_training"}})
     assert not is_training({"extras": {"mode": "custom_script"}})
@@ -69,15 +69,15 @@ def test_scripts_come_from_configured_folders_only(tmp_path):
         place.write_text("# nothing\n")
     (own / "link.sh").symlink_to(tmp_path / "c.sh")
 
-    def told(path) -> str:
+    def reported(path) -> str:
         return "\n".join(map(str, script_problems({"mode": "custom_script", "script_path": str(path)}, folders)))
 
-    assert told(own / "a.sh") == told(home.custom_scripts / "b.py") == told("b.py") == ""
-    assert "lies in none of the folders" in told(tmp_path / "c.sh")
-    assert "lies in none of the folders" in told(own / "link.sh")
-    assert "lies in none of the folders" in told(own / ".." / "c.sh")
-    assert "must be a file that ends in" in told(own / "d.txt")
-    assert "cannot be read" in told(own / "nowhere.sh")
+    assert reported(own / "a.sh") == reported(home.custom_scripts / "b.py") == reported("b.py") == ""
+    assert "lies in none of the folders" in reported(tmp_path / "c.sh")
+    assert "lies in none of the folders" in reported(own / "link.sh")
+    assert "lies in none of the folders" in reported(own / ".." / "c.sh")
+    assert "must be a file that ends in" in reported(own / "d.txt")
+    assert "cannot be read" in reported(own / "nowhere.sh")
     assert script_problems({"script_path": "/anything"}, folders) == []
 
 
@@ -139,7 +139,7 @@ def test_removing_a_requirement_set_frees_its_folder(home):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("message", "code", "said"),
     [
         (["extras", "check", "minigrid"], 1, "requirement set 'minigrid' is not installed"),
         (["extras", "list"], 0, "minigrid"),
@@ -149,9 +149,9 @@ def test_removing_a_requirement_set_frees_its_folder(home):
         (["resume", "--checkpoint", "/nowhere"], 2, "there is no /nowhere"),
     ],
 )
-def test_the_command_line_wraps_and_refuses(home, words, code, said):
+def test_the_command_line_wraps_and_refuses(home, message, code, said):
     done = subprocess.run(
-        [sys.executable, "-m", "gym_gui", *words], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "gym_gui", *message], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == code, done.stderr
     assert said in done.stdout + done.stderr

@@ -29,9 +29,9 @@ class Ended:
 def mosaic(home, capsys):
     """Run a command in this process."""
 
-    def run(*words: str) -> Ended:
+    def run(*message: str) -> Ended:
         with pytest.raises(SystemExit) as exit_:
-            main(words)
+            main(message)
         captured = capsys.readouterr()
         return Ended(exit_.value.code, captured.out, captured.err)
 
@@ -54,8 +54,8 @@ def test_help_lists_every_command(mosaic):
 def test_a_daemon_that_was_stopped_is_not_started_by_a_listing(mosaic, home):
     home.create()
     home.database.write_bytes(b"")  # one ran, and left no record: it ended in good order
-    for words in (["runs"], ["show", "last"], ["plot", "last"]):
-        ended = mosaic(*words)
+    for message in (["runs"], ["show", "last"], ["plot", "last"]):
+        ended = mosaic(*message)
         assert ended.code == 1
         assert (
             ended.err
@@ -71,7 +71,7 @@ def test_a_mistyped_home_is_not_made_into_one(mosaic, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("message", "expected"),
     [
         (["run"], "there is no command 'run'; did you mean 'runs'?"),
         (["runs", "--limt", "3"], "No such option '--limt'"),
@@ -88,8 +88,8 @@ def test_a_mistyped_home_is_not_made_into_one(mosaic, tmp_path):
         (["priority", "5", "C0EKDVP2"], "the priority comes last, a whole number such as 5; 'C0EKDVP2' is none"),
     ],
 )
-def test_a_mistake_is_one_message_and_exit_code_2(mosaic, words, expected):
-    ended = mosaic(*words)
+def test_a_mistake_is_one_message_and_exit_code_2(mosaic, message, expected):
+    ended = mosaic(*message)
     assert ended.code == 2
     assert ended.err.startswith("mosaic: ")
     assert expected in ended.err
@@ -179,8 +179,8 @@ def test_algo_means_the_algorithm_as_lists_show_it(mosaic, fake_trainer):
     upstream = fake_trainer.add(algo="dqn", extras_json='{"script_path": "/tmp/dqn.py", "source": "upstream"}')
     shell = fake_trainer.add(extras_json='{"script_path": "/tmp/phases.sh", "mode": "custom_script"}')
     expected = {"dqn": own, "my_ppo.py": script, "my_ppo": script, "dqn (upstream)": upstream, "phases": shell}
-    for words, run in expected.items():
-        assert mosaic("runs", "--algo", words, "-q").out.split() == [run.run_id]
+    for message, run in expected.items():
+        assert mosaic("runs", "--algo", message, "-q").out.split() == [run.run_id]
 
 
 def test_deleting_a_sweep_says_that_its_trials_stay(mosaic, fake_trainer):
@@ -206,7 +206,7 @@ def test_archive_says_what_it_did(mosaic, fake_trainer):
     assert mosaic("archive", "--undo", run.run_id).out == f"{run.run_id}  ppo CartPole-v1: brought back\n"
 
 
-def test_what_is_over_is_told_as_such(mosaic, fake_trainer):
+def test_what_is_over_is_reported_as_such(mosaic, fake_trainer):
     run = fake_trainer.add(status="TERM", outcome="cancelled")
     assert "it recorded no video" in mosaic("frames", run.run_id, "--output", "clip.mp4").err
     assert "never started" in mosaic("eval", run.run_id).err
@@ -230,11 +230,11 @@ def test_shared_options_may_stand_anywhere(mosaic, fake_trainer, home, monkeypat
     monkeypatch.setenv("MOSAIC_HOME", str(tmp_path / "elsewhere"))
     fake_trainer.add()
     assert mosaic("--home", str(tmp_path / "elsewhere"), "runs").code == 1
-    for words in (["runs", "--home", str(home.root), "--json"], [f"--home={home.root}", "runs", "--json"]):
-        assert len(mosaic(*words).json) == 1
+    for message in (["runs", "--home", str(home.root), "--json"], [f"--home={home.root}", "runs", "--json"]):
+        assert len(mosaic(*message).json) == 1
 
 
-def test_show_tells_everything_in_lines(mosaic, fake_trainer):
+def test_show_prints_everything_in_lines(mosaic, fake_trainer):
     fake_trainer.add(
         status="TERM",
         outcome="failed",
@@ -293,7 +293,7 @@ def test_a_delete_that_loses_its_daemon_says_how_far_it_came(mosaic, fake_traine
 
 
 @pytest.mark.parametrize("sps", [5e-324, 1e-300, 1e308, float("inf"), float("nan")])
-def test_a_speed_that_says_nothing_gives_no_time_left(mosaic, fake_trainer, sps):
+def test_a_meaningless_speed_gives_no_time_left(mosaic, fake_trainer, sps):
     fake_trainer.add(status="EXEC", outcome="", step=5, total=100, sps=sps, created_at=1e300, started_at=1)
     ended = mosaic("show", "last")
     assert (ended.code, "to go" in ended.out and sps < 1) == (0, False)
@@ -368,7 +368,7 @@ def test_a_name_is_a_handle_and_several_runs_of_a_name_are_listed_newest_first(m
     ended = mosaic("show", "my-run")
     assert ended.code == 2
     assert f"matches 2 runs: {namesake.run_id}, {run.run_id}" in ended.err
-    fake_trainer.add(name=run.run_id[-8:])  # somebody named it like an id: the id wins
+    fake_trainer.add(name=run.run_id[-8:])  # a user named it like an id: the id wins
     assert mosaic("show", run.run_id[-8:], "--json").json[0]["run_id"] == run.run_id
 
 
@@ -401,8 +401,8 @@ class Asked:
 @pytest.mark.parametrize("command", ["delete", "archive", "cancel", "tag"])
 def test_a_command_that_changes_runs_never_takes_all_of_them(mosaic, fake_trainer, command):
     fake_trainer.add()
-    for words in ([command], [command, "--limit", "5"], [command, "--yes"]):
-        ended = mosaic(*words)
+    for message in ([command], [command, "--limit", "5"], [command, "--yes"]):
+        ended = mosaic(*message)
         assert ended.code == 2
         assert "which runs?" in ended.err
     ended = (
@@ -472,7 +472,7 @@ def test_delete_wants_a_yes(mosaic, fake_trainer, monkeypatch, tmp_path):
     assert fake_trainer.runs == []
 
 
-def test_the_story_is_told_in_order(mosaic, fake_trainer):
+def test_the_history_is_printed_in_order(mosaic, fake_trainer):
     run = fake_trainer.add()
     fake_trainer.stories[run.run_id] = [
         pb.StoryEvent(seq=1, kind="submitted", to_status="INIT", timestamp=1e9, attempt=1),
@@ -563,6 +563,6 @@ def test_run_ids_are_completed(mosaic, fake_trainer, monkeypatch):
     assert f"plain,{run.run_id[-8:]}" in mosaic().out
 
 
-def test_the_version_is_told(mosaic):
+def test_the_version_is_reported(mosaic):
     assert mosaic("--version").out == "mosaic 0.1.0\n"
     assert mosaic("version", "--json").json["protocol_version"] == 1

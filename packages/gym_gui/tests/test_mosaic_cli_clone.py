@@ -25,8 +25,8 @@ def daemon(tmp_path_factory):
         yield daemon
 
 
-def invoke(daemon: RunningDaemon, *words: str):
-    return CliRunner().invoke(mosaic, ["--home", str(daemon.home.root), *words], standalone_mode=False)
+def invoke(daemon: RunningDaemon, *text: str):
+    return CliRunner().invoke(mosaic, ["--home", str(daemon.home.root), *text], standalone_mode=False)
 
 
 def test_a_clone_has_the_same_config_and_another_id(daemon):
@@ -47,7 +47,7 @@ def test_a_clone_has_the_same_config_and_another_id(daemon):
     assert (clone.name, list(clone.tags), clone.priority) == ("random walk", ["a", "b"], 3)
 
 
-def test_show_tells_what_a_run_was_made_with(daemon):
+def test_show_prints_what_a_run_was_made_with(daemon):
     run = daemon.wait_for(daemon.submit(timesteps=5).run_id)
     manifest = daemon.manifest(run.run_id)
     facts = {"argv": ("python", "-m", "x"), "versions": {"torch": "2"}, "host": {"name": "here", "cpu": "a fast one"}}
@@ -121,7 +121,7 @@ def test_a_smoke_run_leaves_its_report(daemon):
     assert report["steps"] == 20
 
 
-def test_a_smoke_run_that_fails_says_so_and_leaves_its_report_too(daemon):
+def test_a_smoke_run_that_fails_reports_it_and_leaves_its_report_too(daemon):
     result = invoke(daemon, "smoke", "random", "none", "--total-timesteps", "20", "--fail-at-step", "5")
     assert result.return_value == 1
     run = daemon.client.list(limit=1).runs[0]
@@ -130,9 +130,9 @@ def test_a_smoke_run_that_fails_says_so_and_leaves_its_report_too(daemon):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("text", "reported"),
     [(["random"], "which environment"), (["random", "none", "--extras", "{"], "not JSON"), (["pppo", "x"], "'ppo'")],
 )
-def test_a_smoke_run_of_nothing_is_refused(daemon, words, told):
-    result = invoke(daemon, "smoke", *words)
-    assert told in str(result.exception)
+def test_a_smoke_run_of_nothing_is_refused(daemon, text, reported):
+    result = invoke(daemon, "smoke", *text)
+    assert reported in str(result.exception)

@@ -92,12 +92,12 @@ def test_one_run_each_has_no_interval(capsys):
     assert "1.00 (fewer than 3 seeds: no interval)" in capsys.readouterr().out
 
 
-def test_progress_is_one_line_on_a_terminal_and_told_once_elsewhere(monkeypatch, capsys):
-    told = compare._Progress()
+def test_progress_is_one_line_on_a_terminal_and_reported_once_elsewhere(monkeypatch, capsys):
+    reported = compare._Progress()
     for number in (1, 2, 3):
-        told(f"measuring a random policy in X: {number} of 3 episodes")
-    told("X: no baseline, it cannot be made")
-    told.end()
+        reported(f"measuring a random policy in X: {number} of 3 episodes")
+    reported("X: no baseline, it cannot be made")
+    reported.end()
     assert capsys.readouterr().err == "measuring a random policy in X\nX: no baseline, it cannot be made\n"
 
     monkeypatch.setattr(sys, "stderr", Terminal(sys.stderr))

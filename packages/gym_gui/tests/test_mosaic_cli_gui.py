@@ -38,7 +38,7 @@ def test_without_qt_it_says_how_to_install_it(monkeypatch) -> None:
     assert "pip install -r requirements/gui.txt" in answer.output
 
 
-def test_without_a_screen_it_says_so(monkeypatch) -> None:
+def test_without_a_screen_it_reports_it(monkeypatch) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
         monkeypatch.delenv(name, raising=False)
     answer = CliRunner().invoke(mosaic, ["gui"])

@@ -27,18 +27,18 @@ MOSAIC = [sys.executable, "-m", "gym_gui"]
 TIMEOUT_S = 120
 
 
-def mosaic(*words: str, **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*MOSAIC, *words], capture_output=True, text=True, timeout=TIMEOUT_S, **options)
+def mosaic(*message: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*MOSAIC, *message], capture_output=True, text=True, timeout=TIMEOUT_S, **options)
 
 
 class Terminal:
     """A command in a pseudo-terminal of its own, and everything it drew."""
 
-    def __init__(self, *words: str, columns: int = 80, rows: int = 24) -> None:
+    def __init__(self, *message: str, columns: int = 80, rows: int = 24) -> None:
         self._screen, inside = pty.openpty()
         ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.process = subprocess.Popen(
-            [*MOSAIC, *words],
+            [*MOSAIC, *message],
             stdin=inside,
             stdout=inside,
             stderr=inside,
@@ -54,7 +54,7 @@ class Terminal:
         while True:
             try:
                 data = os.read(self._screen, 65536)
-            except OSError:  # EIO: nobody has the other end any more
+            except OSError:  # EIO: the other end is closed
                 return
             if not data:
                 return
@@ -117,15 +117,15 @@ def test_a_file_without_an_end_is_not_read_whole(command):
     assert "larger than 1048576 bytes" in ended.stderr
 
 
-def _imported_by(*words: str) -> set[str]:
-    command = [sys.executable, "-X", "importtime", "-m", "gym_gui", *words]
+def _imported_by(*message: str) -> set[str]:
+    command = [sys.executable, "-X", "importtime", "-m", "gym_gui", *message]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     return {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
 
 
-@pytest.mark.parametrize("words", [["--help"], ["runs", "--help"], ["version"]])
-def test_help_imports_nothing_heavy(words):
-    imported = _imported_by(*words)
+@pytest.mark.parametrize("message", [["--help"], ["runs", "--help"], ["version"]])
+def test_help_imports_nothing_heavy(message):
+    imported = _imported_by(*message)
     assert "click" in imported
     assert not imported & {"grpc", "google.protobuf", "pydantic", "rich", "psutil", "asyncio", "keyring", "ulid"}
 
@@ -271,8 +271,8 @@ def test_a_real_run_is_cancelled_exported_deleted_and_imported(home, daemon, tmp
     (run,) = json.loads(mosaic("show", run_id, "--json").stdout)
     assert (run["status"], run["outcome"]) == ("TERM", "cancelled")
     archive = tmp_path / "run.tar.gz"
-    for words in (["export", run_id, "-o", str(archive)], ["delete", run_id, "--yes"], ["import", str(archive)]):
-        ended = mosaic(*words)
+    for message in (["export", run_id, "-o", str(archive)], ["delete", run_id, "--yes"], ["import", str(archive)]):
+        ended = mosaic(*message)
         assert ended.returncode == 0, ended.stderr
     tcp = json.loads(mosaic("daemon", "status", "--json").stdout)["addresses"][1]
     assert tcp.startswith("127.0.0.1:")
@@ -282,8 +282,8 @@ def test_a_real_run_is_cancelled_exported_deleted_and_imported(home, daemon, tmp
 
 def test_following_survives_a_daemon_that_is_killed_and_started_again(home, daemon):
     pid = daemon()
-    words = ["train", "random", "none", "--total-timesteps", "60", "--steps-per-second", "10"]
-    with subprocess.Popen([*MOSAIC, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    message = ["train", "random", "none", "--total-timesteps", "60", "--steps-per-second", "10"]
+    with subprocess.Popen([*MOSAIC, *message], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert any("running" in line for line in process.stdout)
         os.kill(pid, signal.SIGKILL)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from gym_gui.cli import main
 from gym_gui.services.sweeps import (
-    SweepRequest,
+    SweepDocument,
     SweepUnreadable,
     config_of_trial,
     settings_of,
@@ -44,9 +44,9 @@ def mosaic(home: Home, fake_trainer, capsys: pytest.CaptureFixture[str]):
     """Run a command in this process; returns (exit code, stdout, stderr)."""
     fake_trainer.workers.append(SWEEP)
 
-    def run(*words: str) -> tuple[int, str, str]:
+    def run(*message: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as exit_:
-            main(words)
+            main(message)
         captured = capsys.readouterr()
         return exit_.value.code, captured.out, captured.err
 
@@ -120,7 +120,7 @@ def test_flags_become_a_sweep(mosaic, fake_trainer) -> None:
     assert (read is not None, problems) == (True, [])
 
 
-def test_everything_wrong_is_told_at_once_and_nothing_is_queued(mosaic, fake_trainer) -> None:
+def test_everything_wrong_is_reported_at_once_and_nothing_is_queued(mosaic, fake_trainer) -> None:
     code, _, err = mosaic(
         "sweep",
         "--algo",
@@ -143,7 +143,7 @@ def test_everything_wrong_is_told_at_once_and_nothing_is_queued(mosaic, fake_tra
         "num_env=3",
     )
     assert code == 2
-    for told in (
+    for reported in (
         "did you mean 'learning_rate'",
         "whole numbers: int:1:2",
         "--param gamma: write NAME=RANGE",
@@ -153,12 +153,12 @@ def test_everything_wrong_is_told_at_once_and_nothing_is_queued(mosaic, fake_tra
         "did you mean 'num_envs'",
         "did you mean 'CartPole-v1'",
     ):
-        assert told in err
+        assert reported in err
     assert not [request for request in fake_trainer.asked if isinstance(request, pb.SubmitRunRequest)]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("message", "reported"),
     [
         (("sweep",), "which algorithm?"),
         (("sweep", "--algo", "pppo", "--env", "CartPole-v1", *LR), "did you mean 'ppo'"),
@@ -170,10 +170,10 @@ def test_everything_wrong_is_told_at_once_and_nothing_is_queued(mosaic, fake_tra
         (("sweep", "nowhere.toml"), "cannot read nowhere.toml"),
     ],
 )
-def test_a_mistake_is_told_in_words(mosaic, words: tuple[str, ...], told: str) -> None:
-    code, _, err = mosaic(*words)
+def test_a_mistake_is_reported_clearly(mosaic, message: tuple[str, ...], reported: str) -> None:
+    code, _, err = mosaic(*message)
     assert code == 2
-    assert told in err
+    assert reported in err
     assert "Traceback" not in err
 
 
@@ -214,7 +214,7 @@ def test_a_file_is_read_and_flags_win_over_it(mosaic, fake_trainer, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (
             'algo = "ppo"\nenv_id = "CartPole-v1"\ntrails = 5\n[parameters]\nnum_envs = "int:1:4"',
@@ -225,11 +225,11 @@ def test_a_file_is_read_and_flags_win_over_it(mosaic, fake_trainer, tmp_path: Pa
         ('algo = "ppo"\nenv_id = "CartPole-v1"\nseeds = "one"\n[parameters]\nnum_envs = "int:1:4"', "seeds"),
     ],
 )
-def test_a_wrong_file_is_told_in_words(mosaic, tmp_path: Path, text: str, told: str) -> None:
+def test_a_wrong_file_is_reported_clearly(mosaic, tmp_path: Path, text: str, reported: str) -> None:
     (tmp_path / "search.toml").write_text(text)
     code, _, err = mosaic("sweep", str(tmp_path / "search.toml"))
     assert code == 2
-    assert told in err
+    assert reported in err
 
 
 def test_a_sweep_can_be_printed_instead_of_queued(mosaic, fake_trainer) -> None:
@@ -257,7 +257,7 @@ def test_a_sweep_is_resumed_with_more_trials(mosaic, fake_trainer) -> None:
 def test_order_takes_ranges_as_objects_too() -> None:
     spec = WorkerSpec("w", "W", "1", WorkerCapabilities("w"), "w", algorithms=(AlgorithmSpec("a", open_flags=True),))
     values = {"env_id": "E", "total_timesteps": 5, "parameters": {"x": {"kind": "float", "low": 0.0, "high": 1.0}}}
-    config, problems = SweepRequest(values).config(spec, spec.algorithms[0])
+    config, problems = SweepDocument(values).config(spec, spec.algorithms[0])
     assert problems == []
     assert config["metadata"]["worker"]["config"]["extras"]["algo_params"]["parameters"]["x"]["high"] == 1.0
 
@@ -332,10 +332,10 @@ def test_a_trial_of_a_script_trains_the_code_of_the_trial_also_from_the_window(s
     assert notices == (f"{script} has changed since; the new run runs the copy {copy}",)
     for odd in (new_run_id(), "../other"):
         trial.user_attrs["mosaic_runs"] = [odd]
-        assert "the run of the trial is gone" in use_trials_script(stored, trial, config)[0]
+        assert "the run of the trial is missing" in use_trials_script(stored, trial, config)[0]
 
 
-def test_what_cannot_be_read_of_a_sweep_is_told(stored: pb.Run) -> None:
+def test_what_cannot_be_read_of_a_sweep_is_reported(stored: pb.Run) -> None:
     with pytest.raises(SweepUnreadable, match="has no trial 4"):
         trial_of(stored, 4)
     with pytest.raises(SweepUnreadable, match="is no sweep"):

@@ -28,9 +28,9 @@ PPO = AlgorithmSpec(
 def mosaic(home, capsys):
     """Run a command in this process; returns (exit code, stdout, stderr)."""
 
-    def run(*words: str) -> tuple[int, str, str]:
+    def run(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as exit_:
-            main(words)
+            main(arguments)
         captured = capsys.readouterr()
         return exit_.value.code, captured.out, captured.err
 
@@ -73,7 +73,7 @@ def worker_config(fake_trainer) -> dict:
 )
 def test_flags_are_read_as_people_type_them(typed, parameters):
     parsed = parse_flags(typed.split(), PPO)
-    assert (parsed.parameters, parsed.words, parsed.problems) == (parameters, [], [])
+    assert (parsed.parameters, parsed.positional, parsed.problems) == (parameters, [], [])
 
 
 @pytest.mark.parametrize(
@@ -97,20 +97,20 @@ def test_a_wrong_flag_is_named_with_the_nearest_right_one(typed, problem):
     assert problem in parsed.problems[0]
 
 
-def test_words_between_flags_stay_words():
+def test_arguments_between_flags_stay_positional():
     parsed = parse_flags(["--num-envs", "2", "CartPole-v1", "--anneal-lr", "Other-v1"], PPO)
-    assert parsed.words == ["CartPole-v1", "Other-v1"]
+    assert parsed.positional == ["CartPole-v1", "Other-v1"]
 
 
 def test_numbers_after_a_list_flag_are_its_values_and_never_an_environment():
     script = AlgorithmSpec("script", fields=(FieldSpec("lrs", "json", None), FieldSpec("lr", "float", 0.1)))
     for typed, values in (("0.1 0.2 -1e-3", [0.1, 0.2, -1e-3]), ("[1,2]", [1, 2]), ("1,2", [1, 2]), ("3", 3)):
         parsed = parse_flags(["--lrs", *typed.split(), "CartPole-v1"], script)
-        assert (parsed.parameters, parsed.words, parsed.problems) == ({"lrs": values}, ["CartPole-v1"], [])
+        assert (parsed.parameters, parsed.positional, parsed.problems) == ({"lrs": values}, ["CartPole-v1"], [])
     assert "expected float, got '0.1,0.2'" in parse_flags(["--lr", "0.1", "0.2"], script).problems[0]
 
 
-def test_the_environment_before_the_algorithm_is_told_as_such(mosaic):
+def test_the_environment_before_the_algorithm_is_reported_as_such(mosaic):
     code, _, err = mosaic("train", "CartPole-v1", "ppo")
     assert (code, "the algorithm comes first: mosaic train ppo CartPole-v1" in err) == (2, True)
 
@@ -294,7 +294,7 @@ def test_a_mistake_is_found_before_anything_is_queued(mosaic, fake_trainer, type
     assert fake_trainer.runs == []
 
 
-def test_all_mistakes_are_told_at_once(mosaic, fake_trainer):
+def test_all_mistakes_are_reported_at_once(mosaic, fake_trainer):
     _, _, err = mosaic("train", "ppo", "CartPol-v1", "--num-envs", "x", "--foo", "1")
     assert all(part in err for part in ("CartPole-v1", "--num-envs: expected int", "no flag --foo"))
 
@@ -303,7 +303,7 @@ def test_the_help_of_an_algorithm_lists_its_flags_in_groups(mosaic, fake_trainer
     code, out, _ = mosaic("train", "ppo", "--help")
     assert code == 0
     assert out.startswith("Usage: mosaic train ppo")
-    assert "Optimiser:\n  --learning-rate FLOAT" in out
+    assert "Optimizer:\n  --learning-rate FLOAT" in out
     assert "[min 0, default: 0.00025]" in out
     assert "--[no-]anneal-lr" in out
     assert "--activation tanh|relu" in out
@@ -356,7 +356,7 @@ def test_a_run_below_the_expected_return_is_a_failure(mosaic, fake_trainer, resu
     assert message in err
 
 
-def test_a_failed_run_shows_its_last_words(mosaic, fake_trainer):
+def test_a_failed_run_shows_its_last_output(mosaic, fake_trainer):
     def fail(run: pb.Run) -> Iterator[pb.Run]:
         tails = json.dumps({"stderr_tail": "Traceback\nKeyError: 'x'\n", "stdout_tail": "hello"})
         fake_trainer.stories[run.run_id] = [
@@ -395,14 +395,14 @@ def test_several_seeds_end_with_their_spread(mosaic, fake_trainer):
     assert "2 completed; evaluation 15.0 ± 7.07 over 2 runs" in out
 
 
-def test_watching_runs_that_have_ended_tells_how(mosaic, fake_trainer):
+def test_watching_runs_that_have_ended_reports_how(mosaic, fake_trainer):
     fake_trainer.add(outcome="failed", reason="no room")
     code, out, _ = mosaic("watch", "last")
     assert code == 1
     assert "no room" in out
 
 
-def test_a_config_file_is_submitted_and_its_problems_are_told(mosaic, fake_trainer, tmp_path):
+def test_a_config_file_is_submitted_and_its_problems_are_reported(mosaic, fake_trainer, tmp_path):
     path = tmp_path / "run.json"
     worker = {"type": "cleanrl", "config": {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 5}}
     path.write_text(json.dumps({"metadata": {"worker": worker}}))

@@ -39,8 +39,8 @@ def test_it_listens_on_loopback_and_ends_with_its_owner(tmp_path: Path, program:
     try:
         assert dashboard.address.startswith("http://127.0.0.1:")
         with build_opener(ProxyHandler({})).open(dashboard.address, timeout=30) as answer:
-            pid, *words = answer.read().decode().split()
-        assert words[:3] == [str(tmp_path / "study.journal"), "--storage-class", "JournalFileStorage"]
+            pid, *text = answer.read().decode().split()
+        assert text[:3] == [str(tmp_path / "study.journal"), "--storage-class", "JournalFileStorage"]
         assert dashboard.is_running
     finally:
         dashboard.stop()
@@ -48,7 +48,7 @@ def test_it_listens_on_loopback_and_ends_with_its_owner(tmp_path: Path, program:
     assert wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
 
-def test_its_last_words_are_told_when_it_does_not_start(tmp_path: Path, program: str) -> None:
+def test_its_last_output_is_shown_when_it_does_not_start(tmp_path: Path, program: str) -> None:
     with pytest.raises(ServerProblem, match=r"ended at once\. cannot open the study"):
         Dashboard.start(tmp_path / "broken.db", is_journal=False, program=program)
 

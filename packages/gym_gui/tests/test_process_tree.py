@@ -75,7 +75,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_an_identity_is_alive_until_the_process_ends_and_a_zombie_is_gone(start: Start) -> None:
+def test_an_identity_is_alive_until_the_process_ends_and_a_zombie_has_exited(start: Start) -> None:
     process = start(SLEEP)
     identity = identity_of(process)
     assert identity.is_alive()
@@ -88,13 +88,13 @@ def test_an_identity_is_alive_until_the_process_ends_and_a_zombie_is_gone(start:
     assert not identity.is_alive()
 
 
-def test_another_process_with_the_same_pid_is_somebody_else(start: Start) -> None:
+def test_another_process_with_the_same_pid_is_not_the_same(start: Start) -> None:
     identity = identity_of(start(SLEEP))
     assert not replace(identity, start_ticks=identity.start_ticks - 1).is_alive()
     assert not replace(identity, boot_id="another boot").is_alive()
 
 
-def test_a_stale_identity_is_never_signalled(start: Start) -> None:
+def test_a_stale_identity_is_never_signaled(start: Start) -> None:
     process = start(SLEEP)
     identity = identity_of(process)
     stale = replace(identity, start_ticks=identity.start_ticks - 1)
@@ -106,7 +106,7 @@ def test_a_stale_identity_is_never_signalled(start: Start) -> None:
     assert not send_signal(identity, signal.SIGKILL)
 
 
-def test_a_dead_main_thread_with_living_siblings_is_not_gone(start: Start) -> None:
+def test_a_dead_main_thread_with_living_siblings_has_not_exited(start: Start) -> None:
     process = start(
         "import ctypes, threading, time\n"
         "threading.Thread(target=time.sleep, args=(60,)).start()\n"
@@ -206,7 +206,7 @@ def test_one_call_reaches_the_whole_group_also_of_a_zombie(start: Start, mark: s
     assert wait_until(lambda: tree_of(identity, mark) == [])
 
 
-def test_a_leader_in_somebody_elses_session_does_not_drag_that_session_in(start: Start, mark: str) -> None:
+def test_a_leader_in_a_foreign_session_does_not_drag_that_session_in(start: Start, mark: str) -> None:
     process = start(SLEEP, new_session=False)
     tree = tree_of(identity_of(process), mark)
     assert [member.pid for member in tree] == [process.pid]

@@ -108,8 +108,13 @@ def test_what_was_submitted_is_kept_whole(registry: RunRegistry) -> None:
         assert getattr(run, name) == expected, name
     assert (run.status, run.outcome, run.attempt, run.number) == (S.INIT, None, 1, 1)
     assert (run.created_at, run.started_at, run.finished_at) == (1_001.0, 0.0, 0.0)
-    [told] = registry.history(new.run_id)
-    assert (told.kind, told.from_status, told.to_status, told.seq) == ("submitted", "", "INIT", run.event_seq)
+    [reported] = registry.history(new.run_id)
+    assert (reported.kind, reported.from_status, reported.to_status, reported.seq) == (
+        "submitted",
+        "",
+        "INIT",
+        run.event_seq,
+    )
 
 
 def test_the_same_config_twice_makes_two_runs_and_the_same_key_makes_one(registry: RunRegistry) -> None:
@@ -146,16 +151,16 @@ def test_an_id_that_is_taken_is_refused(registry: RunRegistry) -> None:
     assert len(registry.history(run_id)) == 1
 
 
-def test_odd_text_and_numbers_are_stored_or_refused_in_words(registry: RunRegistry) -> None:
+def test_odd_text_and_numbers_are_stored_or_refused_clearly(registry: RunRegistry) -> None:
     run_id = submit(registry, name="half a pair \ud800 and a NUL \0", notes="'; DROP TABLE runs; --")
     assert registry.get(run_id).name == "half a pair ? and a NUL \0"
-    told = registry.record(run_id, "odd", payload={"nan": math.nan, "path": Path("/x"), "deep": [math.inf]})
+    reported = registry.record(run_id, "odd", payload={"nan": math.nan, "path": Path("/x"), "deep": [math.inf]})
     assert registry.history(run_id)[-1].payload == {"nan": None, "path": "/x", "deep": [None]}
     with pytest.raises(RegistryError, match="64 bits"):
         registry.record(run_id, "", step=2**63)
     with pytest.raises(RegistryError, match="the registry"):
         registry.record(run_id, "", step="many")
-    assert registry.get(run_id) == told
+    assert registry.get(run_id) == reported
 
 
 # ---------------------------------------------------------------- looking
@@ -394,7 +399,7 @@ def test_the_file_itself_refuses_a_second_life(registry: RunRegistry) -> None:
     assert registry.get(run_id).outcome is RunOutcome.CANCELLED
 
 
-@pytest.mark.parametrize("column", ["status", "outcome", "number", "event_seq", "created_at", "colour"])
+@pytest.mark.parametrize("column", ["status", "outcome", "number", "event_seq", "created_at", "color"])
 def test_what_only_the_registry_writes_cannot_be_passed_in(registry: RunRegistry, column: str) -> None:
     run_id = submit(registry)
     for change in (registry.record, registry.apply):
@@ -403,14 +408,14 @@ def test_what_only_the_registry_writes_cannot_be_passed_in(registry: RunRegistry
     assert registry.get(run_id).status is S.INIT
 
 
-def test_a_fact_is_told_without_a_change_of_status_and_a_silent_change_is_not_told(registry: RunRegistry) -> None:
+def test_a_fact_is_published_without_a_change_of_status_and_a_silent_change_is_not(registry: RunRegistry) -> None:
     run_id = submit(registry)
-    told = registry.record(run_id, "checkpoint_saved", reason="r", payload={"step": 10}, lifecycle_seq=4)
-    assert (told.status, told.lifecycle_seq) == (S.INIT, 4)
+    reported = registry.record(run_id, "checkpoint_saved", reason="r", payload={"step": 10}, lifecycle_seq=4)
+    assert (reported.status, reported.lifecycle_seq) == (S.INIT, 4)
     event = registry.history(run_id)[-1]
     assert (event.kind, event.from_status, event.to_status, event.payload) == ("checkpoint_saved", "", "", {"step": 10})
     silent = registry.record(run_id, "", size_bytes=99)
-    assert (silent.size_bytes, silent.event_seq) == (99, told.event_seq)
+    assert (silent.size_bytes, silent.event_seq) == (99, reported.event_seq)
     assert registry.record(run_id, "") == silent
     with pytest.raises(RunNotFound):
         registry.record(new_run_id(), "noted")
@@ -496,7 +501,7 @@ def test_a_run_that_may_have_a_process_is_not_removed(registry: RunRegistry, eve
     assert registry.get(run_id)
 
 
-def test_an_archived_run_comes_back_with_its_story_under_new_numbers(registry: RunRegistry, tmp_path: Path) -> None:
+def test_an_archived_run_comes_back_with_its_history_under_new_numbers(registry: RunRegistry, tmp_path: Path) -> None:
     run_id = submit(registry, name="kept", tags=("a", "b"), parent=Parent(new_run_id(), 5, "f" * 64))
     registry.apply(run_id, E.DISPATCHED, pid=4, mark="m", run_token_sha256="0" * 64, claimed=True)
     registry.apply(run_id, E.FAULTED, reason="gone", payload={"tail": ["x"]})
@@ -538,7 +543,7 @@ def test_filters_are_kept_by_name(registry: RunRegistry) -> None:
     assert list(registry.filters()) == ["mine"]
 
 
-def test_a_closed_registry_says_so(tmp_path: Path) -> None:
+def test_a_closed_registry_reports_it(tmp_path: Path) -> None:
     registry = RunRegistry(tmp_path / "trainer.sqlite")
     registry.close()
     registry.close()

@@ -94,15 +94,15 @@ def operations_before_a_crash_at(commit: int, database: Path) -> int:
 def check_stories(registry: RunRegistry) -> None:
     """Each run's status is the fold of its story, and it ended at most once."""
     for run in registry.list(RunQuery(include_archived=True)).runs:
-        story = registry.history(run.run_id)
-        assert (story[0].kind, story[-1].seq) == ("submitted", run.event_seq)
+        events = registry.history(run.run_id)
+        assert (events[0].kind, events[-1].seq) == ("submitted", run.event_seq)
         status = S.INIT
-        for event in story[1:]:
+        for event in events[1:]:
             if event.to_status:
                 assert event.from_status == status
                 status = advance(run.run_id, status, RunEvent(event.kind))
         assert run.status is status
-        assert [event.to_status for event in story].count(S.TERM) == status.is_terminal
+        assert [event.to_status for event in events].count(S.TERM) == status.is_terminal
 
 
 def test_each_operation_of_the_script_is_one_commit(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_each_operation_of_the_script_is_one_commit(tmp_path: Path) -> None:
     assert 10**6 - crash.left == COMMITS
 
 
-def test_a_crash_at_any_commit_leaves_what_was_before_it_and_the_work_can_go_on(tmp_path: Path) -> None:
+def test_a_crash_at_any_commit_leaves_what_was_before_it_and_the_work_can_continue(tmp_path: Path) -> None:
     def at(operations: int) -> tuple[Any, ...]:
         with open_registry(tmp_path / f"expected-{operations}.sqlite") as registry:
             for operation in OPERATIONS[:operations]:
@@ -183,7 +183,7 @@ while True:
 def test_a_writer_killed_in_mid_stream_loses_and_doubles_nothing(tmp_path: Path) -> None:
     database = tmp_path / "trainer.sqlite"
     chance = random.Random(7)
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     first = 0
     for _ in range(4):
         with subprocess.Popen(
@@ -204,8 +204,8 @@ def test_a_writer_killed_in_mid_stream_loses_and_doubles_nothing(tmp_path: Path)
             # The interrupted one is ended here; the next writer goes on with the next key.
             for run in registry.unfinished():
                 registry.apply(run.run_id, E.CANCELLED)
-            told = told | {run.run_id: run.status for run in registry.list().runs}
-            assert len(told) == len(runs), "a run that was there before is gone"
+            reported = reported | {run.run_id: run.status for run in registry.list().runs}
+            assert len(reported) == len(runs), "a run that was there before is gone"
             first = len(runs)
 
 
@@ -289,7 +289,7 @@ def overwrite_a_page(data: bytes, number: int, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [cut_early, cut_late, flip_in_the_header, flip_anywhere, overwrite_a_page])
-def test_a_damaged_file_is_refused_in_words_or_works(
+def test_a_damaged_file_is_refused_clearly_or_works(
     tmp_path: Path, damage: Callable[[bytes, int, random.Random], bytes]
 ) -> None:
     database = tmp_path / "trainer.sqlite"
@@ -312,7 +312,7 @@ def test_a_damaged_file_is_refused_in_words_or_works(
             refusals.append(str(error))
         shutil.rmtree(folder)
     for message in refusals:
-        assert any(words in message for words in ("damaged", "newer MOSAIC", "cannot be written")), message
+        assert any(arguments in message for arguments in ("damaged", "newer MOSAIC", "cannot be written")), message
     # SQLite has no checksums: a bit in a name or a number goes unseen, and so do unused bytes.
     least = {cut_early: 120, cut_late: 120, overwrite_a_page: 100, flip_in_the_header: 30, flip_anywhere: 1}
     assert len(refusals) >= least[damage]

@@ -30,7 +30,7 @@ def refusal(ledger: ResourceLedger, **request: float) -> str:
     return answer
 
 
-def test_what_is_reserved_is_gone_until_it_is_released() -> None:
+def test_what_is_reserved_is_unavailable_until_it_is_released() -> None:
     book = ledger()
     reserve(book, "a", cpus=3, memory_mb=5000)
     assert (book.free().cpus, book.free().memory_mb) == (1, 3000)
@@ -87,21 +87,21 @@ def test_a_run_without_gpus_gets_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "told"),
+    ("request_", "reported"),
     [
         (ResourceRequest(cpus=5), "needs 5 CPUs, this machine has 4 for runs"),
         (ResourceRequest(memory_mb=9000), "needs 9000 MB of memory, this machine has 8000 MB for runs"),
         (ResourceRequest(gpus=2, gpus_mandatory=2), "needs 2 GPUs, this machine has 1"),
     ],
 )
-def test_what_can_never_be_met_is_told_with_the_numbers(request_: ResourceRequest, told: str) -> None:
+def test_what_can_never_be_met_is_reported_with_the_numbers(request_: ResourceRequest, reported: str) -> None:
     reason = ledger(gpus=1).impossible(request_)
     assert reason is not None
-    assert told in reason
+    assert reported in reason
     assert "request less" in reason
 
 
-def test_everything_that_is_lacking_is_told_at_once() -> None:
+def test_everything_that_is_lacking_is_reported_at_once() -> None:
     reason = ledger().impossible(ResourceRequest(cpus=64, memory_mb=10**6, gpus=1, gpus_mandatory=1))
     assert reason is not None
     assert "64 CPUs" in reason

@@ -1,4 +1,4 @@
-"""The waiting line: order, fairness, and the reason people are told."""
+"""The waiting line: order, fairness, and the reported reason."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_removed_run_waits_for_nothing():
     assert queue.reason("a") == ""
 
 
-def test_a_run_that_asks_for_nothing_waits_behind_nobody():
+def test_a_run_that_requests_nothing_does_not_wait():
     """A sweep reserves no CPU: it starts when all are taken, wherever it stands in line."""
     ledger = ResourceLedger(Inventory(1, 1000))
     ledger.reserve("running", ResourceRequest(1))
@@ -98,4 +98,4 @@ def test_a_run_that_asks_for_nothing_waits_behind_nobody():
     assert start_what_fits(queue, ledger) == ["sweep"]
     assert start_what_fits(queue, ledger) == []
     ledger.release("running")
-    assert start_what_fits(queue, ledger) == ["a"], "and takes nobody's place"
+    assert start_what_fits(queue, ledger) == ["a"], "and takes no other run's place"

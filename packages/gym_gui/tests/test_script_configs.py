@@ -1,4 +1,4 @@
-"""Configs of scripts: the client finds the file, the worker reads it, and nobody asks twice about the same content."""
+"""Configs of scripts: the client finds the file, the worker reads it, and the same content is never queried twice."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_name_of_a_scripts_run_is_that_of_the_file():
 
 
 @pytest.mark.parametrize(
-    ("extras", "told"),
+    ("extras", "reported"),
     [
         ({"mode": "resume_training"}, "a script cannot be resumed"),
         ({"mode": "policy_eval"}, "'policy_eval' is not possible with a script"),
@@ -78,11 +78,11 @@ def test_the_name_of_a_scripts_run_is_that_of_the_file():
         ({"script_path": "", "source": "upstream"}, "CLEANRL_HOME"),
     ],
 )
-def test_what_cannot_be_a_script_is_told(extras, told):
-    assert told in problems_of(config(**extras))
+def test_what_cannot_be_a_script_is_reported(extras, reported):
+    assert reported in problems_of(config(**extras))
 
 
-def test_the_workers_own_words_about_a_script_are_passed_on():
+def test_the_workers_own_messages_about_a_script_are_passed_on():
     assert "there is no script" in problems_of(config(), script=SpecError("there is no script /home/me/my_ppo.py"))
 
 
@@ -133,7 +133,7 @@ def test_a_script_is_asked_about_once_per_content(home, tmp_path):
 # -- the client
 
 
-def test_files_and_algorithms_are_told_apart():
+def test_files_and_algorithms_are_distinguished():
     assert is_script("./my_ppo.py")
     assert is_script("folder/thing")
     assert not is_script("ppo")

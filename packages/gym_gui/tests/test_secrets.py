@@ -76,7 +76,7 @@ def test_numbers_that_only_sound_secret_stay():
 
 
 @pytest.mark.parametrize("value", ["step", "completed", "hush", 12345678, "CartPole-v1", "algo_params", "batch size 4"])
-def test_a_secret_that_would_be_redacted_in_ordinary_text_is_refused_and_not_told(value):
+def test_a_secret_that_would_be_redacted_in_ordinary_text_is_refused_and_not_reported(value):
     document = config(wandb_api_key=value, algo_params={"batch size 4": 1})
     document["metadata"]["worker"]["config"]["env_id"] = "ns/CartPole-v1"
     with pytest.raises(InvalidConfig, match="too ordinary for a secret") as caught:
@@ -121,7 +121,7 @@ def test_a_config_cannot_choose_the_variables_that_the_daemon_and_python_use():
 
 
 @pytest.mark.parametrize("value", ["a\0b", "x" * 100_000])
-def test_a_secret_that_no_environment_can_hold_is_a_problem_and_is_not_told(value):
+def test_a_secret_that_no_environment_can_hold_is_a_problem_and_is_not_reported(value):
     with pytest.raises(InvalidConfig) as caught:
         split_secrets(config(wandb_api_key=value))
     assert value not in str(caught.value)
@@ -222,7 +222,7 @@ def os_keyring(tmp_path, monkeypatch):
     return tmp_path / "keyring.json"
 
 
-def test_a_usable_keyring_keeps_the_values_and_the_file_only_says_so(tmp_path, os_keyring):
+def test_a_usable_keyring_keeps_the_values_and_the_file_only_reports_it(tmp_path, os_keyring):
     folder, run_id = tmp_path / "config", new_run_id()
     SecretStore(folder).put(run_id, {"wandb_api_key": CANARY})
     assert CANARY not in (folder / "secrets.json").read_text()
@@ -248,7 +248,7 @@ def test_a_locked_keyring_gives_way_to_the_file(tmp_path, os_keyring, monkeypatc
     assert store.get(run_id) == {"k": CANARY}
 
 
-def test_secrets_in_a_keyring_that_is_gone_are_a_clear_error(tmp_path, os_keyring, monkeypatch):
+def test_secrets_in_a_keyring_that_is_missing_are_a_clear_error(tmp_path, os_keyring, monkeypatch):
     store, run_id = SecretStore(tmp_path / "config"), new_run_id()
     store.put(run_id, {"k": CANARY})
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")

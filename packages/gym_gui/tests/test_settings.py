@@ -51,7 +51,7 @@ def test_overrides_win_over_the_file_and_are_checked(tmp_path):
     assert "port" in problems_in(path, "", overrides={"port": 70000})
 
 
-def test_all_problems_are_told_at_once_with_the_nearest_name(tmp_path):
+def test_all_problems_are_reported_at_once_with_the_nearest_name(tmp_path):
     found = problems_in(
         tmp_path / "s.toml",
         'heartbeats = 3\nport = "http"\ncpus = -1\non_end_command = "rm -rf /"\ngrace_s = true\n'

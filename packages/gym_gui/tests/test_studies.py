@@ -82,8 +82,8 @@ def assert_same(ours: Study, theirs: optuna.Study) -> None:
         assert list(mine.values) == list(other.values or ())
         assert mine.user_attrs == other.user_attrs
         np.testing.assert_equal(mine.intermediate, other.intermediate_values)
-        for ended, told in (mine.started_at, other.datetime_start), (mine.ended_at, other.datetime_complete):
-            assert math.isnan(ended) if told is None else ended == pytest.approx(told.timestamp(), abs=1e-5)
+        for ended, reported in (mine.started_at, other.datetime_start), (mine.ended_at, other.datetime_complete):
+            assert math.isnan(ended) if reported is None else ended == pytest.approx(reported.timestamp(), abs=1e-5)
         for name, distribution in other.distributions.items():
             read = mine.distributions[name]
             if read.kind is Kind.CATEGORICAL:
@@ -147,7 +147,7 @@ def test_only_what_is_new_is_read_again(tmp_path: Path, make: MakeStorage) -> No
     after = file.read("live")
     assert_same(after, study)
     assert after.trials[8].run_ids == ("one", "two")
-    # What somebody holds does not change under their hands, and what was finished is the same object.
+    # What a caller holds does not change, and what was finished is the same object.
     assert before.trials[8].state is TrialState.RUNNING
     assert middle.trials[8].run_ids == ("one",)
     assert after.trials[0] is before.trials[0]
@@ -250,7 +250,7 @@ def test_a_half_written_line_is_left_for_the_next_look(tmp_path: Path) -> None:
     assert read.notices == ()
 
 
-def test_a_line_of_a_writer_that_was_killed_is_passed_over_and_told(tmp_path: Path) -> None:
+def test_a_line_of_a_writer_that_was_killed_is_passed_over_and_reported(tmp_path: Path) -> None:
     study = optuna.create_study(study_name="torn", storage=journal(tmp_path), direction="maximize")
     tune(study, 4)
     path = tmp_path / "cut.journal"
@@ -274,7 +274,7 @@ def test_a_journal_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
     assert len(file.read("same")) == 5
 
 
-def test_a_database_is_read_while_somebody_writes_into_its_log(tmp_path: Path) -> None:
+def test_a_database_is_read_while_another_process_writes_into_its_log(tmp_path: Path) -> None:
     study = optuna.create_study(study_name="wal", storage=sqlite(tmp_path), direction="maximize")
     tune(study, 5)
     path = tmp_path / "study.sqlite3"
@@ -283,7 +283,7 @@ def test_a_database_is_read_while_somebody_writes_into_its_log(tmp_path: Path) -
     with sqlite3.connect(path) as writer:
         writer.execute("PRAGMA journal_mode = WAL")
     writer.close()
-    # Nobody has it open: nothing is made beside it.
+    # No process has it open: nothing is created beside it.
     assert len(open_study(path)) == 5
     assert sorted(file.name for file in tmp_path.iterdir()) == ["study.sqlite3"]
     tune(study, 5)
@@ -322,7 +322,7 @@ def test_a_database_whose_writer_died_is_read_from_a_copy(tmp_path: Path) -> Non
     writer.execute("BEGIN IMMEDIATE")
     writer.execute("CREATE TABLE large (text)")
     writer.executemany("INSERT INTO large VALUES (?)", [("x" * 3000,) for _ in range(200)])
-    # As a power cut leaves it: pages and journal on the disk, and nobody who holds a lock.
+    # As a power cut leaves it: pages and journal on the disk, and no process that holds a lock.
     for suffix in ("", "-journal"):
         shutil.copyfile(f"{path}{suffix}", f"{dead}{suffix}")
     writer.execute("ROLLBACK")
@@ -334,7 +334,7 @@ def test_a_database_whose_writer_died_is_read_from_a_copy(tmp_path: Path) -> Non
 
 
 def test_files_that_hold_no_study_say_so(tmp_path: Path) -> None:
-    def words(path: Path, kind: type[StudyError] = StudyError) -> str:
+    def message(path: Path, kind: type[StudyError] = StudyError) -> str:
         with pytest.raises(kind) as raised:
             open_study(path)
         return str(raised.value)
@@ -343,21 +343,21 @@ def test_files_that_hold_no_study_say_so(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         return tmp_path / name
 
-    assert "is not there" in words(tmp_path / "missing", NoStudyYet)
-    assert "no study was written" in words(put("empty", b""), NoStudyYet)
-    assert "cannot be read: it is a folder" in words(tmp_path)
-    assert "neither an SQLite database nor a journal" in words(put("picture.png", b"\x89PNG\r\n"))
-    assert "is not a journal of Optuna" in words(put("other.json", b'{"a": 1}\n{"b": 2}\n'))
-    assert "is not a journal of Optuna" in words(put("config.json", b'{\n  "a": 1\n}\n'))
-    assert "cannot be read" in words(put("cut.db", b"SQLite format 3\0" + b"\0" * 200))
+    assert "is not there" in message(tmp_path / "missing", NoStudyYet)
+    assert "no study was written" in message(put("empty", b""), NoStudyYet)
+    assert "cannot be read: it is a folder" in message(tmp_path)
+    assert "neither an SQLite database nor a journal" in message(put("picture.png", b"\x89PNG\r\n"))
+    assert "is not a journal of Optuna" in message(put("other.json", b'{"a": 1}\n{"b": 2}\n'))
+    assert "is not a journal of Optuna" in message(put("config.json", b'{\n  "a": 1\n}\n'))
+    assert "cannot be read" in message(put("cut.db", b"SQLite format 3\0" + b"\0" * 200))
     other = sqlite3.connect(tmp_path / "other.db")
     other.execute("CREATE TABLE runs (id)")
     other.commit()
     other.close()
-    assert "Optuna did not write it" in words(tmp_path / "other.db")
+    assert "Optuna did not write it" in message(tmp_path / "other.db")
 
 
-def test_a_damaged_row_is_told(tmp_path: Path) -> None:
+def test_a_damaged_row_is_reported(tmp_path: Path) -> None:
     study = optuna.create_study(study_name="damaged", storage=sqlite(tmp_path), direction="maximize")
     tune(study, 3)
     path = tmp_path / "study.sqlite3"

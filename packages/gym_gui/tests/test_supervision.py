@@ -6,7 +6,7 @@ import errno
 import os
 
 import pytest
-from gym_gui.services.trainer import finalise as finalising
+from gym_gui.services.trainer import finalize as finalizing
 from gym_gui.services.trainer.fsm import TRANSITIONS, RunEvent, RunStatus
 from gym_gui.services.trainer.supervision import EndingFacts, conclude, describe_exit
 from mosaic_wire.exit_record import ExitOutcome, ExitRecord
@@ -77,10 +77,10 @@ ENDINGS = {
 
 @pytest.mark.parametrize("case", ENDINGS)
 def test_the_end_of_a_worker_means_one_event_and_names_the_reason(case):
-    facts, event, words = ENDINGS[case]
+    facts, event, text = ENDINGS[case]
     ending = conclude(facts)
     assert ending.event is event
-    assert words in ending.reason
+    assert text in ending.reason
 
 
 @pytest.mark.parametrize("case", ENDINGS)
@@ -90,11 +90,11 @@ def test_every_ending_is_a_row_of_the_transition_table(case):
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "text"),
     [(0, "code 0"), (2, "code 2"), (-15, "SIGTERM"), (-64, "SIG"), (-200, "signal 200"), (None, "no exit.json")],
 )
-def test_an_exit_code_is_told_in_words(code, words):
-    assert words in describe_exit(code)
+def test_an_exit_code_is_reported_clearly(code, text):
+    assert text in describe_exit(code)
 
 
 def test_a_run_that_completes_a_moment_after_its_fault_keeps_the_reason_of_the_fault() -> None:
@@ -123,16 +123,16 @@ def test_a_cancelled_run_ends_for_the_reason_it_was_cancelled_for() -> None:
 async def test_a_manifest_that_finds_no_room_is_one_line_of_the_log_however_long_it_takes(
     tmp_path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    attempts, told = iter(range(4)), []
+    attempts, reported = iter(range(4)), []
 
     def without_room(*_: object) -> bool:
         if (number := next(attempts)) < 3:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f".analytics.json.{number}.tmp")
         return True
 
-    monkeypatch.setattr(finalising, "finalise_manifest", without_room)
-    monkeypatch.setattr(finalising, "_RETRY_S", 0)
+    monkeypatch.setattr(finalizing, "finalize_manifest", without_room)
+    monkeypatch.setattr(finalizing, "_RETRY_S", 0)
     record = pb.Run(run_id="R")
-    await finalising.finalise(RunFolder(tmp_path), record, "failed", "", lambda *words: told.append(words))
+    await finalizing.finalize(RunFolder(tmp_path), record, "failed", "", lambda *text: reported.append(text))
     line = "run R: its manifest cannot be written; will retry: No space left on device"
-    assert (told, caplog.messages) == ([("manifest", line)] * 3, [line])
+    assert (reported, caplog.messages) == ([("manifest", line)] * 3, [line])

@@ -92,7 +92,7 @@ def test_a_store_cut_or_with_a_flipped_bit_never_gives_what_was_not_stored(tmp_p
     path, run_id, dice = tmp_path / "telemetry.sqlite", new_run_id(), random.Random(7)
     with closing(TelemetryStore(path)) as store:
         store.append("steps", [(run_id, steps(1, 400))])
-    data, wanted = path.read_bytes(), {step.seq: step for step in steps(1, 400)}
+    data, expected = path.read_bytes(), {step.seq: step for step in steps(1, 400)}
     lost = 0
     for number in range(120):
         damaged = bytearray(data)
@@ -110,9 +110,9 @@ def test_a_store_cut_or_with_a_flipped_bit_never_gives_what_was_not_stored(tmp_p
             lost += 1
             continue
         found = [pb.RunStep.FromString(message) for page in pages for message in page.messages]
-        assert all(step == wanted[step.seq] for step in found), number
+        assert all(step == expected[step.seq] for step in found), number
         assert len({step.seq for step in found}) == len(found)
-        lost += len(found) < len(wanted)
+        lost += len(found) < len(expected)
     assert 40 <= lost < 120  # every cut, and some bits; others fall where nothing is stored
 
 
@@ -181,6 +181,27 @@ async def _first(hub: TelemetryAsyncHub, run_id: str) -> tuple[int, int]:
     return receipt.stored_seq, receipt.credits
 
 
+def test_a_batch_that_is_stored_after_its_worker_died_counts_for_the_next_attempt(tmp_path: Path) -> None:
+    run_id = new_run_id()
+
+    async def scenario() -> None:
+        store = HeldStore(tmp_path / "telemetry.sqlite")
+        hub = TelemetryAsyncHub(store, lambda run, credits: None)
+        assert await _first(hub, run_id) == (0, streams.CREDITS_PER_RUN)
+        dying = asyncio.create_task(hub.publish(run_id, "steps", steps(1, 5)))
+        await asyncio.sleep(0.05)
+        dying.cancel()  # its connection is closed in the middle of the write
+        next_attempt = asyncio.create_task(_first(hub, run_id))
+        await asyncio.sleep(0.05)
+        store.go.set()
+        assert await asyncio.wait_for(next_attempt, 60) == (5, streams.CREDITS_PER_RUN)
+        assert (await hub.publish(run_id, "steps", steps(6, 7))).stored_seq == 7
+        assert stored(store, run_id) == list(range(1, 8))
+        hub.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_worker_that_goes_away_while_it_waits_does_not_take_others_with_it(tmp_path: Path) -> None:
     one, two = new_run_id(), new_run_id()
 
@@ -201,7 +222,7 @@ def test_a_worker_that_goes_away_while_it_waits_does_not_take_others_with_it(tmp
 
 
 @pytest.mark.expects_log("cannot be stored; workers keep them: no room")
-def test_a_disk_that_fails_is_told_to_the_worker_and_the_next_batch_goes_through(tmp_path: Path) -> None:
+def test_a_disk_that_fails_is_reported_to_the_worker_and_the_next_batch_goes_through(tmp_path: Path) -> None:
     run_id = new_run_id()
 
     class Failing(TelemetryStore):

@@ -107,7 +107,7 @@ def test_folders_of_a_killed_owner_are_swept(tmp_path: Path) -> None:
     assert LinkFolder.make(home).root != mine.root
 
 
-def test_a_missing_package_is_said_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     monkeypatch.setattr(web_servers, "has_tensorboard", lambda python: python == "/has/python")
     with pytest.raises(ServerProblem, match=r"-m pip install tensorboard"):
@@ -120,7 +120,7 @@ def test_another_interpreter_is_really_asked(tmp_path: Path) -> None:
     assert not web_servers.has_tensorboard(str(tmp_path / "python"))
 
 
-def test_a_server_that_ends_at_once_leaves_its_words(tmp_path: Path) -> None:
+def test_a_server_that_ends_at_once_leaves_its_output(tmp_path: Path) -> None:
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho 'no room on this device' >&2\nexit 3\n")
     program.chmod(0o755)
@@ -222,9 +222,9 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         yield daemon
 
 
-def command(daemon: RunningDaemon, *words: str) -> subprocess.Popen[str]:
+def command(daemon: RunningDaemon, *message: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "gym_gui", "tensorboard", *words],
+        [sys.executable, "-m", "gym_gui", "tensorboard", *message],
         env=daemon.variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -236,16 +236,16 @@ def command(daemon: RunningDaemon, *words: str) -> subprocess.Popen[str]:
 def test_the_command_serves_and_leaves_nothing_when_it_is_killed(
     daemon: RunningDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A package in the working folder, which may be somebody else's, is not imported in place of the installed one.
+    # A package in the working folder, which may be another user's, is not imported in place of the installed one.
     (tmp_path / "tensorboard").mkdir()
     (tmp_path / "tensorboard" / "__init__.py").write_text("raise SystemExit('planted')")
     monkeypatch.chdir(tmp_path)
     run = daemon.submit(timesteps=20)
     run = daemon.wait_for(run.run_id, "TERM")
     refused = command(daemon, run.run_id)
-    _, words = refused.communicate(timeout=WAIT_S)
+    _, message = refused.communicate(timeout=WAIT_S)
     assert refused.returncode == 1
-    assert "none of these runs has written event files yet" in words
+    assert "none of these runs has written event files yet" in message
 
     write_events(Path(run.run_dir) / "tensorboard")
     served = command(daemon, run.run_id)
@@ -264,6 +264,6 @@ def test_the_command_serves_and_leaves_nothing_when_it_is_killed(
 
 def test_the_command_asks_which_runs(daemon: RunningDaemon) -> None:
     process = command(daemon)
-    _, words = process.communicate(timeout=WAIT_S)
+    _, message = process.communicate(timeout=WAIT_S)
     assert process.returncode == 2
-    assert "which runs?" in words
+    assert "which runs?" in message

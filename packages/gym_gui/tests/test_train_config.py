@@ -1,4 +1,4 @@
-"""`validate_train_run_config`: what people write is accepted, what is wrong is told all at once."""
+"""`validate_train_run_config`: what people write is accepted, all problems are reported at once."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_missing_steps_and_seed_are_those_of_the_algorithm():
     assert f"{CONFIG}.total_timesteps" in problems(worker(algo="script", total_timesteps=...))
 
 
-def test_the_module_is_filled_in_and_tags_are_told_once():
+def test_the_module_is_filled_in_and_tags_are_reported_once():
     config = validated(example(metadata__worker__module=..., tags=["a", "b", "a"]))
     assert config.metadata.worker.module == "cleanrl_worker.cli"
     assert config.tags == ("a", "b")
@@ -224,7 +224,7 @@ def test_a_mapping_and_its_text_give_the_same_config():
 # ---------------------------------------------------------------- what is refused
 
 
-def test_everything_wrong_is_told_at_once_with_path_and_nearest_name():
+def test_everything_wrong_is_reported_at_once_with_path_and_nearest_name():
     document = example(
         resource={},
         run_name="",
@@ -380,7 +380,7 @@ def test_another_runs_id_is_refused_when_the_id_is_known(tmp_path):
         expand(config, other, Home(tmp_path))
 
 
-def test_a_problem_never_tells_a_secret():
+def test_a_problem_never_reports_a_secret():
     canary = "canary-0123456789"
     document = worker(extras={"wandb_api_key": canary, "api_key": 5, "num_envs": f"x{canary}"}, seed=canary)
     with pytest.raises(InvalidConfig) as caught:
@@ -556,4 +556,4 @@ def test_a_worker_that_only_has_others_work_reserves_no_cpu_and_is_started_again
     assert (config.resources.cpus.requested, config.scheduling.retries) == (0, 20)
     asked = {"metadata": {"worker": worker}, "resources": {"cpus": 1}, "scheduling": {"retries": 0}}
     config = validate_train_run_config(asked, workers=lambda name: spec)
-    assert (config.resources.cpus.requested, config.scheduling.retries) == (1, 0), "unless it is told otherwise"
+    assert (config.resources.cpus.requested, config.scheduling.retries) == (1, 0), "by default"

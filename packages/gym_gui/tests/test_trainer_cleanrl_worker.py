@@ -47,7 +47,7 @@ def test_a_run_is_trained_to_its_end_and_leaves_what_it_promised(daemon: Running
     run = daemon.wait_for(run_id, timeout_s=120)
     assert (run.status, run.outcome, run.reason) == ("TERM", "completed", "completed")
 
-    # The handshake told who trains what.
+    # The handshake reported who trains what.
     assert (run.worker_type, run.algo, run.env_id, run.seed) == ("cleanrl", "ppo", "CartPole-v1", 1)
     assert json.loads(run.capabilities_json)["worker_type"] == "cleanrl"
     assert json.loads(run.extras_json)["algo_params"]["num_steps"] == 16

@@ -32,21 +32,21 @@ def _home(home):
 
 @pytest.mark.parametrize("config", [nested(), WORKER], ids=["nested", "flat"])
 def test_a_good_config_is_accepted_and_shown(config, home):
-    good, told = run_cleanrl_dry_run(config)
-    assert good, told
-    assert "cleanrl_worker.launcher" in told
-    assert str(home.runs) in told
+    good, reported = run_cleanrl_dry_run(config)
+    assert good, reported
+    assert "cleanrl_worker.launcher" in reported
+    assert str(home.runs) in reported
     assert list(home.runs.iterdir()) == []
 
 
-def test_everything_wrong_is_told_without_secrets():
+def test_everything_wrong_is_reported_without_secrets():
     extras = {"algo_params": {"gamma": 3.0, "num_env": 2}, "wandb_api_key": "hunter2-hunter2", "no_progress": "x"}
-    good, told = run_cleanrl_dry_run(nested(env_id="CartPole-v9", extras=extras))
+    good, reported = run_cleanrl_dry_run(nested(env_id="CartPole-v9", extras=extras))
     assert not good
-    for words in ("gamma: must be at most 1", "Did you mean 'num_envs'", "CartPole-v1", "extras.no_progress"):
-        assert words in told
-    assert "hunter2" not in told
-    assert "/tmp/mosaic-dry-run-" not in told
+    for text in ("gamma: must be at most 1", "Did you mean 'num_envs'", "CartPole-v1", "extras.no_progress"):
+        assert text in reported
+    assert "hunter2" not in reported
+    assert "/tmp/mosaic-dry-run-" not in reported
 
 
 class Offers:
@@ -60,7 +60,7 @@ class Offers:
 
 
 def test_a_worker_that_cannot_be_started_or_hangs_is_an_answer_too(home):
-    good, told = run_cleanrl_dry_run(WORKER, home=home, catalog=Offers("/nowhere/python"))
-    assert (good, told.startswith("the worker cannot be started: No such file")) == (False, True)
-    good, told = run_cleanrl_dry_run(WORKER, home=home, catalog=Offers("/bin/sh", "-c", "sleep 60"), timeout_s=0.2)
-    assert (good, told) == (False, "the worker gave no answer within 0.2 s")
+    good, reported = run_cleanrl_dry_run(WORKER, home=home, catalog=Offers("/nowhere/python"))
+    assert (good, reported.startswith("the worker cannot be started: No such file")) == (False, True)
+    good, reported = run_cleanrl_dry_run(WORKER, home=home, catalog=Offers("/bin/sh", "-c", "sleep 60"), timeout_s=0.2)
+    assert (good, reported) == (False, "the worker gave no answer within 0.2 s")

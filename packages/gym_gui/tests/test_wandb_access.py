@@ -162,7 +162,9 @@ def doctor() -> tuple[Result, dict[str, tuple[str, str]]]:
     return result, {entry["name"]: (entry["state"], entry["text"]) for entry in json.loads(result.output)}
 
 
-def test_a_good_connection_is_told_step_by_step(home: Home, play_wandb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_good_connection_is_reported_step_by_step(
+    home: Home, play_wandb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setenv("HTTPS_PROXY", "http://user:hidden@127.0.0.1:9")  # not for this machine's own address
     result, found = doctor()
@@ -208,7 +210,9 @@ def test_no_name_no_server_and_a_bad_proxy_fail(home: Home, monkeypatch: pytest.
     assert "hidden" not in result.output
 
 
-def test_something_else_at_the_address_is_told(home: Home, monkeypatch: pytest.MonkeyPatch, play_wandb: str) -> None:
+def test_something_else_at_the_address_is_reported(
+    home: Home, monkeypatch: pytest.MonkeyPatch, play_wandb: str
+) -> None:
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setattr(_PlayWandb, "do_POST", lambda self: (self.send_response(200), self.end_headers()))
     _, found = doctor()
@@ -232,7 +236,7 @@ def program(tmp_path: Path, source: str) -> str:
     return str(path)
 
 
-def test_progress_is_told_without_ornaments_and_without_the_key(tmp_path: Path) -> None:
+def test_progress_is_reported_without_ornaments_and_without_the_key(tmp_path: Path) -> None:
     folder = a_folder(tmp_path)
     python = program(
         tmp_path,
@@ -242,13 +246,13 @@ echo "wandb: key is $WANDB_API_KEY"
 echo "wandb: View run at https://wandb.ai/a/b/runs/abc"
 touch {folder}/run-abc.wandb.synced""",
     )
-    told: list[str] = []
+    reported: list[str] = []
     job = SyncJob(python, find_wandb_folders(tmp_path / "wandb"), variables_for(Key(KEY, "x"), Proxies()), [KEY])
-    result = job.run(told.append)
+    result = job.run(reported.append)
     assert result.url == "https://wandb.ai/a/b/runs/abc"
     assert result.folders == 1
-    assert told[:3] == ["Syncing 1 run(s):", "uploading 10%", "uploading 90%"]
-    assert told[3:] == ["key is •••", "View run at https://wandb.ai/a/b/runs/abc"]
+    assert reported[:3] == ["Syncing 1 run(s):", "uploading 10%", "uploading 90%"]
+    assert reported[3:] == ["key is •••", "View run at https://wandb.ai/a/b/runs/abc"]
 
 
 def test_exit_code_0_without_the_mark_is_a_failure(tmp_path: Path) -> None:

@@ -90,11 +90,11 @@ def test_wandbs_own_reader_agrees(file: Path) -> None:
         env={"HOME": str(file.parent), "PATH": "/usr/bin:/bin"},
     )
     assert inspect.returncode == 0, inspect.stderr
-    told = [json.loads(line) for line in inspect.stdout.splitlines()]
+    reported = [json.loads(line) for line in inspect.stdout.splitlines()]
     ours = RecordLog(file).read()
-    assert len(told) == len(ours)
+    assert len(reported) == len(ours)
     histories = sum(record.HasField("history") for record in ours)
-    assert sum(record.get("type") == "history" for record in told) == histories == 1501
+    assert sum(record.get("type") == "history" for record in reported) == histories == 1501
 
 
 def test_a_growing_file_is_read_piece_by_piece(file: Path, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_large_file_is_read_in_portions(file: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [5 * BLOCK_BYTES + 100, 3 * BLOCK_BYTES, 7 * BLOCK_BYTES - 3])
-def test_after_damage_it_goes_on_at_the_next_block(file: Path, tmp_path: Path, place: int) -> None:
+def test_after_damage_it_continues_at_the_next_block(file: Path, tmp_path: Path, place: int) -> None:
     data = bytearray(file.read_bytes())
     data[place : place + 40] = bytes(byte ^ 0x55 for byte in data[place : place + 40])
     damaged = tmp_path / file.name
@@ -142,7 +142,7 @@ def test_after_damage_it_goes_on_at_the_next_block(file: Path, tmp_path: Path, p
     assert np.array_equal(returns.values, returns.steps / 20)  # values stay with their steps
 
 
-def test_zeros_at_the_end_are_told_and_harmless(file: Path, tmp_path: Path) -> None:
+def test_zeros_at_the_end_are_reported_and_harmless(file: Path, tmp_path: Path) -> None:
     torn = tmp_path / file.name
     torn.write_bytes(file.read_bytes() + bytes(1000))
     shown = read(torn)

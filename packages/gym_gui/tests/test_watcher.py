@@ -1,4 +1,4 @@
-"""What a client that watches is told: every event, and of figures the newest, not too often."""
+"""What a watching client receives: every event, and the newest statistics, not too often."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from gym_gui.services.trainer.journal import STATISTICS_S, Watcher
-from gym_gui.services.trainer.records import NewRun, RunRecord, StoryEvent
+from gym_gui.services.trainer.records import HistoryEvent, NewRun, RunRecord
 from gym_gui.services.trainer.registry import RunRegistry
 from mosaic_wire.ids import new_run_id
 
@@ -19,22 +19,22 @@ def records(tmp_path) -> list[RunRecord]:
         return [registry.submit(NewRun(run_id=new_run_id(), worker_type="random", name="r"))[0] for _ in range(3)]
 
 
-def event(record: RunRecord, seq: int) -> StoryEvent:
-    return StoryEvent(seq, record.run_id, 0.0, "started", "", "", "", {}, 1)
+def event(record: RunRecord, seq: int) -> HistoryEvent:
+    return HistoryEvent(seq, record.run_id, 0.0, "started", "", "", "", {}, 1)
 
 
-async def test_figures_are_told_at_most_every_so_often_and_the_newest_win(records: list[RunRecord]) -> None:
-    watcher, told = Watcher(""), []
+async def test_figures_are_reported_at_most_every_so_often_and_the_newest_win(records: list[RunRecord]) -> None:
+    watcher, reported = Watcher(""), []
     for step in range(100):
         watcher.offer(replace(records[0], step=step))
     began = time.monotonic()
     for goal in (99, 199, 299):
-        told.append((await watcher.get())[0].step)
-        assert told[-1] == goal
+        reported.append((await watcher.get())[0].step)
+        assert reported[-1] == goal
         for step in range(100):
             watcher.offer(replace(records[0], step=goal + 1 + step))
     assert time.monotonic() - began >= 2 * STATISTICS_S
-    assert told == [99, 199, 299]
+    assert reported == [99, 199, 299]
 
 
 async def test_runs_share_a_round(records: list[RunRecord]) -> None:
@@ -44,17 +44,17 @@ async def test_runs_share_a_round(records: list[RunRecord]) -> None:
     assert [(await watcher.get())[0] for _ in records] == records
 
 
-async def test_events_wait_for_nobody_and_figures_never_fall_back_behind_them(records: list[RunRecord]) -> None:
+async def test_events_are_sent_at_once_and_statistics_never_fall_behind_them(records: list[RunRecord]) -> None:
     watcher, record = Watcher(""), records[0]
     for each in records:
         watcher.offer(replace(each, step=1))
     assert (await watcher.get())[0].step == 1
     for seq in range(5):
         watcher.offer_events([(replace(records[1], step=10 + seq), event(records[1], seq))])
-    told = [await watcher.get() for _ in range(5)]
-    assert [known.seq for _, known in told if known is not None] == list(range(5))
+    reported = [await watcher.get() for _ in range(5)]
+    assert [known.seq for _, known in reported if known is not None] == list(range(5))
     rest = await watcher.get()
-    assert (rest[0].run_id, rest[1]) == (records[2].run_id, None)  # what was to be told of the second run is older
+    assert (rest[0].run_id, rest[1]) == (records[2].run_id, None)  # what was to be sent of the second run is older
     watcher.offer(replace(record, step=7))
     assert (await watcher.get())[0].step == 7
 

@@ -23,7 +23,7 @@ def test_a_missing_log_has_an_empty_tail(tmp_path):
     assert tail_text(tmp_path / "nothing.log") == ""
 
 
-def test_a_coded_line_is_told_again_with_its_code(tmp_path, caplog):
+def test_a_coded_line_is_reported_again_with_its_code(tmp_path, caplog):
     log = tmp_path / "stderr.log"
     log.write_text("")
     follower = LogFollower(log, "run-1")
@@ -63,7 +63,7 @@ def test_a_flood_is_skipped_not_followed(tmp_path, caplog):
     assert [record.log_code for record in caplog.records if hasattr(record, "log_code")] == [501]
 
 
-def test_a_file_over_its_cap_keeps_its_end_and_the_writer_goes_on(tmp_path):
+def test_a_file_over_its_cap_keeps_its_end_and_the_writer_continues(tmp_path):
     log = tmp_path / "stdout.log"
     writer = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
@@ -90,7 +90,7 @@ def test_logs_that_are_small_each_are_cut_when_they_are_large_together(tmp_path:
     assert not cap_logs([tmp_path], 8000)
 
 
-def test_what_is_kept_of_a_flood_is_bounded_though_it_goes_on_while_it_is_copied(tmp_path: Path) -> None:
+def test_what_is_kept_of_a_flood_is_bounded_though_it_continues_while_it_is_copied(tmp_path: Path) -> None:
     log = tmp_path / "stdout.log"
     log.write_bytes(b"x" * (4 << 20))
     is_over = threading.Event()

@@ -1,4 +1,4 @@
-"""Which set brings an environment, by its id; nothing is imported to find out."""
+"""The requirement set of an environment, found by its id without an import."""
 
 from __future__ import annotations
 

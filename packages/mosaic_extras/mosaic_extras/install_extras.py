@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (WireError, OSError) as error:
         return _complain(error, EXIT_NOT_READY, as_json=arguments.json or arguments.progress_json)
     except KeyboardInterrupt:
-        _say("\nStopped. What was half made is not used; the next installation begins anew.", sys.stderr)
+        _print("\nStopped. What was half made is not used; the next installation begins anew.", sys.stderr)
         return EXIT_INTERRUPTED
 
 
@@ -117,7 +117,7 @@ def _install(home: Home, sets: tuple[str, ...], lists: Path, arguments: argparse
             results.append({"set": name, "ready": True, "python": python, "key": plan.key})
     complete = all(result["ready"] for result in results)
     if arguments.json or arguments.progress_json:
-        _say(json.dumps({"event": "result", "ready": complete, "sets": results}), flush=True)
+        _print(json.dumps({"event": "result", "ready": complete, "sets": results}), flush=True)
     return 0 if complete else EXIT_NOT_READY
 
 
@@ -143,7 +143,7 @@ def prepare(home: Home, sets: Sequence[str]) -> int:
 
 def _reporter(*, as_json: bool, quiet: bool) -> Report:
     if as_json:
-        return lambda progress: _say(json.dumps(progress.to_json()), flush=True)
+        return lambda progress: _print(json.dumps(progress.to_json()), flush=True)
     if quiet:
         return lambda progress: None
     return _print_progress
@@ -154,14 +154,14 @@ def _print_progress(progress: InstallStep) -> None:
     count = f"[{progress.done}/{progress.total}] " if progress.total else ""
     line = f"{progress.set}: {count}{progress.message}"
     if progress.phase is Phase.FAILED:
-        _say(("\r\x1b[K" if sys.stdout.isatty() else "") + line, sys.stderr, flush=True)
+        _print(("\r\x1b[K" if sys.stdout.isatty() else "") + line, sys.stderr, flush=True)
     elif sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
         ending = "\n" if progress.phase is Phase.READY or progress.done == progress.total else ""
         sys.stdout.write(f"\r\x1b[K{line[: width - 1]}{ending}")
         sys.stdout.flush()
     else:
-        _say(line, flush=True)
+        _print(line, flush=True)
 
 
 # ---------------------------------------------------------------- check, list, prune
@@ -178,12 +178,12 @@ def _check(home: Home, sets: tuple[str, ...], lists: Path, *, as_json: bool) -> 
         document: dict[str, Any] = {"sets": [_answer_json(answer) for answer in answers]}
         if together is not None:
             document["together"] = _answer_json(together)
-        _say(json.dumps(document))
+        _print(json.dumps(document))
     else:
         for answer in answers:
-            _say(answer.message)
+            _print(answer.message)
         if together is not None and together.state is SetState.SETS_DISAGREE:
-            _say(f"note: {together.message}")
+            _print(f"note: {together.message}")
     return 0 if all(answer.is_ready for answer in answers) else EXIT_NOT_READY
 
 
@@ -210,10 +210,10 @@ def _answer_json(answer: SetCheck) -> dict[str, Any]:
 def _list(home: Home, lists: Path, *, as_json: bool) -> int:
     listings = list_sets(home, lists=lists)
     if as_json:
-        _say(json.dumps([{**vars(listing), "state": str(listing.state)} for listing in listings]))
+        _print(json.dumps([{**vars(listing), "state": str(listing.state)} for listing in listings]))
         return 0
     width = max(len(listing.name) for listing in listings)
-    _say(f"{'SET':{width}}  {'STATE':20}  {'SIZE':>8}  FOR")
+    _print(f"{'SET':{width}}  {'STATE':20}  {'SIZE':>8}  FOR")
     for listing in listings:
         state = "in the base" if listing.in_base else str(listing.state)
         if listing.in_base or listing.name == BASE:
@@ -222,7 +222,7 @@ def _list(home: Home, lists: Path, *, as_json: bool) -> int:
             size = f"{listing.bytes / 2**20:.0f} MB"
         else:
             size = f"~{listing.expected_mb} MB"
-        _say(f"{listing.name:{width}}  {state:20}  {size:>8}  {listing.purpose}")
+        _print(f"{listing.name:{width}}  {state:20}  {size:>8}  {listing.purpose}")
     return 0
 
 
@@ -230,24 +230,24 @@ def _prune(home: Home, sets: tuple[str, ...], lists: Path, *, everything: bool, 
     done = prune(home, sets, all_generations=everything, lists=lists)
     if as_json:
         document = {"removed": list(map(str, done.removed)), "kept": done.kept, "bytes": done.bytes}
-        _say(json.dumps(document))
+        _print(json.dumps(document))
     else:
         for path in done.removed:
-            _say(f"removed {path}")
+            _print(f"removed {path}")
         for reason in done.kept:
-            _say(f"kept: {reason}", sys.stderr)
-        _say(f"{done.bytes / 2**20:.0f} MB freed")
+            _print(f"kept: {reason}", sys.stderr)
+        _print(f"{done.bytes / 2**20:.0f} MB freed")
     return EXIT_NOT_READY if done.kept else 0
 
 
 def _complain(error: Exception, code: int, *, as_json: bool) -> int:
-    _say(str(error), sys.stderr)
+    _print(str(error), sys.stderr)
     if as_json:
-        _say(json.dumps({"event": "result", "ready": False, "message": str(error)}))
+        _print(json.dumps({"event": "result", "ready": False, "message": str(error)}))
     return code
 
 
-def _say(text: str, stream: Any = None, *, flush: bool = False) -> None:
+def _print(text: str, stream: Any = None, *, flush: bool = False) -> None:
     """Print; a reader that has exited is no reason for a traceback."""
     try:
         print(text, file=stream or sys.stdout, flush=flush)
@@ -303,7 +303,7 @@ def judge_base(plan: Plan) -> tuple[SetState, str]:
 
 @dataclass
 class Pruned:
-    """What was removed, what could not be, and how many bytes that freed."""
+    """Removed folders, those that could not be removed, and freed bytes."""
 
     removed: list[Path] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)

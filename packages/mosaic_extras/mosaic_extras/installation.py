@@ -449,9 +449,9 @@ class _PipFollower:
             if (match := _FETCH_LINE.match(line.decode("utf-8", "replace").strip())) is not None:
                 self._follow(match[1], os.path.basename(match[2]))
 
-    def _follow(self, action: str, word: str) -> None:
+    def _follow(self, action: str, file: str) -> None:
         # `Collecting name==1.0`, but `Processing /folder/name-1.0-py3-none-any.whl`
-        key = normalized(word.split("-")[0] if action == "Processing" else _NAME_END.split(word)[0])
+        key = normalized(file.split("-")[0] if action == "Processing" else _NAME_END.split(file)[0])
         pin, is_built = self._pins.get(key), action == "Building wheel for"
         if pin is None or (key in self._seen and not is_built):
             return

@@ -1,4 +1,4 @@
-"""Overlays on the disk: what one consists of, whether it is intact, who uses it, and the interpreter of several.
+"""Overlays on the disk: their contents, integrity and users, and the interpreter for several of them.
 
 Checking a set takes about a millisecond: no subprocess, no import of what is installed.
 """
@@ -372,7 +372,7 @@ def judge(plan: Plan, *, thorough: bool = False) -> tuple[SetState, str]:
     except FileNotFoundError:
         if is_locked(plan.lock_file):
             return SetState.INSTALLING, "being installed now"
-        return SetState.INCOMPLETE, "incomplete: an installation was cut off"
+        return SetState.INCOMPLETE, "incomplete: an installation was interrupted"
     except (OSError, ValueError) as error:
         return SetState.MARKER_UNREADABLE, f"not to be trusted, its marker cannot be read ({error})"
     state, why = _judge_files(plan, marker)

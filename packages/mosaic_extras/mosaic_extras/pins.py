@@ -167,7 +167,7 @@ def describe(name: str, lists: Path = LISTS) -> SetDescription:
             smoke=str(entry.get("smoke", "")),
             smoke_env=tuple((str(key), str(value)) for key, value in entry.get("smoke_env", {}).items()),
             ignore_requires_python=bool(entry.get("ignore_requires_python", False)),
-            known_conflicts=tuple(normalized(str(word)) for word in entry.get("known_conflicts", ())),
+            known_conflicts=tuple(normalized(str(name)) for name in entry.get("known_conflicts", ())),
             roms_from=str(entry.get("roms_from", "")),
             roms_into=tuple(map(str, entry.get("roms_into", ()))),
         )

@@ -1,7 +1,7 @@
 """For tests: requirement sets that are installed once, beside the base environment (`.venv/test-sets`).
 
 `make clean` removes them with it. Several processes may ask at the same time: the installer's own lock lets one of
-them work and the others wait.
+them work and other processes wait.
 """
 
 from __future__ import annotations

@@ -293,13 +293,13 @@ def test_a_file_that_was_removed_or_changed_is_found_by_check_and_repaired_by_in
         module.unlink()
     else:
         module.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
-    words = ["--home", str(home.root), "--lists", str(lists), "--set", "alpha"]
-    assert install_extras.main([*words, "--check"]) == 1
+    arguments = ["--home", str(home.root), "--lists", str(lists), "--set", "alpha"]
+    assert install_extras.main([*arguments, "--check"]) == 1
     said = capsys.readouterr().out
     assert f"damaged: {module}" in said
     assert "mosaic extras install alpha" in said
-    assert install_extras.main(words) == 0
-    assert install_extras.main([*words, "--check"]) == 0
+    assert install_extras.main(arguments) == 0
+    assert install_extras.main([*arguments, "--check"]) == 0
     assert module.read_bytes() == whole
 
 
@@ -329,7 +329,7 @@ def test_a_damaged_overlay_is_built_anew_from_kept_wheels_without_the_index(inst
 # ---------------------------------------------------------------- failures
 
 
-def test_a_package_nobody_has_fails_with_the_command_to_repeat(tmp_path, lists):
+def test_an_unavailable_package_fails_with_the_command_to_repeat(tmp_path, lists):
     home = Home(tmp_path / "home")
     with pytest.raises(InstallFailed, match=r"No file of nobody-has-this==1.0 fits[\s\S]*extras install absent --home"):
         install(home, "absent", lists=lists)
@@ -344,7 +344,7 @@ def test_an_index_that_cannot_be_reached_is_called_that(tmp_path, lists, monkeyp
         install(Home(tmp_path / "home"), "absent", lists=lists)
 
 
-def test_too_small_a_disk_is_said_before_anything_is_fetched(tmp_path, lists):
+def test_too_small_a_disk_is_reported_before_anything_is_fetched(tmp_path, lists):
     home = Home(tmp_path / "home")
     with pytest.raises(InstallFailed, match="needs about 1499999998 MB of disk"):
         install(home, "huge", lists=lists)
@@ -416,7 +416,7 @@ def test_an_overlay_in_use_is_neither_rebuilt_nor_cleared(installed):
         os.close(descriptor)
 
 
-def test_a_run_that_comes_too_late_is_told_so(installed):
+def test_a_run_that_comes_too_late_is_reported_so(installed):
     home, lists = installed
     python = interpreter_for(home, ["alpha"], lists=lists)
     make_plan(home, "alpha", lists=lists).ready_file.unlink()
@@ -438,7 +438,7 @@ def test_pruning_keeps_what_is_ready_and_removes_what_is_half_made(installed):
 
 
 class Installer:
-    """The command as a process of its own session, and what it tells."""
+    """The command as a process of its own session, and its output."""
 
     def __init__(self, home: Home, lists: Path, *, gate: Path | None = None) -> None:
         environment = {**os.environ, **({"MOSAIC_TEST_GATE": str(gate)} if gate else {})}
@@ -546,8 +546,8 @@ def test_of_several_installers_one_works_and_the_others_wait_for_it(tmp_path, li
     first = Installer(home, lists, gate=gate)
     first.read_until("preparing")
     others = [Installer(home, lists, gate=gate) for _ in range(2)]
-    told = [other.read_until("waiting") for other in others]
-    assert all(str(first.process.pid) in events[-1]["message"] for events in told)
+    reported = [other.read_until("waiting") for other in others]
+    assert all(str(first.process.pid) in events[-1]["message"] for events in reported)
     gate.touch()
     endings = [installer.finish() for installer in (first, *others)]
     assert all(events[-1]["ready"] for events in endings)
@@ -575,13 +575,13 @@ def test_the_command_lists_checks_and_removes(installed, capsys):
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "arguments"),
     [(["--set", "alfa"], "Did you mean 'alpha'"), ([], "nothing to do"), (["--remove"], "--remove needs the sets")],
 )
-def test_bad_input_is_answered_with_words_and_2(tmp_path, lists, capsys, flags, words):
+def test_bad_input_is_answered_with_words_and_2(tmp_path, lists, capsys, flags, arguments):
     code = install_extras.main(["--home", str(tmp_path / "home"), "--lists", str(lists), *flags])
     assert code == install_extras.EXIT_BAD_INPUT
-    assert words in capsys.readouterr().err
+    assert arguments in capsys.readouterr().err
     assert not (tmp_path / "home").exists()
 
 

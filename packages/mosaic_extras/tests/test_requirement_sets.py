@@ -62,9 +62,9 @@ def test_a_set_is_pinned_described_and_never_brings_torch(name):
 def test_what_people_edit_is_covered_by_the_pins(name):
     pins = pins_of(name)
     lines = (LISTS / f"requirements-{name}.txt").read_text().splitlines()
-    wanted = [line for line in lines if line and not line.startswith(("#", "-r"))]
-    assert wanted
-    for line in wanted:
+    target = [line for line in lines if line and not line.startswith(("#", "-r"))]
+    assert target
+    for line in target:
         package = normalized(re.split(r"[\s<>=!~;\[]", line)[0])
         assert package in pins, f"{line} has no pin in sets/{name}.txt"
         exact = re.search(r"==(\S+)", line)
@@ -127,7 +127,7 @@ def test_a_name_that_is_no_set_never_reaches_a_path(tmp_path, name):
         check_sets(Home(tmp_path), [name])
 
 
-def test_an_unknown_set_is_told_the_nearest(tmp_path):
+def test_an_unknown_set_is_reported_the_nearest(tmp_path):
     with pytest.raises(UnknownSet, match="Did you mean 'mujoco'"):
         check_sets(Home(tmp_path), ["mujoko"])
 
@@ -232,7 +232,7 @@ def test_sets_that_disagree_are_refused_before_anything_is_looked_at(tmp_path):
         ("my_module:Own-v0", ()),
     ],
 )
-def test_an_environment_id_tells_its_set(env_id, expected):
+def test_an_environment_id_determines_its_set(env_id, expected):
     assert sets_of_environment(env_id) == expected
 
 

@@ -1,9 +1,9 @@
 """The metric bridge: a thread of the worker that reads growing event files and sends new points to the daemon.
 
-Any script that writes TensorBoard files is followed, unmodified. The files are the spool: each batch says where in them
-it begins and where it ends, and the daemon knows up to where it has them. When the daemon was away, has restarted, or
-sends the worker away because it has too much to do, the next batch simply begins there. What a killed worker could not
-tell any more the daemon reads itself. Its answers say how often it wants to hear: less often without a viewer.
+It follows any script that writes TensorBoard files, unmodified. The files are the spool: each batch names where it
+begins and ends in them, and the daemon knows up to where it has them. If the daemon was unreachable, restarted, or
+refused a batch under load, the next batch begins there. The daemon itself reads what a killed worker did not publish.
+Its answers set the interval: longer without a viewer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LAST_TRY_S = 5.0
 """How long an ending waits for the daemon, which otherwise reads the rest itself"""
 
 
-class Publisher(Protocol):
+class MetricLink(Protocol):
     """Sends batches to the daemon; None means that a batch has to be sent again later."""
 
     def publish_metrics(self, request: messages.PublishRunMetricsRequest) -> messages.PublishRunMetricsResponse | None:
@@ -45,7 +45,7 @@ class MetricBridge:
         self,
         run_id: str,
         events: Path,
-        publisher: Publisher,
+        publisher: MetricLink,
         *,
         beside: bool = False,
         interval_s: float = INTERVAL_S,

@@ -2,7 +2,7 @@
 
 The process reads one worker config a line from standard input, as JSON, and writes one answer a line. It is kept for
 many configs, so that only the first one waits for its start, and ends with its standard input. A worker that has it
-says so in its description (`checks`).
+declares it in its description (`checks`).
 """
 
 from __future__ import annotations

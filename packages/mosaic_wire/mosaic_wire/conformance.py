@@ -38,17 +38,17 @@ StartWorker = Callable[..., WorkerProcess]
 
 
 class WorkerConformance:
-    """What every worker must do. A subclass says how to start it and with which configs."""
+    """Tests that every worker must pass. A subclass defines how to start it and with which configs."""
 
     worker_argv: Sequence[str]
-    """How to start it: what `WorkerSpec.argv` says"""
+    """How to start it, as in `WorkerSpec.argv`"""
     worker_config: Mapping[str, Any]
     """A flat worker config (without run_id) that trains for about half a second and completes"""
     endless_config: Mapping[str, Any]
     """One that does not complete while a test watches it, takes a step every moment, and stops within seconds"""
     modules_describe_must_not_import: Sequence[str] = ("torch", "jax", "tensorflow")
     patience_s: float = GENEROUS_S
-    """How long to wait for anything; raise it for a worker that starts slowly"""
+    """Timeout of every wait; raise it for a worker that starts slowly"""
 
     # -- fixtures
 
@@ -79,7 +79,7 @@ class WorkerConformance:
     @pytest.fixture(scope="class")
     @classmethod
     def described(cls) -> subprocess.CompletedProcess[str]:
-        """What `--describe` printed, and on stderr what it imported; asked for once."""
+        """Output of `--describe`, and its imports on stderr; run once."""
         variables = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1", env.CUDA_VISIBLE_DEVICES: ""}
         return subprocess.run(
             [*cls.worker_argv, "--describe"],
@@ -100,7 +100,7 @@ class WorkerConformance:
     @pytest.fixture(scope="class")
     @classmethod
     def completed(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-        """A run beside a daemon from its start to its end, with a secret in its config; several tests look at it."""
+        """A run beside a daemon from its start to its end, with a secret in its config; several tests examine it."""
         extras = {**cls.worker_config.get("extras", {}), "wandb_api_key": CANARY}
         config, home = {**cls.worker_config, "extras": extras}, Home(tmp_path_factory.mktemp("completed") / "home")
         with (
@@ -132,7 +132,7 @@ class WorkerConformance:
         self._wait(lambda: daemon.heartbeats and daemon.heartbeats[-1].step > 0, "a heartbeat with a step", worker)
 
     def _check_ending(self, worker: WorkerProcess, event: str, outcome: ExitOutcome, exit_code: int) -> None:
-        """The ending is told the same way in all four places."""
+        """All four places report the same ending."""
         assert worker.wait(self.patience_s) == exit_code, worker.stderr()[-2000:]
         events = worker.events()
         assert [number.seq for number in events] == list(range(1, len(events) + 1)), "seq must have no gaps"
@@ -286,7 +286,7 @@ class WorkerConformance:
         self._wait(lambda: len(daemon.heartbeats) > beats + 3, "heartbeats while paused", worker)
         held = {beat.step for beat in daemon.heartbeats[beats:]}
         assert len(held) == 1, f"steps were taken while paused: {sorted(held)}"
-        daemon.send(CommandKind.PAUSE)  # twice says nothing new
+        daemon.send(CommandKind.PAUSE)  # a repetition has no effect
         daemon.send(CommandKind.RESUME)
         daemon.send(CommandKind.RESUME)
         self._wait(lambda: daemon.heartbeats[-1].step > max(held), "a step after the resume", worker)
@@ -346,8 +346,8 @@ class WorkerConformance:
     def test_secrets_turn_up_nowhere(self, completed: WorkerProcess) -> None:
         assert completed.wait(self.patience_s) == 0, completed.stderr()[-2000:]
         daemon = _daemon_of(completed)
-        told = [*daemon.registrations, *daemon.heartbeats]
-        assert not [message for message in told if CANARY in str(message)]
+        received = [*daemon.registrations, *daemon.heartbeats]
+        assert not [message for message in received if CANARY in str(message)]
         # The config alone has it: the test wrote it there; the daemon would not.
         files = [path for path in completed.home.root.rglob("*") if path.is_file() and path != completed.config_file]
         found = [path for path in files if CANARY.encode() in path.read_bytes()]

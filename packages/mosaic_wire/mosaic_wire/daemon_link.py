@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# Lost connections are this module's daily bread; grpc's own words about them do not belong into the worker's log.
+# This module handles lost connections; gRPC's own messages about them do not belong in the worker's log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
@@ -81,7 +81,7 @@ class WorkerLink:
         self._threads: list[threading.Thread] = []
         self._closing = False
         self._away = False
-        self._seq = self._heard_seq = 0
+        self._seq = self._acknowledged_seq = 0
         self.on_credits: Callable[[int], None] = lambda credits: None
         """Called when the daemon grants telemetry credits"""
         self._changed = threading.Condition()  # guards the four above
@@ -137,7 +137,7 @@ class WorkerLink:
             if time.monotonic() + pause_s >= deadline:
                 raise SessionError(
                     f"no trainer daemon let run {self._run_id} register at {self._target} within {timeout_s:g} s "
-                    f"({details}); `mosaic daemon status` tells whether one runs"
+                    f"({details}); `mosaic daemon status` shows whether one runs"
                 )
             if stop.wait(pause_s):
                 raise SessionStopped("stopped before the daemon answered")
@@ -162,11 +162,13 @@ class WorkerLink:
             self._seq = seq
             self._changed.notify_all()
 
-    def wait_until_heard(self, seq: int, *, timeout_s: float) -> bool:
+    def wait_until_acknowledged(self, seq: int, *, timeout_s: float) -> bool:
         """Wait until the daemon acknowledged this number; return at once while it is unreachable."""
         with self._changed:
-            self._changed.wait_for(lambda: self._heard_seq >= seq or self._away or self._closing, timeout=timeout_s)
-            return self._heard_seq >= seq
+            self._changed.wait_for(
+                lambda: self._acknowledged_seq >= seq or self._away or self._closing, timeout=timeout_s
+            )
+            return self._acknowledged_seq >= seq
 
     def close(self) -> None:
         """Stop both threads and close the channel."""
@@ -192,17 +194,17 @@ class WorkerLink:
             if self._send_heartbeat(seq):
                 pause_s = 0.0
                 with self._changed:
-                    self._away, self._heard_seq = False, max(self._heard_seq, seq)
+                    self._away, self._acknowledged_seq = False, max(self._acknowledged_seq, seq)
                     self._changed.notify_all()
-                    self._changed.wait_for(self._something_to_tell, timeout=self._heartbeat_s)
+                    self._changed.wait_for(self._has_something_to_send, timeout=self._heartbeat_s)
             else:
                 pause_s = min(2 * pause_s or FIRST_RETRY_S, LONGEST_RETRY_S)
                 with self._changed:
                     self._away = True
                     self._changed.notify_all()
 
-    def _something_to_tell(self) -> bool:
-        return self._closing or self._seq > self._heard_seq
+    def _has_something_to_send(self) -> bool:
+        return self._closing or self._seq > self._acknowledged_seq
 
     def _send_heartbeat(self, seq: int) -> bool:
         progress = self._progress

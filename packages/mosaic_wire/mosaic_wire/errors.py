@@ -5,10 +5,10 @@ WireError
 ├── ConfigProblems         a config document is wrong in one or more places
 ├── SpecError              a worker description cannot be used
 ├── DamagedCheckpoint      a checkpoint is not what was written
-├── ChildRunRefused        the daemon does not take a run that a worker asked for
+├── ChildRunRefused        the daemon refused a run that a worker submitted
 ├── GivenUp                a run failed in a way that would repeat
 └── SessionError           the worker cannot talk to its daemon
-    ├── RegistrationRefused   the daemon does not want this worker
+    ├── RegistrationRefused   the daemon refused this worker
     └── SessionStopped        SIGTERM came before the daemon answered
 """
 
@@ -67,7 +67,7 @@ class GivenUp(WireError):
 
 
 class SessionError(WireError):
-    """The worker cannot talk to its daemon."""
+    """The worker cannot reach its daemon."""
 
 
 class RegistrationRefused(SessionError):

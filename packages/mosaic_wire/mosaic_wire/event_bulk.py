@@ -47,7 +47,7 @@ _UNFIXED = ""
 
 
 class _Damaged(Exception):
-    """This piece of the file needs a closer look."""
+    """This piece of the file must be decoded record by record."""
 
 
 # ---------------------------------------------------------------- checksums
@@ -57,7 +57,7 @@ _byte_tables: list[Checksums] = [np.array(TABLE, dtype=np.uint32)]
 
 
 def _byte_table(distance: int) -> Checksums:
-    """What each value of a byte contributes to the checksum when `distance` bytes follow it."""
+    """Return what each value of a byte contributes to the checksum when `distance` bytes follow it."""
     while len(_byte_tables) <= distance:
         before = _byte_tables[-1]
         _byte_tables.append((before >> np.uint32(8)) ^ _byte_tables[0][before & np.uint32(0xFF)])
@@ -84,7 +84,7 @@ def _shifted(crcs: Checksums, power: int) -> Checksums:
 
 @cache
 def _crc_of_zeros(length: int) -> int:
-    """The checksum of that many zero bytes: what the start value alone contributes."""
+    """Return the checksum of that many zero bytes: what the start value alone contributes."""
     crc = np.array([0xFFFFFFFF], dtype=np.uint32)
     for power in range(length.bit_length()):
         if length >> power & 1:
@@ -93,7 +93,7 @@ def _crc_of_zeros(length: int) -> int:
 
 
 def crc32c_of_many(data: Bytes, starts: Places, lengths: Places) -> Checksums:
-    """The checksums of pieces of a buffer, a whole buffer being the simplest case."""
+    """Return the checksums of pieces of a buffer, a whole buffer being the simplest case."""
     # Zeros in front contribute nothing: each piece becomes whole blocks, and a power of two of them.
     blocks = np.maximum(1, -(-lengths // _BLOCK))
     powers = [(int(count) - 1).bit_length() for count in blocks]
@@ -114,7 +114,7 @@ def crc32c_of_many(data: Bytes, starts: Places, lengths: Places) -> Checksums:
 
 
 def crc32c_of(data: bytes) -> int:
-    """The checksum of one buffer of any length."""
+    """Return the checksum of one buffer of any length."""
     if len(data) < 16 * _BLOCK:
         return crc32c(data)
     piece = np.frombuffer(data, dtype=np.uint8)
@@ -146,7 +146,7 @@ class _Piece:
     size: int
 
     def at(self, places: Places, dtype: str) -> npt.NDArray[Any]:
-        """The values of a type that begin at these places, aligned or not."""
+        """Return the values of a type that begin at these places, aligned or not."""
         kind = np.dtype(dtype)
         count = len(self.data) - kind.itemsize + 1
         everywhere: npt.NDArray[Any] = np.ndarray((count,), dtype=kind, buffer=self.data, strides=(1,))
@@ -154,7 +154,7 @@ class _Piece:
 
 
 def _find_records(piece: _Piece) -> tuple[Places, Places]:
-    """Where the whole records of a piece begin, and the lengths of their events."""
+    """Return where the whole records of a piece begin, and the lengths of their events."""
     if piece.size < HEADER_BYTES:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     found = []
@@ -187,7 +187,7 @@ Span: TypeAlias = tuple[int, int, str]
 
 
 def _spans_of(event: ParsedEvent) -> tuple[Span, ...] | None:
-    """The differing bytes of events like this one, or None when they have no common form."""
+    """Return the differing bytes of events like this one, or None when they have no common form."""
     if event.is_restart or event.texts or not event.scalars:
         return None
     spans: list[Span] = []
@@ -219,7 +219,7 @@ class _Group:
         return crc32c_of(self.event(row)) == int(self._stored[row])
 
     def like(self, row: int, spans: tuple[Span, ...], candidates: Places) -> npt.NDArray[np.bool_]:
-        """Which candidates differ from an intact row in nothing but the spans, and are intact themselves."""
+        """Return which candidates differ from an intact row in nothing but the spans, and are intact themselves."""
         residues = self._residues.get(spans)
         if residues is None:
             residues = self._residues[spans] = self._residues_of(spans)
@@ -237,7 +237,7 @@ class _Group:
             for column in range(begin, begin + size):
                 values = self.rows[:, column]
                 if kind == "v":
-                    values = values & np.uint8(0x7F)  # the upper bit says where the number ends: it may not differ
+                    values = values & np.uint8(0x7F)  # the upper bit marks the end of the number: it may not differ
                 total ^= _byte_table(self.length - 1 - column)[values]
         return total
 
@@ -264,7 +264,7 @@ class _Group:
 
 @dataclass
 class _Found:
-    """What a piece holds, in no order yet; every part says where in the piece its points stand."""
+    """What a piece holds, in no order yet; every part has the positions of its points in the piece."""
 
     parts: dict[bytes, list[tuple[Places, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]]] = field(
         default_factory=dict
@@ -309,11 +309,11 @@ def _decode_group(group: _Group, found: _Found) -> Places:
         alike = group.like(row, spans, remaining)
         chosen, remaining = remaining[alike], remaining[~alike]
         lonely += len(chosen) == 1
-        _take(group, chosen, event, spans, found)
+        _ingest(group, chosen, event, spans, found)
     return np.concatenate([np.array(odd, dtype=np.int64), remaining])
 
 
-def _take(group: _Group, rows: Places, event: ParsedEvent, spans: tuple[Span, ...], found: _Found) -> None:
+def _ingest(group: _Group, rows: Places, event: ParsedEvent, spans: tuple[Span, ...], found: _Found) -> None:
     numbers = iter(spans)
     wall_times = group.numbers(rows, next(numbers)) if event.wall_time_at >= 0 else np.zeros(len(rows))
     steps = group.numbers(rows, next(numbers)) if event.step_at >= 0 else np.zeros(len(rows), dtype=np.int64)
@@ -362,7 +362,7 @@ def _put_into(batch: EventBatch, found: _Found, *, texts: bool) -> None:
 
 
 def _by_length(lengths: Places) -> list[Places]:
-    """The short records, those of each length together."""
+    """Return the short records, those of each length together."""
     short = np.flatnonzero(lengths <= _MAX_TEMPLATE_BYTES)
     kinds = lengths[short].astype(np.uint16)  # two bytes: numpy sorts them without comparing
     order = np.argsort(kinds, kind="stable")

@@ -58,7 +58,7 @@ __all__ = [
 
 PREFIX = "events.out.tfevents."
 READ_BYTES = 8 * 2**20
-"""How much one read takes unless told otherwise"""
+"""Default limit of one read"""
 
 _WITHOUT_EVENTS = frozenset({"checkpoints", "metrics", "wandb"})
 """Folders of a run that may hold many files and never event files to be read"""
@@ -78,7 +78,7 @@ def _load_bulk() -> ModuleType | None:
 
 
 def _bulk_for(size: int) -> ModuleType | None:
-    """The module that reads much at once, where that is worth its start (numpy: 0.1 s, 25 MB)."""
+    """Return the module that reads much at once, where that is worth its start (numpy: 0.1 s, 25 MB)."""
     worth = _WORTH_USING_NUMPY if "numpy" in sys.modules else _WORTH_LOADING_NUMPY
     return _load_bulk() if size >= worth else None
 
@@ -99,7 +99,7 @@ class EventFileReader:
         self.has_more = False
         """The last read stopped at its limit, not at the end of the file"""
         self.waiting_bytes = 0
-        """Bytes after the last whole record: still being written, or torn when the writer is gone"""
+        """Bytes after the last whole record: still being written, or torn by a writer that exited"""
         self._texts, self._bulk = texts, bulk
         self._scanner = RecordScanner(self._checksum)
         self._tail = b""
@@ -122,7 +122,7 @@ class EventFileReader:
             raise ValueError(f"this is not the position of a reader of event files: {position!r}") from error
 
     def read(self, max_bytes: int = READ_BYTES) -> EventBatch:
-        """What was added since the last read; empty when nothing was, or when there is no file yet."""
+        """Return what was added since the last read; empty when nothing was, or when there is no file yet."""
         batch = EventBatch()
         try:
             self.read_into(batch, max_bytes)
@@ -247,12 +247,12 @@ class EventFolderReader:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes after the last whole record of each file: being written, or torn when the writer is gone."""
+        """Bytes after the last whole record of each file: being written, or torn by a writer that exited."""
         return sum(reader.waiting_bytes for readers in self._readers.values() for reader in readers.values())
 
     def read(self, max_bytes: int = READ_BYTES) -> list[EventBatch]:
-        """What was added since the last read, one batch for each folder that has news."""
-        self._look_for_files()
+        """Return what was added since the last read, one batch for each folder with new records."""
+        self._scan_folder()
         batches, self.has_more = [], False
         for folder in sorted(self._readers):
             batch, done = self._read_folder(folder, max_bytes)
@@ -270,7 +270,7 @@ class EventFolderReader:
             try:
                 return batch, self._read_files(folder, batch, max_bytes)
             except _Replaced:
-                # What was given of this folder is no longer what its files say: tell all of it again.
+                # What was returned of this folder no longer matches its files: return all of it again.
                 for name, reader in list(self._readers[folder].items()):
                     reader.rewind()
                     if not reader.path.exists():
@@ -288,7 +288,7 @@ class EventFolderReader:
                     break
         return total
 
-    def _look_for_files(self) -> None:
+    def _scan_folder(self) -> None:
         pending = [("", os.fspath(self._folder))]
         if self._beside:
             pending.append(("..", os.fspath(self._folder.parent)))

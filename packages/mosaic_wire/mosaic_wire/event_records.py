@@ -426,7 +426,7 @@ class EventBatch:
         return sum(map(len, self.columns.values()))
 
     def scalars(self) -> Iterator[Scalar]:
-        """Every point, tag by tag."""
+        """Yield every point, tag by tag."""
         for tag, column in self.columns.items():
             for step, wall_time, value in zip(column.steps, column.wall_times, column.values, strict=True):
                 yield Scalar(tag, step, wall_time, value)

@@ -131,7 +131,7 @@ def walk(
 ) -> Iterator[os.DirEntry[str]]:
     """Yield every entry below a folder, a folder before its content; links are not followed.
 
-    It ends after `most` entries and goes `depth` folders deep; `failed` hears of a folder that cannot be read.
+    It ends after `most` entries and goes `depth` folders deep; `failed` is called with a folder that cannot be read.
     """
     waiting = [(os.fspath(top), 1)]
     while waiting:

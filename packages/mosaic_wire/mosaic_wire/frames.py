@@ -42,7 +42,7 @@ NOTICE_BYTES = 1024
 _ALIGNMENT = 64
 """Counters must not straddle a cache line"""
 
-VIEWER_GONE_S = 2.0
+VIEWER_TIMEOUT_S = 2.0
 """A viewer that has not polled for this long has left"""
 _BEING_MADE_S = 60.0
 LARGEST_SHARE = 0.05
@@ -157,14 +157,14 @@ class FrameWriter:
     @property
     def is_watched(self) -> bool:
         """Return whether a viewer has polled lately."""
-        return self._mapped is not None and time.monotonic() - self._mapped.doubles[_SEEN_AT] < VIEWER_GONE_S
+        return self._mapped is not None and time.monotonic() - self._mapped.doubles[_SEEN_AT] < VIEWER_TIMEOUT_S
 
     def is_due(self) -> bool:
         """Return whether there is a viewer and the next frame is due; call it before rendering."""
         if self._mapped is None:
             return False
         seen, now = self._mapped.doubles[_SEEN_AT], time.monotonic()
-        return now - seen < VIEWER_GONE_S and now >= self._not_before
+        return now - seen < VIEWER_TIMEOUT_S and now >= self._not_before
 
     def record_render_time(self, seconds: float) -> None:
         """Record how long rendering took, and delay the next frame to keep its share of the time small."""

@@ -17,7 +17,7 @@ def new_run_id() -> str:
 
 
 def is_run_id(text: object) -> bool:
-    """Tell whether this is a full, canonical run id."""
+    """Return whether this is a full, canonical run id."""
     return isinstance(text, str) and _ULID.fullmatch(text) is not None
 
 

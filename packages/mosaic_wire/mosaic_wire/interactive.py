@@ -124,7 +124,7 @@ class InteractiveSession:
                     self._send({"type": "pong"})
                 case "stop":
                     self.leave_episode()
-                    self.say_goodbye()
+                    self.send_goodbye()
                     return False
                 case "reset":
                     self._reset(command)
@@ -136,7 +136,7 @@ class InteractiveSession:
             self._send({"type": "error", "message": str(problem)})
         return True
 
-    def say_goodbye(self) -> None:
+    def send_goodbye(self) -> None:
         """Send `stopped`: the run ends."""
         self._send({"type": "stopped", "steps": self.steps, "episodes": self.episodes})
 

@@ -1,6 +1,6 @@
 """Lifecycle events and their spool.
 
-A worker appends each event to `lifecycle.jsonl` in its run folder before it tells anyone. The file is the
+A worker appends each event to `lifecycle.jsonl` in its run folder before it reports it. The file is the
 only copy: the daemon reads it from where it left off, so nothing is lost and nothing is counted twice while
 either side is away.
 """

@@ -1,4 +1,4 @@
-"""How long what a worker says may be: kept by the session that sends it and by the daemon that takes it."""
+"""Maximal lengths of what a worker reports: enforced by the session that sends it and the daemon that receives it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_REASON = 16 << 10
 MAX_POSITION_BYTES = 4 << 20
 """Of a position in event files, as JSON"""
 MAX_STEP = 1 << 53
-"""Beyond it neighbouring steps are the same number to everything that draws or stores curves"""
+"""Beyond it neighboring steps are the same number to everything that draws or stores curves"""
 
 
 def too_long(what: str, length: int, most: int, unit: str = "characters") -> str:

@@ -1,4 +1,4 @@
-"""`analytics.json`: what a run left behind, for tabs, exports and people.
+"""`analytics.json`: the files and results of a run, for tabs, exports and users.
 
 Written by the worker at start, while running and at every end; by the daemon when the worker could not.
 All paths are relative to the run folder.
@@ -135,6 +135,6 @@ def sha256_of_file(path: Path, *, opener: Opener = plain_file) -> str:
 
 
 def earlier_checkpoints(manifest: Path, *, up_to_step: int) -> tuple[CheckpointEntry, ...]:
-    """What an earlier attempt of this run listed, as far as this one resumes from it."""
+    """Return what an earlier attempt of this run listed, as far as this one resumes from it."""
     known = AnalyticsManifest.find(manifest)
     return tuple(entry for entry in known.checkpoints if entry.step <= up_to_step) if known is not None else ()

@@ -183,7 +183,7 @@ def make_private_folder(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def person_path(text: str | Path) -> Path:
+def user_path(text: str | Path) -> Path:
     """Return a path typed by a user as an absolute one; `~x/y` stays a name if there is no user x."""
     return Path(os.path.expanduser(text)).absolute()
 
@@ -191,7 +191,7 @@ def person_path(text: str | Path) -> Path:
 def find_home() -> Home:
     """Return `$MOSAIC_HOME`, else `var/` of the checkout of an editable install, else the user's data folder."""
     if chosen := os.environ.get(env.MOSAIC_HOME):
-        return Home(person_path(chosen))
+        return Home(user_path(chosen))
     # packages/mosaic_wire/mosaic_wire/paths.py of an editable install
     checkout = Path(__file__).resolve().parents[3]
     if (checkout / "packages" / "mosaic_wire" / "pyproject.toml").is_file():
@@ -204,7 +204,7 @@ def find_home() -> Home:
 def config_home() -> Path:
     """Return the folder of the user's settings and, without a keyring, the secret file; never inside the home."""
     if chosen := os.environ.get(env.MOSAIC_CONFIG_HOME):
-        return person_path(chosen)
+        return user_path(chosen)
     import platformdirs
 
     return Path(platformdirs.user_config_dir("mosaic", appauthor=False))
@@ -213,7 +213,7 @@ def config_home() -> Path:
 def cache_home() -> Path:
     """Return the folder of what can be fetched again."""
     if chosen := os.environ.get(env.MOSAIC_CACHE_HOME):
-        return person_path(chosen)
+        return user_path(chosen)
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("mosaic", appauthor=False))

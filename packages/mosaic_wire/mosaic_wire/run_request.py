@@ -209,7 +209,7 @@ def with_checkpoint(part: Mapping[str, Any], checkpoint: Path) -> WorkerPart:
 
 
 def runs_script(extras: Mapping[str, Any]) -> bool:
-    """Tell whether a run trains with a file; a custom script is a mode of its own and is not described."""
+    """Return whether a run trains with a file; a custom script is a mode of its own and is not described."""
     if extras.get("mode") == Mode.CUSTOM_SCRIPT:
         return False
     return bool(extras.get("script_path")) or extras.get("source") not in OWN_SOURCES
@@ -263,7 +263,7 @@ _TYPES: Mapping[Any, tuple[str, Callable[[Any], bool]]] = {
     list[str]: ("a list of strings", lambda value: isinstance(value, list) and all(isinstance(x, str) for x in value)),
     dict[str, Any]: ("an object", lambda value: value is None or isinstance(value, Mapping)),
 }
-"""By type, what is expected in words and whether a value is that"""
+"""By type, its description and a test whether a value has it"""
 
 
 def part_problem(key: str, value: Any) -> str | None:
@@ -293,7 +293,7 @@ def extras_problems(extras: Mapping[str, Any], path: str = "extras") -> list[Pro
 
 
 def type_problems(extras: Mapping[str, Any], path: str = "extras") -> list[Problem]:
-    """Return every other reserved extra whose value has another type than `Extras` says."""
+    """Return every other reserved extra whose value has another type than in `Extras`."""
     found = []
     for key, kind in get_type_hints(Extras, include_extras=True).items():
         expected, fits = _TYPES.get(next(iter(get_args(kind)), None), ("", None))

@@ -376,7 +376,7 @@ class WorkerSession:
         for problem in problems:
             self.print_error(f"the run's ending could not be written: {problem}")
         if self._link is not None:
-            self._link.wait_until_heard(self._last_seq, timeout_s=_LAST_HEARTBEAT_S)
+            self._link.wait_until_acknowledged(self._last_seq, timeout_s=_LAST_HEARTBEAT_S)
         return exit_code
 
     def fail(self, error: Exception, facts: Mapping[str, Any], manifest: AnalyticsManifest | None = None) -> int:

@@ -294,7 +294,7 @@ def sweep_fields() -> tuple[FieldSpec, ...]:
         text("aggregate", "what the seeds of a trial give together", AGGREGATES, "objective"),
         text("metric", "the figure to judge by: mean_return_100, or a tag of the trials' curves", group="objective"),
         text("direction", "whether more of it is better", DIRECTIONS, "objective"),
-        count("reports", "how often over its length a trial is compared with the others", 1, 1_000, "pruning"),
+        count("reports", "how often over its length a trial is compared with other trials", 1, 1_000, "pruning"),
         count("warmup_trials", "trials that must have ended before one is pruned", 0, 10_000, "pruning"),
         count("startup_trials", "trials drawn at random before the sampler learns", 0, 10_000),
         FieldSpec("timeout_minutes", "float", 0.0, "no new trials after so long; 0: no limit", minimum=0),

@@ -34,7 +34,7 @@ _PAUSE_S = 0.05
 _RETRY_S = 0.5
 
 
-class Publisher(Protocol):
+class TelemetryLink(Protocol):
     """Sends batches to the daemon; None means that a batch was not delivered."""
 
     def publish_steps(self, request: messages.PublishRunStepsRequest) -> messages.PublishTelemetryResponse | None:
@@ -105,7 +105,7 @@ class TelemetryPublisher:
     """Sends steps and episodes in its own thread; `step` and `episode` may be called from any thread."""
 
     def __init__(
-        self, run_id: str, publisher: Publisher, *, steps: bool = True, thin: bool = False, backlog: int = BACKLOG
+        self, run_id: str, publisher: TelemetryLink, *, steps: bool = True, thin: bool = False, backlog: int = BACKLOG
     ) -> None:
         self._with_steps = steps
         self.refused = ""

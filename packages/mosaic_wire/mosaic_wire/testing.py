@@ -48,7 +48,7 @@ class PlayDaemon:
     """A real gRPC server on a unix socket that plays the trainer daemon's part towards workers, and remembers.
 
     `stop()` makes it vanish, `start()` brings it back on the same socket with the same sessions, as a restarted daemon
-    would. `refusal` (a status code and words) turns every registration away.
+    would. `refusal` (a status code and a message) turns every registration away.
     """
 
     def __init__(self, *, run_token: str = "", heartbeat_s: float = 0.1) -> None:
@@ -110,7 +110,7 @@ class PlayDaemon:
                 outbox.put(kind)
 
     def is_listened_to(self) -> bool:
-        """Whether a worker has its control stream open now."""
+        """Return whether a worker has its control stream open now."""
         with self._lock:
             return bool(self._outboxes)
 
@@ -270,7 +270,7 @@ class WorkerProcess:
         self.close()
 
     def wait(self, timeout_s: float = GENEROUS_S) -> int:
-        """The exit code; fails with the worker's last words when it does not end."""
+        """Return the exit code; raise with the end of the worker's output if it does not exit."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:

@@ -193,17 +193,17 @@ _NUMBER = r"-?\d+\.?\d*(?:[eE][-+]?\d+)?"
 _NUMBERS = re.compile(f"{_NUMBER}(?:,{_NUMBER})*")
 
 
-def canonical_flags(words: Sequence[str]) -> list[str]:
+def canonical_flags(arguments: Sequence[str]) -> list[str]:
     """Return flags in normalized spelling: `--env_id=X` → `--env-id=X`, `--x 0.1 2` → `--x 0.1,2`."""
     flags: list[str] = []
-    for word in words:
-        if word.startswith("--"):
-            name, has_value, value = word.partition("=")
+    for argument in arguments:
+        if argument.startswith("--"):
+            name, has_value, value = argument.partition("=")
             flags.append(name.replace("_", "-") + has_value + value)
-        elif len(flags) > 1 and flags[-2].startswith("--") and all(map(_NUMBERS.fullmatch, (flags[-1], word))):
-            flags[-1] += f",{word}"
+        elif len(flags) > 1 and flags[-2].startswith("--") and all(map(_NUMBERS.fullmatch, (flags[-1], argument))):
+            flags[-1] += f",{argument}"
         else:
-            flags.append(word)
+            flags.append(argument)
     return flags
 
 

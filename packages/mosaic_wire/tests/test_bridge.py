@@ -114,7 +114,7 @@ def test_no_batch_is_larger_than_the_credits(tmp_path: Path, daemon: Daemon, wri
 
 
 @pytest.mark.parametrize("knows", ["nothing", "the first", "nonsense"])
-def test_it_goes_on_where_the_daemon_stands(tmp_path: Path, daemon: Daemon, write: Write, knows: str) -> None:
+def test_it_continues_where_the_daemon_stands(tmp_path: Path, daemon: Daemon, write: Write, knows: str) -> None:
     """A daemon that restarted may have less than it had acknowledged, or have lost everything."""
     bridge = MetricBridge("run", tmp_path, daemon)
     write(4)
@@ -147,7 +147,7 @@ def test_it_looks_as_often_as_the_daemon_wants_to_hear(tmp_path: Path, daemon: D
     assert wait_until(lambda: daemon.values == [0])
     write(1)
     assert not wait_until(lambda: len(daemon.values) > 1, timeout_s=0.3)
-    bridge.stop()  # an end waits for nobody
+    bridge.stop()  # an end does not wait
     assert daemon.values == [0, 1]
 
 
@@ -175,9 +175,9 @@ def test_episodes_in_event_files_become_rows_once_each(tmp_path: Path, daemon: D
     daemon.answers = [None, Answer(accepted=False, credits=100)]
     while bridge.poll() == 0.0 or not daemon.values:
         pass
-    writer.add_scalars({"charts/episodic_return": 3.0}, 7)  # a script that tells no length
+    writer.add_scalars({"charts/episodic_return": 3.0}, 7)  # a script that reports no length
     bridge.poll()
     assert telemetry.close() == 0
     writer.close()
-    told = [(row.episode, row.episodic_return, row.length, json.loads(row.info_json)["step"]) for row in lane.rows]
-    assert told == [(0, 9.0, 9, 0), (1, 12.0, 12, 1), (2, 12.0, 11, 2), (3, 3.0, 0, 7)]
+    reported = [(row.episode, row.episodic_return, row.length, json.loads(row.info_json)["step"]) for row in lane.rows]
+    assert reported == [(0, 9.0, 9, 0), (1, 12.0, 12, 1), (2, 12.0, 11, 2), (3, 3.0, 0, 7)]

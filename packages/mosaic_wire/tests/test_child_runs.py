@@ -21,8 +21,8 @@ SWEEP = new_run_id()
 class Refusal(grpc.RpcError):
     """What a gRPC call raises."""
 
-    def __init__(self, code: grpc.StatusCode, words: str = "") -> None:
-        self._code, self._words = code, words
+    def __init__(self, code: grpc.StatusCode, text: str = "") -> None:
+        self._code, self._words = code, text
 
     def code(self) -> grpc.StatusCode:
         return self._code
@@ -124,7 +124,7 @@ def test_a_daemon_that_is_away_is_asked_again(children: ChildRuns, daemon: Playe
     assert len(daemon.runs) == 1
 
 
-def test_a_refusal_is_told_with_its_words(children: ChildRuns, daemon: PlayedDaemon) -> None:
+def test_a_refusal_is_reported_with_its_words(children: ChildRuns, daemon: PlayedDaemon) -> None:
     daemon.troubles = [Refusal(grpc.StatusCode.INVALID_ARGUMENT, "no such flag")]
     with pytest.raises(ChildRunRefused, match="no such flag"):
         children.submit({}, key="k")
@@ -161,7 +161,7 @@ def test_changes_are_heard_and_old_ones_are_not_heard_again(children: ChildRuns,
     assert not [change for change in children.poll(0.1) if change.event_seq < run.event_seq]
 
 
-def test_after_a_gap_every_awaited_run_is_told_as_it_is_now(children: ChildRuns, daemon: PlayedDaemon) -> None:
+def test_after_a_gap_every_awaited_run_is_reported_as_it_is_now(children: ChildRuns, daemon: PlayedDaemon) -> None:
     gone, ended = children.submit({}, key="gone"), children.submit({}, key="ended")
     assert wait_until(lambda: "WatchRuns" in daemon.asked)
     del daemon.runs[gone.run_id]

@@ -16,7 +16,7 @@ from mosaic_wire.errors import InvalidRunId, SpecError, WireError
 from mosaic_wire.files import read_json_object, write_bytes_atomically, write_json_atomically
 from mosaic_wire.ids import check_run_id, is_run_id, new_run_id
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry, earlier_checkpoints
-from mosaic_wire.paths import Home, find_home, make_private_folder, person_path
+from mosaic_wire.paths import Home, find_home, make_private_folder, user_path
 from mosaic_wire.redaction import REDACTED, is_secret_key, redact_document, redact_text, secret_values
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_algorithm_choice
 
@@ -128,7 +128,7 @@ def test_a_manifest_whose_checkpoint_leaves_the_folder_is_refused(tmp_path: Path
         AnalyticsManifest.read(file)
 
 
-def test_a_later_attempt_keeps_only_what_it_goes_on_from(tmp_path: Path) -> None:
+def test_a_later_attempt_keeps_only_what_it_continues_from(tmp_path: Path) -> None:
     entries = tuple(CheckpointEntry(f"checkpoints/step-{step}", step, "ab") for step in (5, 10, 15))
     AnalyticsManifest(RUN_ID, checkpoints=entries).write(tmp_path / "analytics.json")
     assert earlier_checkpoints(tmp_path / "analytics.json", up_to_step=10) == entries[:2]
@@ -232,7 +232,7 @@ def test_a_sealed_object_is_read_back(tmp_path_factory: pytest.TempPathFactory, 
     assert read_json_object(path) == document
 
 
-def test_a_path_of_somebody_unknown_stays_a_name(monkeypatch, tmp_path):
+def test_a_path_of_an_unknown_user_stays_a_name(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert person_path("~/runs") == tmp_path / "runs"
-    assert person_path("~nobody-of-this-name/runs").parts[-2:] == ("~nobody-of-this-name", "runs")
+    assert user_path("~/runs") == tmp_path / "runs"
+    assert user_path("~nobody-of-this-name/runs").parts[-2:] == ("~nobody-of-this-name", "runs")

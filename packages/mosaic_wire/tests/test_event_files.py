@@ -130,7 +130,7 @@ class Curves:
 
 def test_the_checksum_is_castagnolis() -> None:
     assert crc32c(b"") == 0
-    assert crc32c(b"123456789") == 0xE3069283  # the check value of the catalogue of CRCs
+    assert crc32c(b"123456789") == 0xE3069283  # the check value of the catalog of CRCs
     assert crc32c(bytes(32)) == 0x8A9136AA  # RFC 3720, B.4
 
 
@@ -377,7 +377,7 @@ def test_a_flipped_bit_never_goes_unnoticed(tmp_path: Path, bulk: bool) -> None:
         hit = int(np.searchsorted(ends, place // 8, side="right"))
         assert by_tag(batch.scalars()) == by_tag(points_of(events[:hit] + events[hit + 1 :]))
         assert [problem.offset for problem in batch.problems] == [int(ends[hit]) - len(parts[hit])]
-        assert not reader.read().problems  # told once
+        assert not reader.read().problems  # reported once
 
 
 def test_after_damage_at_the_end_the_next_record_is_found(tmp_path: Path, bulk: bool) -> None:
@@ -480,7 +480,7 @@ def test_files_are_read_in_the_order_of_their_making_and_folders_apart(tmp_path:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_reader_that_restarts_all_the_time_loses_nothing_and_tells_nothing_twice(
+def test_a_reader_that_restarts_all_the_time_loses_nothing_and_reports_nothing_twice(
     tmp_path: Path, bulk: bool, seed: int
 ) -> None:
     source, position, curves = random.Random(seed), None, Curves()
@@ -533,7 +533,9 @@ REPLACEMENTS = {
 
 @pytest.mark.parametrize("kind", REPLACEMENTS)
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_file_that_is_cut_or_replaced_is_told_again(tmp_path: Path, bulk: bool, kind: str, restarted: bool) -> None:
+def test_a_file_that_is_cut_or_replaced_is_reported_again(
+    tmp_path: Path, bulk: bool, kind: str, restarted: bool
+) -> None:
     parts = records([scalar("a", value, value) for value in range(8)])
     (tmp_path / FIRST).write_bytes(b"".join(parts))
     other = b"".join(records([scalar("b", 1, 1)]))

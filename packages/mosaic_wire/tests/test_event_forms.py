@@ -64,25 +64,25 @@ def test_every_length_of_a_step_is_read(tmp_path: Path, steps: tuple[int, ...]) 
 def test_a_training_is_read_as_it_was_written_and_hardly_parsed(tmp_path: Path, monkeypatch) -> None:
     events = training(1_000)
     (tmp_path / "f").write_bytes(b"".join(map(frame, events)))
-    wanted = expected(events)
+    target = expected(events)
     parsed = []
     monkeypatch.setattr("mosaic_wire.event_files.parse_event", lambda data: parsed.append(data) or parse_event(data))
-    assert scalars(read(tmp_path / "f")) == wanted
+    assert scalars(read(tmp_path / "f")) == target
     assert len(parsed) < 10
 
 
 def test_no_flipped_bit_in_a_known_form_goes_unnoticed(tmp_path: Path) -> None:
     events = training(40)
     whole, dice = b"".join(map(frame, events)), random.Random(2)
-    wanted = expected(events)
+    target = expected(events)
     for _ in range(600):
         damaged = bytearray(whole)
         damaged[dice.randrange(len(whole))] ^= 1 << dice.randrange(8)
         (tmp_path / "f").write_bytes(damaged)
         batch = read(tmp_path / "f")
         for tag, points in scalars(batch).items():
-            assert set(points) <= set(wanted[tag])
-        lost = sum(map(len, wanted.values())) - len(batch)
+            assert set(points) <= set(target[tag])
+        lost = sum(map(len, target.values())) - len(batch)
         # Damage at the very end looks like a record that is still being written.
         assert batch.problems or lost <= 9
         assert lost

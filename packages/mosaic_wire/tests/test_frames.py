@@ -54,7 +54,7 @@ def lane(path: Path) -> Iterator[FrameWriter]:
     assert not path.exists()
 
 
-def picture(value: int, width: int = 4, height: int = 3) -> bytes:
+def image(value: int, width: int = 4, height: int = 3) -> bytes:
     return bytes([value]) * (3 * width * height)
 
 
@@ -65,30 +65,30 @@ def start_writer(path: Path, sizes: str) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_a_viewer_sees_each_picture_once_and_the_figures_beside_it(lane: FrameWriter, path: Path) -> None:
+def test_a_viewer_sees_each_frame_once_and_the_figures_beside_it(lane: FrameWriter, path: Path) -> None:
     reader = FrameReader(path)
     assert reader.read() is None
-    lane.publish(picture(7), 4, 3)
+    lane.publish(image(7), 4, 3)
     lane.set_statistics(last_reward=0.5, rolling_return=12.0, step_rate_hz=60.0)
     frame = reader.read()
     assert frame is not None
-    assert (frame.width, frame.height, frame.pixels) == (4, 3, picture(7))
+    assert (frame.width, frame.height, frame.pixels) == (4, 3, image(7))
     assert (frame.last_reward, frame.rolling_return, frame.step_rate_hz) == (0.5, 12.0, 60.0)
     assert reader.read() is None
     for value in range(5):
-        lane.publish(picture(value), 4, 3)
+        lane.publish(image(value), 4, 3)
     newest = reader.read()
     assert newest is not None
-    assert (newest.pixels, reader.skipped) == (picture(4), 4)
+    assert (newest.pixels, reader.skipped) == (image(4), 4)
 
 
 def test_the_file_is_private(lane: FrameWriter, path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
-    lane.publish(picture(1, 640, 480), 640, 480)
+    lane.publish(image(1, 640, 480), 640, 480)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_nothing_is_drawn_while_nobody_watches(lane: FrameWriter, path: Path) -> None:
+def test_nothing_is_drawn_without_a_viewer(lane: FrameWriter, path: Path) -> None:
     assert not lane.is_due()
     reader = FrameReader(path)
     reader.read()
@@ -114,19 +114,19 @@ def test_drawing_takes_a_small_share_of_the_time_whatever_a_viewer_wants(path: P
     writer.close()
 
 
-def test_a_larger_picture_moves_to_a_larger_file_and_viewers_follow(lane: FrameWriter, path: Path) -> None:
+def test_a_larger_frame_moves_to_a_larger_file_and_viewers_follow(lane: FrameWriter, path: Path) -> None:
     reader, other = FrameReader(path), FrameReader(path)
     for width, height in ((4, 3), (400, 300), (10, 10), (1001, 7)):
-        lane.publish(picture(9, width, height), width, height)
+        lane.publish(image(9, width, height), width, height)
         for viewer in (reader, other):
             frame = viewer.read()
             assert frame is not None
             assert (frame.width, frame.height) == (width, height)
-            assert frame.pixels == picture(9, width, height)
+            assert frame.pixels == image(9, width, height)
     assert lane.is_watched
 
 
-def test_a_notice_stands_where_no_picture_can(lane: FrameWriter, path: Path) -> None:
+def test_a_notice_stands_where_no_frame_can(lane: FrameWriter, path: Path) -> None:
     reader = FrameReader(path)
     assert reader.notice() == ""
     lane.notice("CliffWalking cannot be drawn: pygame is not installed ✗")
@@ -138,17 +138,17 @@ def test_viewers_notice_the_end_and_a_new_beginning(path: Path) -> None:
     reader = FrameReader(path)
     for value in (1, 2):
         writer = FrameWriter(path)
-        writer.publish(picture(value), 4, 3)
+        writer.publish(image(value), 4, 3)
         frame = reader.read()
         assert frame is not None
-        assert frame.pixels == picture(value)
+        assert frame.pixels == image(value)
         writer.close()
         assert reader.read() is None
         assert not reader.is_open
 
 
 @pytest.mark.parametrize("sizes", ["64x64", "64x64,90x90,30x30,300x200"], ids=["one size", "sizes that change"])
-def test_no_picture_is_torn(path: Path, sizes: str) -> None:
+def test_no_frame_is_torn(path: Path, sizes: str) -> None:
     process = start_writer(path, sizes)
     try:
         reader, seen = FrameReader(path), 0
@@ -205,8 +205,8 @@ def test_viewers_that_are_killed_disturb_neither_the_writer_nor_each_other(path:
 
 
 def test_the_writer_stops_drawing_when_its_last_viewer_was_killed(lane: FrameWriter, path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(frames, "VIEWER_GONE_S", 0.3)
-    lane.publish(picture(1), 4, 3)
+    monkeypatch.setattr(frames, "VIEWER_TIMEOUT_S", 0.3)
+    lane.publish(image(1), 4, 3)
     process = subprocess.Popen([sys.executable, "-c", READER, str(path)], stdout=subprocess.PIPE)
     assert wait_until(lambda: lane.is_watched)
     process.kill()
@@ -247,7 +247,7 @@ def check_that_killed_writers_leave_nothing(memory: Path, runs: int) -> None:
                 remove_frames(str(number))
         for path in memory.iterdir():
             if "living" not in path.name:
-                os.utime(path, (0, 0))  # killed before it had said who it is: then its age tells
+                os.utime(path, (0, 0))  # killed before it had said who it is: then its age decides
         remove_dead_frames()
         assert {path.name for path in memory.iterdir() if "living" not in path.name} == set()
         assert FrameReader(memory / "mosaic-fastlane-living").read() is not None
@@ -266,7 +266,7 @@ def test_a_thousand_killed_writers_leave_nothing(memory: Path) -> None:
     check_that_killed_writers_leave_nothing(memory, runs=1_000)
 
 
-def test_a_writer_killed_in_mid_picture_leaves_the_last_whole_one_or_none(path: Path) -> None:
+def test_a_writer_killed_in_mid_frame_leaves_the_last_whole_one_or_none(path: Path) -> None:
     for _ in range(10):
         process = start_writer(path, "600x400")
         time.sleep(0.02)
@@ -292,7 +292,7 @@ def header(path: Path) -> bytearray:
     ],
 )
 def test_a_header_that_lies_is_refused(lane: FrameWriter, path: Path, offset: int, data: bytes, problem: str) -> None:
-    lane.publish(picture(3), 4, 3)
+    lane.publish(image(3), 4, 3)
     forged = header(path)
     forged[offset : offset + len(data)] = data
     other = path.with_name("forged")
@@ -303,7 +303,7 @@ def test_a_header_that_lies_is_refused(lane: FrameWriter, path: Path, offset: in
 
 @pytest.mark.parametrize("size", [(0, 3), (70_000, 1), (5_000, 5_000)])
 def test_a_slot_that_lies_about_its_size_is_refused(lane: FrameWriter, path: Path, size: tuple[int, int]) -> None:
-    lane.publish(picture(3), 4, 3)
+    lane.publish(image(3), 4, 3)
     forged = header(path)
     slot_bytes = struct.unpack_from("<I", forged, 20)[0]
     struct.pack_into("<II", forged, slot_start(1, slot_bytes) + 8, *size)
@@ -324,20 +324,20 @@ def test_a_file_of_an_odd_size_a_link_and_a_folder_are_no_lanes(tmp_path: Path, 
     assert FrameReader(tmp_path).read() is None
 
 
-def test_what_is_no_picture_is_not_published(lane: FrameWriter) -> None:
+def test_what_is_no_frame_is_not_published(lane: FrameWriter) -> None:
     for width, height in ((4, 4), (0, 0), (-4, -3)):
         with pytest.raises(ValueError, match="are not a frame of"):
-            lane.publish(picture(1), width, height)
+            lane.publish(image(1), width, height)
 
 
 def test_slots_begin_at_cache_lines(lane: FrameWriter, path: Path) -> None:
-    lane.publish(picture(1, 7, 5), 7, 5)
+    lane.publish(image(1, 7, 5), 7, 5)
     slot_bytes = struct.unpack_from("<I", header(path), 20)[0]
     assert all(slot_start(slot, slot_bytes) % 64 == 0 for slot in range(3))
     assert path.stat().st_size == HEADER_BYTES + 3 * (SLOT_HEADER_BYTES + slot_bytes)
 
 
-def test_a_killed_writer_that_nobody_has_asked_for_yet_counts_as_gone(path: Path) -> None:
+def test_a_killed_writer_without_a_request_counts_as_exited(path: Path) -> None:
     """Whoever inherits a worker whose daemon was killed too may be slow to collect it."""
     with subprocess.Popen([sys.executable, "-c", WRITER, path, "4x3"], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

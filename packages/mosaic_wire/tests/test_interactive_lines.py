@@ -39,7 +39,7 @@ def test_lines_are_cut_out_of_whatever_arrives(tmp_path):
     theirs.sendall(b"one\ntw")
     assert list(end.lines(1, 10)) == [b"one"]
     theirs.sendall(b"o\n" + b"x" * 25)
-    assert list(end.lines(1, 10)) == [b"two", b"x" * 11]  # too long: told once, the rest is dropped
+    assert list(end.lines(1, 10)) == [b"two", b"x" * 11]  # too long: reported once, the rest is dropped
     theirs.sendall(b"xxx\nfour\nfi")
     assert list(end.lines(1, 10)) == [b"four"]
     theirs.shutdown(socket.SHUT_WR)

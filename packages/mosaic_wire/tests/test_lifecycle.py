@@ -111,7 +111,7 @@ def test_a_reader_that_starts_later_skips_what_was_applied(path: Path) -> None:
     assert [event.seq for event in LifecycleReader(path, after_seq=3).read()] == [4, 5]
 
 
-def test_numbering_goes_on_in_the_next_attempt(path: Path) -> None:
+def test_numbering_continues_in_the_next_attempt(path: Path) -> None:
     first = LifecycleSpool(path, RUN_ID)
     first.append(LifecycleKind.RUN_STARTED)
     first.close()

@@ -12,7 +12,7 @@ def test_parts_come_back_as_they_were_sent() -> None:
     assert reasoning_of(json.loads(json.dumps(reasoning_info([*parts, Part("Nothing")])))) == parts
 
 
-def test_a_long_part_is_truncated_and_says_so() -> None:
+def test_a_long_part_is_truncated_and_reports_it() -> None:
     [prompt, beliefs] = reasoning_of(
         reasoning_info([Part("Prompt", "x" * (MAX_TEXT + 7)), Part("Beliefs", items=("b",) * (MAX_ITEMS + 3))])
     )

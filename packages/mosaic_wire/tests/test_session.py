@@ -69,7 +69,7 @@ def test_a_run_from_registration_to_its_end(make: MakeSession, daemon: PlayDaemo
     [registration] = daemon.registrations
     assert (registration.run_id, registration.attempt, registration.pid) == (RUN_ID, 3, os.getpid())
     assert (registration.algo, registration.env_id, json.loads(registration.extras_json)) == ("ppo", "none", {"x": 1})
-    assert daemon.heartbeats[-1].lifecycle_seq == 2  # told before finish returned
+    assert daemon.heartbeats[-1].lifecycle_seq == 2  # reported before finish returned
     assert daemon.heartbeats[-1].sps == 250
     assert _names(session) == ["run_started", "run_completed"]
     record = ExitRecord.read(session.run_folder.exit_record)
@@ -80,7 +80,7 @@ def test_a_run_from_registration_to_its_end(make: MakeSession, daemon: PlayDaemo
     assert not daemon.strangers
 
 
-def test_an_event_is_told_at_once_and_not_with_the_next_heartbeat(make: MakeSession) -> None:
+def test_an_event_is_reported_at_once_and_not_with_the_next_heartbeat(make: MakeSession) -> None:
     with PlayDaemon(run_token="the-token", heartbeat_s=3600) as daemon:
         session = make(daemon.target)
         session.open()
@@ -132,7 +132,7 @@ def test_a_session_outlives_its_daemon(make: MakeSession, daemon: PlayDaemon) ->
     assert not daemon.strangers
 
 
-def test_an_ending_does_not_wait_for_a_daemon_that_is_gone(make: MakeSession, daemon: PlayDaemon) -> None:
+def test_an_ending_does_not_wait_for_a_daemon_that_has_exited(make: MakeSession, daemon: PlayDaemon) -> None:
     session = make(daemon.target)
     session.open()
     session.started()
@@ -190,7 +190,7 @@ def test_a_second_worker_of_the_same_attempt_is_refused(make: MakeSession, daemo
 
 
 @pytest.mark.parametrize("target", ["unix:/nowhere/daemon.sock", "127.0.0.1:1"])
-def test_nobody_there_is_told_in_a_sentence(make: MakeSession, target: str, tmp_path: Path) -> None:
+def test_a_missing_daemon_is_reported_in_a_sentence(make: MakeSession, target: str, tmp_path: Path) -> None:
     with pytest.raises(SessionError, match=r"no trainer daemon let run .* within 0.3 s"):
         make(target).open(timeout_s=0.3)
     assert not (tmp_path / "run").exists()
@@ -203,7 +203,7 @@ def test_a_stop_ends_the_wait_for_a_daemon(make: MakeSession) -> None:
         session.open(timeout_s=600)
 
 
-def test_secrets_are_removed_from_all_that_is_told(
+def test_secrets_are_removed_from_all_that_is_reported(
     make: MakeSession, daemon: PlayDaemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "canary-in-the-environment")
@@ -217,9 +217,9 @@ def test_secrets_are_removed_from_all_that_is_told(
         exit_code=1,
         manifest=AnalyticsManifest(RUN_ID),
     )
-    told = "".join(str(message) for message in (*daemon.registrations, *daemon.heartbeats))
+    reported = "".join(str(message) for message in (*daemon.registrations, *daemon.heartbeats))
     written = "".join(path.read_text() for path in session.run_folder.root.rglob("*") if path.is_file())
-    for text in (told, written, capsys.readouterr().out):
+    for text in (reported, written, capsys.readouterr().out):
         assert "canary" not in text
         assert "the-token" not in text
     assert json.loads(daemon.registrations[0].extras_json)["lr"] == 1
@@ -253,7 +253,7 @@ def test_sigterm_ends_a_hold_and_handlers_are_given_back(make: MakeSession) -> N
 
 
 def test_sigterm_while_the_main_thread_waits_for_a_stop_does_not_lock_it_up(tmp_path: Path) -> None:
-    # The moment that nobody can hit: the signal comes while `wait` holds the lock of the event.
+    # The moment that no test can hit: the signal comes while `wait` holds the lock of the event.
     program = """if True:
         import os, signal, sys
         from pathlib import Path

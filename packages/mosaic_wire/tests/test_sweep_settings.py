@@ -1,4 +1,4 @@
-"""What a sweep is asked to do: ranges as people write them, and everything wrong told at once."""
+"""What a sweep is asked to do: ranges as people write them, and all problems reported at once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PPO = AlgorithmSpec(
         FieldSpec("learning_rate", "float", 2.5e-4, minimum=0, maximum=1),
         FieldSpec("num_steps", "int", 128, minimum=1),
         FieldSpec("anneal_lr", "bool", True),
-        FieldSpec("optimiser", "str", "adam", choices=("adam", "sgd")),
+        FieldSpec("optimizer", "str", "adam", choices=("adam", "sgd")),
         FieldSpec("seed", "int", 1),
     ),
 )
@@ -68,7 +68,7 @@ def test_a_range_is_read_as_people_type_it(text: str, document: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("1e-5:1e-2", "is not a range"),
         ("log:1e-5", "needs log:LOW:HIGH"),
@@ -82,8 +82,8 @@ def test_a_range_is_read_as_people_type_it(text: str, document: dict[str, Any]) 
         ("choice:", "which choices"),
     ],
 )
-def test_a_wrong_range_is_told_in_words(text: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_a_wrong_range_is_reported_clearly(text: str, reported: str) -> None:
+    with pytest.raises(ValueError, match=reported):
         range_from_text("x", text)
 
 
@@ -117,7 +117,7 @@ def test_settings_have_the_defaults_of_their_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "path", "told"),
+    ("document", "path", "reported"),
     [
         ({"parameters": {}}, "parameters", "which parameters"),
         ({"parameters": {"x": {"kind": "flaot"}}}, "parameters.x", "one of float, int, categorical"),
@@ -138,14 +138,14 @@ def test_settings_have_the_defaults_of_their_fields() -> None:
         ),
     ],
 )
-def test_wrong_settings_are_told_with_their_place(document: dict[str, Any], path: str, told: str) -> None:
+def test_wrong_settings_are_reported_with_their_place(document: dict[str, Any], path: str, reported: str) -> None:
     settings, problems = read_settings({"trial": TRIAL, **document})
     assert settings is None
     assert [problem.path for problem in problems] == [path]
-    assert told in problems[0].message
+    assert reported in problems[0].message
 
 
-def test_everything_wrong_is_told_at_once() -> None:
+def test_everything_wrong_is_reported_at_once() -> None:
     wrong = problems_of({"x": {"kind": "float", "low": 1, "high": 0}, "y": 3}, seeds=[], trial={"metadata": {}})
     assert {problem.path for problem in wrong} == {"parameters.x", "parameters.y", "seeds", "trial.metadata.worker"}
 
@@ -157,7 +157,7 @@ def test_ranges_are_checked_against_what_the_algorithm_takes() -> None:
             "learning_rate": {"kind": "float", "low": 0.0, "high": 2.0},
             "num_steps": X,
             "anneal_lr": {"kind": "int", "low": 0, "high": 1},
-            "optimiser": {"kind": "categorical", "choices": ["adam", "adamw"]},
+            "optimizer": {"kind": "categorical", "choices": ["adam", "adamw"]},
             "seed": {"kind": "int", "low": 1, "high": 3},
         },
         [],
@@ -167,7 +167,7 @@ def test_ranges_are_checked_against_what_the_algorithm_takes() -> None:
     assert "at most 1" in found["learning_rate"].message
     assert "whole numbers" in found["num_steps"].message
     assert "choice:true,false" in found["anneal_lr"].message
-    assert "'adamw'" in found["optimiser"].message
+    assert "'adamw'" in found["optimizer"].message
     assert "cannot be searched" in found["seed"].message
     fine = read_ranges({"learning_rate": {**X, "low": 0.1}, "num_steps": {"kind": "int", "low": 1, "high": 2}}, [])
     assert check_ranges(fine, PPO) == []

@@ -75,7 +75,7 @@ def test_the_sampler_writes_until_it_is_stopped(tmp_path: Path) -> None:
     assert len(seen) == written
 
 
-def test_a_sampler_that_cannot_write_goes_on_when_it_can(tmp_path: Path) -> None:
+def test_a_sampler_that_cannot_write_continues_when_it_can(tmp_path: Path) -> None:
     obstacle = tmp_path / "events" / "system"
     obstacle.parent.mkdir()
     obstacle.touch()  # a file where its folder should be: nothing can be written

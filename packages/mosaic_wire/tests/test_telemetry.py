@@ -82,12 +82,12 @@ def test_large_values_are_packed() -> None:
     assert len(payload.data) < 2_000
 
 
-def test_an_encoding_nobody_knows_is_said() -> None:
+def test_an_unknown_encoding_is_reported() -> None:
     with pytest.raises(ValueError, match="'pickle' cannot be read"):
         decode(messages.Payload(encoding="pickle", data=b"x"))
 
 
-def test_numbers_go_on_after_an_earlier_attempt_and_survive_a_daemon_that_is_away() -> None:
+def test_numbers_continue_after_an_earlier_attempt_and_survive_a_daemon_that_is_away() -> None:
     daemon = Daemon(stored=40)
     telemetry = TelemetryPublisher("run", daemon)
     telemetry.start()
@@ -117,7 +117,7 @@ def test_a_full_backlog_slows_the_worker_and_loses_nothing() -> None:
     assert telemetry.left_out == 0
 
 
-def test_a_thinning_worker_goes_on_and_counts_what_it_left_out() -> None:
+def test_a_thinning_worker_continues_and_counts_what_it_left_out() -> None:
     daemon = Daemon(room=0)
     telemetry = TelemetryPublisher("run", daemon, thin=True, backlog=10)
     telemetry.start()

@@ -71,7 +71,7 @@ def test_both_formats_in_one_file_are_refused() -> None:
     assert "metadata.worker.config" in problems["algo"]
 
 
-def test_all_problems_are_told_at_once_with_their_paths() -> None:
+def test_all_problems_are_reported_at_once_with_their_paths() -> None:
     problems = _problems(_nested(run_id="nope", total_timesteps=-5, seed=True, algo="", extras=[], envid="x"))
     prefix = "metadata.worker.config."
     assert set(problems) == {prefix + name for name in ("run_id", "total_timesteps", "seed", "algo", "extras", "envid")}
@@ -141,9 +141,9 @@ def test_a_draft_gets_a_run_id_of_its_own() -> None:
         assert "run_id" in _problems(draft)
 
 
-def test_unreadable_files_are_told_in_a_sentence(tmp_path: Path) -> None:
-    for path, words in ((tmp_path / "none.json", "No such file"), (tmp_path, "Is a directory")):
-        with pytest.raises(ConfigProblems, match=words):
+def test_unreadable_files_are_reported_in_a_sentence(tmp_path: Path) -> None:
+    for path, message in ((tmp_path / "none.json", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(ConfigProblems, match=message):
             WorkerConfig.load(path)
     (tmp_path / "half.json").write_text(json.dumps(FLAT)[:40])
     with pytest.raises(ConfigProblems, match=r"half\.json is not valid JSON.*half-written"):

@@ -44,7 +44,7 @@ def test_a_deep_document_keeps_no_run_from_its_end(daemon: RunningDaemon, is_wat
     daemon.client.cancel(run_id)
     run = daemon.wait_for(run_id)
     assert run.outcome == "cancelled"
-    assert "recovery_failed" not in daemon.story_kinds(run_id)
+    assert "recovery_failed" not in daemon.event_kinds(run_id)
     daemon.client.delete(run_id)
 
 

@@ -77,9 +77,9 @@ def test_endings_beyond_every_pool_leave_submissions_and_daemon_stop_alone(
     daemon.client.cancel(blocker)
     assert daemon.wait_for(daemon.submit(timesteps=3).run_id).outcome == "completed"  # while they drip
 
-    def told() -> list[str]:
+    def reported() -> list[str]:
         return [event.reason for event in daemon.client.history(queued[0]) if event.kind == "hook_failed"]
 
-    assert wait_until(told, timeout_s=seconds + 60), daemon.log()
-    assert told() == [f"on_end_webhook took longer than {seconds:g} s and was ended"]
+    assert wait_until(reported, timeout_s=seconds + 60), daemon.log()
+    assert reported() == [f"on_end_webhook took longer than {seconds:g} s and was ended"]
     assert daemon.stop() == 0

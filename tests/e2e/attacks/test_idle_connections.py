@@ -30,7 +30,7 @@ ENDLESS = {"timesteps": 1_000_000, "steps_per_second": 50}
 
 @pytest.fixture
 def daemon(make_daemon) -> RunningDaemon:
-    """A daemon on a machine with the usual few descriptors, which was told to listen."""
+    """A daemon on a machine with the usual few descriptors, which listens on TCP."""
     return make_daemon(script=LIMITED, listen="127.0.0.1")
 
 

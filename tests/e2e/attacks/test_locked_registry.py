@@ -44,7 +44,7 @@ def test_runs_that_complete_while_the_registry_is_locked_are_completed_and_not_t
         assert daemon.client.get(goes_on).status == "EXEC"  # clients are answered meanwhile
     ended = daemon.wait_for(completes)
     assert (ended.outcome, ended.attempt) == ("completed", 1)
-    assert not {"faulted", "retried"} & {*daemon.story_kinds(completes), *daemon.story_kinds(goes_on)}
+    assert not {"faulted", "retried"} & {*daemon.event_kinds(completes), *daemon.event_kinds(goes_on)}
     assert daemon.client.get(goes_on).status == "EXEC"
 
 
@@ -64,12 +64,12 @@ def test_runs_that_a_daemon_takes_up_while_the_registry_is_locked_are_not_called
 
     assert wait_until(serves, timeout_s=60), daemon.log()
     for run_id in runs:
-        daemon.wait_for_run(run_id, lambda run: "reattached" in daemon.story_kinds(run.run_id))
+        daemon.wait_for_run(run_id, lambda run: "reattached" in daemon.event_kinds(run.run_id))
     let_pass(2)
     assert [daemon.client.get(run_id).status for run_id in runs] == ["EXEC"] * 2
 
 
-def test_a_client_is_told_that_the_registry_is_locked_and_a_cancel_ends_the_worker(make_daemon) -> None:
+def test_a_client_is_reported_that_the_registry_is_locked_and_a_cancel_ends_the_worker(make_daemon) -> None:
     daemon: RunningDaemon = make_daemon()
     run_id = daemon.submit(timesteps=1_000_000, steps_per_second=50).run_id
     daemon.wait_for(run_id, "EXEC")
@@ -81,4 +81,4 @@ def test_a_client_is_told_that_the_registry_is_locked_and_a_cancel_ends_the_work
         assert daemon.client.get(run_id).outcome == ""
     ended = daemon.wait_for(run_id)
     assert (ended.outcome, ended.reason) == ("cancelled", "enough")
-    assert "cancel_requested" in daemon.story_kinds(run_id)
+    assert "cancel_requested" in daemon.event_kinds(run_id)

@@ -61,9 +61,9 @@ def test_many_logs_share_one_cap(make_daemon) -> None:
 def test_a_flood_of_structured_lines_does_not_fill_the_daemons_log(emptied_daemon: RunningDaemon) -> None:
     before = len(emptied_daemon.log())
     flood(emptied_daemon, structured=True, piece_bytes=MB // 4, seconds=3, pause_s=0.01)
-    told = emptied_daemon.log()[before:]
-    assert "structured lines of its output are not repeated" in told
-    assert len(told) < 200_000
+    reported = emptied_daemon.log()[before:]
+    assert "structured lines of its output are not repeated" in reported
+    assert len(reported) < 200_000
 
 
 @pytest.mark.fault

@@ -78,8 +78,8 @@ def test_the_daemon_refuses_what_is_too_long_and_says_how_long_it_may_be(daemon:
     run_id = daemon.client.submit(scripted_config("raw", timesteps=100)).run.run_id
     answers = daemon.home.run_folder(run_id).root / "answers.json"
     assert wait_until(answers.exists, timeout_s=60), daemon.log()
-    told = json.loads(answers.read_text())
-    assert ["extras (as JSON) has" in told[0], "are the most that MOSAIC takes" in told[1]] == [True, True]
+    reported = json.loads(answers.read_text())
+    assert ["extras (as JSON) has" in reported[0], "are the most that MOSAIC takes" in reported[1]] == [True, True]
     run = daemon.wait_for_run(run_id, lambda run: run.metrics)
     assert json.loads(run.extras_json) == {"depth": 3}
     assert dict(run.metrics).keys() == {"charts/far", "charts/near"}
@@ -91,9 +91,9 @@ def test_the_daemon_refuses_what_is_too_long_and_says_how_long_it_may_be(daemon:
 def test_the_session_of_a_worker_does_not_send_what_is_too_long(daemon: RunningDaemon) -> None:
     install_scripted_worker(daemon.home, "honest", f"TOKEN = os.environ['MOSAIC_RUN_TOKEN']\n{HONEST}")
     run = daemon.wait_for(daemon.client.submit(scripted_config("honest")).run.run_id)
-    told = daemon.output(run.run_id, "stderr")
-    assert "this worker cannot register: extras (as JSON) has" in told
-    assert told.count(f"{MAX_METRIC_TAG} are the most that MOSAIC takes") == 1
+    reported = daemon.output(run.run_id, "stderr")
+    assert "this worker cannot register: extras (as JSON) has" in reported
+    assert reported.count(f"{MAX_METRIC_TAG} are the most that MOSAIC takes") == 1
     assert (run.outcome, len(run.reason) <= 2000) == ("failed", True)
     assert max(len(event.payload_json) for event in daemon.client.history(run.run_id)) < 1 << 18
     assert {tag.tag for tag in daemon.client.metric_tags(run.run_id)} == {"charts/far", "charts/near"}

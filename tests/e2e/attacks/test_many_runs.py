@@ -40,8 +40,8 @@ def test_every_run_is_listed_and_no_answer_is_longer_than_a_page(make_daemon, ho
     assert len(numbers) == count
     assert [run.number for run in client.list(limit=600).runs] == numbers[:600]
     assert len(client.list(limit=250).runs) == 250
-    told = subprocess.run([MOSAIC, "runs", "--all", "-q"], env=daemon.variables, capture_output=True, check=True)
-    assert len(told.stdout.splitlines()) == count
+    reported = subprocess.run([MOSAIC, "runs", "--all", "-q"], env=daemon.variables, capture_output=True, check=True)
+    assert len(reported.stdout.splitlines()) == count
 
 
 @pytest.mark.parametrize(("count", "watchers"), [(40, 5), pytest.param(2000, 300, marks=pytest.mark.fault)])
@@ -69,7 +69,7 @@ def test_queued_runs_are_cancelled_in_one_transaction_and_every_watcher_hears_of
             assert heard == queued
     first = [list(daemon.client.history(run_id))[-1] for run_id in (queued[0], queued[-1])]
     assert first[1].seq - first[0].seq == count - 1  # nothing came in between
-    assert daemon.story_kinds(queued[0]) == ["submitted", "cancelled"]
+    assert daemon.event_kinds(queued[0]) == ["submitted", "cancelled"]
     assert wait_until(lambda: not daemon.unfinished(), timeout_s=60)
     assert daemon.client.health().queued == 0
 
@@ -80,12 +80,12 @@ def test_the_command_cancels_many_at_once_and_names_each(emptied_daemon: Running
     running = daemon.submit(timesteps=1_000_000, steps_per_second=20, resources=everything, tags=("these",)).run_id
     daemon.wait_for(running, "EXEC")
     queued = [daemon.submit(timesteps=5, resources=everything, tags=("these",)).run_id for _ in range(3)]
-    told = subprocess.run(
+    reported = subprocess.run(
         [MOSAIC, "cancel", "--tag", "these", "--yes", "--wait"],
         env=daemon.variables,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert all(run_id in told.stdout for run_id in (*queued, running)), told.stdout
+    assert all(run_id in reported.stdout for run_id in (*queued, running)), reported.stdout
     assert {daemon.client.get(run_id).outcome for run_id in (*queued, running)} == {"cancelled"}

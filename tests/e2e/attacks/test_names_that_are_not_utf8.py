@@ -1,4 +1,4 @@
-"""A name with bytes that are no text is told in a sentence and hurts nothing beside it."""
+"""A name with bytes that are no text is reported in a sentence and affects nothing else."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def test_a_worker_in_such_a_folder_has_a_problem_and_the_others_are_usable(
     assert not workers["human"]["problem"]
 
 
-def test_arguments_that_are_no_text_are_told_in_a_sentence(shared_daemon: RunningDaemon, mosaic: Mosaic) -> None:
+def test_arguments_that_are_no_text_are_reported_in_a_sentence(shared_daemon: RunningDaemon, mosaic: Mosaic) -> None:
     run_id = shared_daemon.submit(timesteps=20).run_id
     shared_daemon.wait_for(run_id, "TERM")
     changes = ["rename", run_id], ["tag", run_id, "--add"], ["note", run_id]
-    for words in (*changes, ["show"], ["logs"], ["runs", "--with-tag"]):
-        code, _, err = mosaic(*words, "a\udcff")
-        assert (code, err) == (2, "mosaic: the argument 'a\ufffd' is not UTF-8 text; type it anew\n"), words
+    for message in (*changes, ["show"], ["logs"], ["runs", "--with-tag"]):
+        code, _, err = mosaic(*message, "a\udcff")
+        assert (code, err) == (2, "mosaic: the argument 'a\ufffd' is not UTF-8 text; type it anew\n"), message

@@ -23,8 +23,8 @@ def test_a_run_is_not_named_like_another_one(mosaic: Mosaic, runs: list[str], tm
     first, second = runs
     refused = {" ": "visible character", "last": "the last run you started", first: first, first[-8:].lower(): first}
     for name, said in refused.items():
-        for words in (["rename", second, name], ["tag", second, "--add", name]):
-            code, _, text = mosaic(*words)
+        for message in (["rename", second, name], ["tag", second, "--add", name]):
+            code, _, text = mosaic(*message)
             assert (code, said in text) == (2, True), text
         config = {**random_config(), "run_name": name, "tags": [name]}
         (tmp_path / "named.json").write_text(json.dumps(config))

@@ -15,8 +15,8 @@ NO_FILE = "it is a pipe, socket or device, not a plain file"
 REMOTE = ["--connect", "192.0.2.1:1"]
 
 
-def mosaic(*words: str | Path) -> tuple[int, str]:
-    ended = subprocess.run([sys.executable, "-m", "gym_gui", *words], capture_output=True, text=True, timeout=60)
+def mosaic(*message: str | Path) -> tuple[int, str]:
+    ended = subprocess.run([sys.executable, "-m", "gym_gui", *message], capture_output=True, text=True, timeout=60)
     return ended.returncode, ended.stderr
 
 

@@ -1,4 +1,4 @@
-"""Commands that start Python in a folder of somebody else's import nothing that lies there."""
+"""Commands that start Python in a folder of another user import nothing that lies there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mosaic_wire import env
 
 @pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Packages in the working folder that tell when they are imported."""
+    """Packages in the working folder that report when they are imported."""
     for package in ("cleanrl_worker", "mosaic_planted"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text("raise SystemExit('PLANTED')")

@@ -14,7 +14,7 @@ from gym_gui.testing import WARM_CACHE, RunningDaemon
 from mosaic_wire.paths import Home
 
 NOBODY = 65534
-# Root has no such limit: the daemon becomes somebody else, who may still read where this interpreter lies.
+# Root has no such limit: the daemon becomes another user, who may still read where this interpreter lies.
 BECOME = (
     [
         "setpriv",
@@ -39,7 +39,7 @@ REACHED = "the limit on processes is reached"
 def daemon(home: Home, make_daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunningDaemon:
     monkeypatch.delenv(WARM_CACHE, raising=False)  # it would make the home root's
     if BECOME and subprocess.run([*BECOME, "true"], check=False).returncode:
-        pytest.skip("this machine lets root become nobody else")
+        pytest.skip("this machine does not let root become another user")
     config = tmp_path / "config"
     for folder in (home.root, config):
         folder.mkdir(parents=True, exist_ok=True)

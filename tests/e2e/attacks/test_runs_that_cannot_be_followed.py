@@ -1,4 +1,4 @@
-"""A run that the daemon fails to watch, to recover or to finalise, again and again, is closed and can be deleted."""
+"""A run that the daemon fails to watch, to recover or to finalize, again and again, is closed and can be deleted."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 DAEMON = """
 import sys
-from gym_gui.services.trainer import dispatcher, finalise, run_supervisor
-dispatcher._RETRY_S = finalise._RETRY_S = 0.05
+from gym_gui.services.trainer import dispatcher, finalize, run_supervisor
+dispatcher._RETRY_S = finalize._RETRY_S = 0.05
 
 def fail(*args, **kwargs):
     raise RecursionError("nested too deep for anything")
@@ -23,12 +23,12 @@ BROKEN = {
     "watch": "run_supervisor.RunSupervisor._poll_files = fail",
     "end": "run_supervisor.RunSupervisor._read_last_events = fail",
     "recover": "run_supervisor.RunSupervisor.restore_history = fail_later",
-    "finalise": "finalise.artefacts_of = fail",
+    "finalize": "finalize.artifacts_of = fail",
 }
 
 
 @pytest.mark.parametrize(
-    ("part", "is_cancelled"), [("watch", False), ("end", True), ("recover", False), ("finalise", True)]
+    ("part", "is_cancelled"), [("watch", False), ("end", True), ("recover", False), ("finalize", True)]
 )
 def test_a_run_is_closed_after_a_number_of_failures(make_daemon, part: str, is_cancelled: bool) -> None:
     daemon = make_daemon(script="" if part == "recover" else DAEMON.format(BROKEN[part]))

@@ -1,4 +1,4 @@
-"""A worker that never answers `--describe` keeps its own submissions waiting, however many, and nobody else's."""
+"""A worker that never answers `--describe` keeps its own submissions waiting, however many, and no other worker's."""
 
 from __future__ import annotations
 

@@ -21,18 +21,18 @@ MARKS = ("\x1b]", "\x1b[2J", "\x1b[35m", "\x9b", "\u202e", "\nFORGED", "\r\rover
 NOTED = "first line\n\tsecond, naïve 世界 👩\u200d🚀"
 
 
-def mosaic(daemon: RunningDaemon, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command, variables = [sys.executable, "-m", "gym_gui", *words], {**daemon.variables, **variables}
+def mosaic(daemon: RunningDaemon, *message: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command, variables = [sys.executable, "-m", "gym_gui", *message], {**daemon.variables, **variables}
     return subprocess.run(
         command, env=variables, capture_output=True, text=True, errors="replace", timeout=120, check=False
     )
 
 
-def on_terminal(daemon: RunningDaemon, *words: str) -> str:
+def on_terminal(daemon: RunningDaemon, *message: str) -> str:
     """What a terminal receives from the command."""
     ours, theirs = pty.openpty()
     variables = {**daemon.variables, "TERM": "xterm-256color", "COLUMNS": "400"}
-    command = [sys.executable, "-m", "gym_gui", *words]
+    command = [sys.executable, "-m", "gym_gui", *message]
     process = subprocess.Popen(command, env=variables, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     received = b""
@@ -60,8 +60,8 @@ def run_id(shared_daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactor
     run |= dict.fromkeys(("name", "algo", "env_id", "reason"), EVIL) | {"tags": [EVIL], "outcome": "failed"}
     run |= {"notes": NOTED, "extras": {EVIL: EVIL}, "result": {"evaluation": {}, EVIL: EVIL}}
     members["run.json"] = json.dumps(run).encode()
-    told = [json.loads(line) for line in members["story.jsonl"].splitlines()]
-    members["story.jsonl"] = b"".join(json.dumps({**event, "reason": EVIL}).encode() + b"\n" for event in told)
+    reported = [json.loads(line) for line in members["story.jsonl"].splitlines()]
+    members["story.jsonl"] = b"".join(json.dumps({**event, "reason": EVIL}).encode() + b"\n" for event in reported)
     hashes = {name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in members.items()}
     members["manifest.json"] = json.dumps({"format": 1, "run_id": foreign, "members": hashes}).encode()
     archive = tmp_path_factory.mktemp("archive") / "evil.tar.gz"
@@ -82,9 +82,9 @@ def assert_clean(shown: str) -> None:
 
 @pytest.mark.parametrize("command", ["runs", "show", "story", "compare", "watch", "tag"])
 def test_an_imported_run_is_shown_without_its_escapes(shared_daemon: RunningDaemon, run_id: str, command: str) -> None:
-    words = [command] if command == "runs" else [command, run_id]
-    assert_clean(on_terminal(shared_daemon, *words))
-    plain = mosaic(shared_daemon, *words)
+    message = [command] if command == "runs" else [command, run_id]
+    assert_clean(on_terminal(shared_daemon, *message))
+    plain = mosaic(shared_daemon, *message)
     assert_clean(plain.stdout + plain.stderr)
     assert "\x1b" not in plain.stdout + plain.stderr
 
@@ -102,8 +102,8 @@ def test_what_a_person_wrote_is_shown_as_it_is_and_json_keeps_every_character(
 
 
 def test_a_terminal_that_is_not_unicode_gets_what_it_can_show(shared_daemon: RunningDaemon, run_id: str) -> None:
-    for words in (["show", run_id], ["runs"], ["show", run_id, "--json"]):
-        ended = mosaic(shared_daemon, *words, PYTHONIOENCODING="latin-1")
+    for message in (["show", run_id], ["runs"], ["show", run_id, "--json"]):
+        ended = mosaic(shared_daemon, *message, PYTHONIOENCODING="latin-1")
         assert (ended.returncode, ended.stderr) == (0, "")
     (document,) = json.loads(ended.stdout)
     assert document["notes"] == NOTED
@@ -116,8 +116,8 @@ def test_an_unknown_key_and_an_environment_that_fails_to_import_do_not_steer_the
     config["metadata"]["worker"]["config"][EVIL] = 1
     (tmp_path / "evil.json").write_text(json.dumps(config))
     (tmp_path / "evil_env.py").write_text(f"raise RuntimeError({EVIL!r})\n")
-    for words in (["submit", str(tmp_path / "evil.json")], ["train", "ppo", "evil_env:Env"]):
-        ended = mosaic(shared_daemon, *words, PYTHONPATH=str(tmp_path))
+    for message in (["submit", str(tmp_path / "evil.json")], ["train", "ppo", "evil_env:Env"]):
+        ended = mosaic(shared_daemon, *message, PYTHONPATH=str(tmp_path))
         assert ended.returncode == 2
         assert_clean(ended.stderr.replace("\nFORGED", ""))
         assert "\x1b" not in ended.stderr

@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 
 
 def get_worker_metadata() -> WorkerCapabilities:
-    """Say what this worker can do; the `mosaic.workers` entry point."""
+    """Return the worker's capabilities; the `mosaic.workers` entry point."""
     return WorkerCapabilities(
         worker_type="cleanrl",
         supported_paradigms=("sequential",),

@@ -229,10 +229,10 @@ def repository_state(folder: Path) -> dict[str, Any] | None:
     }
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def _git(folder: Path, *arguments: str) -> str | None:
     options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "timeout": _GIT_TIMEOUT_S}
     try:
-        answer = subprocess.run([*_GIT, *words], cwd=folder, capture_output=True, check=True, **options)
+        answer = subprocess.run([*_GIT, *arguments], cwd=folder, capture_output=True, check=True, **options)
     except (OSError, subprocess.SubprocessError):
         return None
     output: bytes = answer.stdout[:_MAX_DIFF_BYTES]

@@ -44,7 +44,7 @@ from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, resolve, worker_spec
 
 if TYPE_CHECKING:
     from cleanrl_worker.preflight import Preflight
-    from cleanrl_worker.runtime import WorkerRun
+    from cleanrl_worker.runtime import SupervisedRun
     from cleanrl_worker.scripts.checking import ScriptChoice
 
 EXIT_BAD_INPUT = 2
@@ -135,7 +135,7 @@ def check_document(document: Mapping[str, Any]) -> CheckAnswer:
 
 def _prepare(
     config: CleanRLWorkerConfig, script: ScriptChoice | None, arguments: argparse.Namespace
-) -> tuple[Preflight, Callable[[], WorkerRun] | None]:
+) -> tuple[Preflight, Callable[[], SupervisedRun] | None]:
     """Return what was found out, and how to make the run when nothing is wrong."""
     from cleanrl_worker.preflight import FREE, Preflight, check_run
     from cleanrl_worker.runtime import CleanRLWorkerRuntime
@@ -157,7 +157,7 @@ def _prepare(
         found = check_script(script, config, folder, home, may_install=arguments.dry_run, memory=FREE)
         return found, lambda: ScriptRuntime(config, script, found, folder, target=target)
     found = check_run(config, folder, home, probe=arguments.dry_run)
-    terminal = _take_terminal() if arguments.interactive and not arguments.dry_run else None
+    terminal = _reserve_terminal() if arguments.interactive and not arguments.dry_run else None
     return found, lambda: CleanRLWorkerRuntime(config, folder, target=target, found=found, terminal=terminal)
 
 
@@ -169,7 +169,7 @@ def _sets_of(config: CleanRLWorkerConfig, script: ScriptChoice | None) -> tuple[
     return sets_needed(resolve(config.algo), config.env_id, config.extras)
 
 
-def _take_terminal() -> tuple[int, int]:
+def _reserve_terminal() -> tuple[int, int]:
     """Keep standard input and output for the protocol; whatever else is printed goes to standard error."""
     terminal = os.dup(0), os.dup(1)
     sys.stdout.flush()
@@ -195,7 +195,7 @@ def _describe_script(name: str, source: str | None) -> dict[str, Any]:
 
 
 def _print_summary(
-    run: WorkerRun | None, found: Preflight, problems: Sequence[Problem], secrets: set[str], *, as_json: bool
+    run: SupervisedRun | None, found: Preflight, problems: Sequence[Problem], secrets: set[str], *, as_json: bool
 ) -> None:
     """Print what a dry run found; what would run is shown without secrets."""
     summary: dict[str, Any] = {"ok": not problems}

@@ -129,20 +129,20 @@ def flags_of(values: Mapping[str, Any]) -> list[str]:
     return flags
 
 
-def read_flags(words: Sequence[str], algorithm: AlgorithmSpec) -> tuple[dict[str, Any], list[Problem]]:
+def read_flags(arguments: Sequence[str], algorithm: AlgorithmSpec) -> tuple[dict[str, Any], list[Problem]]:
     """Read algorithm flags as typed; return the values and everything that is wrong."""
     fields = {field.name: field for field in algorithm.fields}
     values: dict[str, Any] = {}
     problems: list[Problem] = []
-    queue = list(words)
+    queue = list(arguments)
     while queue:
-        word = queue.pop(0)
-        flag, has_value, text = word.partition("=")
+        argument = queue.pop(0)
+        flag, has_value, text = argument.partition("=")
         name = flag.removeprefix("--").replace("-", "_")
         field = fields.get(name)
         negated = fields.get(name.removeprefix("no_")) if name.startswith("no_") else None
-        if not word.startswith("--"):
-            problems.append(Problem(word, "is not a flag"))
+        if not argument.startswith("--"):
+            problems.append(Problem(argument, "is not a flag"))
         elif field is None and negated is not None and negated.kind == "bool" and not has_value:
             values[negated.name] = False
         elif field is None and algorithm.open_flags:
@@ -175,7 +175,7 @@ def _read_value(
 
 
 def _read_open(name: str, text: str | None, queue: list[str], values: dict[str, Any]) -> None:
-    """Read an undeclared flag: the word after it is its value, unless that is a flag, too."""
+    """Read an undeclared flag: the argument after it is its value, unless that is a flag, too."""
     if text is None and queue and not queue[0].startswith("--"):
         text = queue.pop(0)
     if text is None:
@@ -208,21 +208,21 @@ def from_artifacts(document: Mapping[str, Any], extras: Mapping[str, Any]) -> di
 
 
 def apply_switches(
-    words: Sequence[str], extras: Mapping[str, Any], algorithm: AlgorithmSpec | None, *, is_script: bool
+    arguments: Sequence[str], extras: Mapping[str, Any], algorithm: AlgorithmSpec | None, *, is_script: bool
 ) -> tuple[list[str], Extras]:
-    """Return the words that are left for the algorithm, and the extras as the switches change them.
+    """Return the arguments that are left for the algorithm, and the extras as the switches change them.
 
-    A script keeps its words, because its flags of these names may mean something else.
+    A script keeps its arguments, because its flags of these names may mean something else.
     """
     left: list[str] = []
     changed = dict(extras)
-    queue = list(words)
+    queue = list(arguments)
     while queue:
-        word = queue.pop(0)
-        if word == "--cpu" and _has_switch(algorithm, "cuda") and not _has_switch(algorithm, "cpu"):
+        argument = queue.pop(0)
+        if argument == "--cpu" and _has_switch(algorithm, "cuda") and not _has_switch(algorithm, "cpu"):
             left.append("--no-cuda")
             continue
-        name, value, following = _read_switch(word, queue)
+        name, value, following = _read_switch(argument, queue)
         if name == "track" and value is not None:
             changed = {**_without(changed, "track"), "track_wandb": value}
             if isinstance(parameters := changed.get("algo_params"), Mapping):
@@ -233,19 +233,19 @@ def apply_switches(
             elif not changed.get("tensorboard_dir"):
                 changed.pop("tensorboard_dir", None)
         else:
-            left.append(word)
+            left.append(argument)
             continue
         if is_script and _has_switch(algorithm, name):
-            left += [word, *following]
+            left += [argument, *following]
         del queue[: len(following)]
     return left, cast(Extras, changed)
 
 
-def _read_switch(word: str, following: Sequence[str]) -> tuple[str, bool | None, list[str]]:
-    """Return a switch's name, its value, and the words after it that belong to it; None: it is no switch."""
-    flag, has_value, text = word.partition("=")
+def _read_switch(argument: str, following: Sequence[str]) -> tuple[str, bool | None, list[str]]:
+    """Return a switch's name, its value, and the arguments after it that belong to it; None: it is no switch."""
+    flag, has_value, text = argument.partition("=")
     name = flag.removeprefix("--")
-    if not word.startswith("--") or name.removeprefix("no-") not in ("track", "tensorboard"):
+    if not argument.startswith("--") or name.removeprefix("no-") not in ("track", "tensorboard"):
         return "", None, []
     if name.startswith("no-"):
         return name.removeprefix("no-"), None if has_value else False, []

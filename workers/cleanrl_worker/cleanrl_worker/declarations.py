@@ -40,7 +40,7 @@ Size = Callable[[Any], float]
 
 
 def broken_rules(rules: Sequence[Rule], values: Mapping[str, Any], *, leaving_out: Collection[str] = ()) -> list[str]:
-    """Return what the rules say against these values; a value that is wrong by itself breaks no rule."""
+    """Return the rules that these values break; a value that is invalid by itself breaks no rule."""
     found = []
     for rule in rules:
         with suppress(AttributeError):
@@ -200,9 +200,9 @@ class Declaration:
     resume_needs: tuple[str, ...] = ("env_id", "env_kwargs", "num_envs")
     """A checkpoint is refused when it was made with other values of these"""
     needs_files: tuple[tuple[tuple[str, ...], str], ...] = ()
-    """(flags of which one must name a file, what to say when none is given)"""
+    """(flags of which one must name a file, the message if none is given)"""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Flags of CleanRL's that are not offered, and what to say when one is given"""
+    """Flags of CleanRL's that are not offered, and the message if one is given"""
     agents: Mapping[str, str] = field(default_factory=dict)
     """The observations that each --agent plays; `auto` finds the right one"""
     largest_image: int | None = None
@@ -531,7 +531,7 @@ DECLARATIONS: Mapping[str, Declaration] = {
 
 
 def _upstream_images(f: Any) -> Any:
-    """A replay buffer of four gray images of 84 × 84."""
+    """Return a replay buffer of four gray images of 84 × 84."""
     return f.buffer_size * 28224
 
 

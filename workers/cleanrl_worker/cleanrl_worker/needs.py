@@ -28,7 +28,7 @@ class Needs:
     """What the replay buffer takes on the disk"""
     margin: int = MARGIN_DISK_BYTES
     flags: tuple[str, ...] = ()
-    """Fields that the largest part depends on: what a person would lower"""
+    """Fields that the largest part depends on: the values to lower"""
 
     @property
     def memory_bytes(self) -> int:
@@ -45,7 +45,7 @@ class Needs:
         return sum(self.disk.values())
 
     def memory_problem(self, available: int | None, suffix: str = "are free") -> str | None:
-        """Say when it does not fit, naming the largest part."""
+        """Return a problem that names the largest part if it does not fit."""
         if available is None or self.memory_bytes <= available:
             return None
         parts = sorted(self.memory.items(), key=lambda part: -part[1])
@@ -54,7 +54,7 @@ class Needs:
         return f"the run needs about {gib(self.memory_bytes)} of memory{largest}; {gib(available)} {suffix}{cure}"
 
     def disk_problem(self, free: int, where: Path) -> str | None:
-        """Say when what it leaves does not fit, naming the parts."""
+        """Return a problem that names the parts if its files do not fit."""
         if self.disk_bytes <= free:
             return None
         largest = sorted(self.disk.items(), key=lambda part: -part[1])
@@ -120,7 +120,7 @@ def _kept_besides_the_last(values: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _replay_on_disk(size: int, values: Mapping[str, Any]) -> dict[str, int]:
-    """What the buffer of this size in memory takes on the disk: as a file, and in checkpoints."""
+    """Return what the buffer of this size in memory takes on the disk: as a file, and in checkpoints."""
     parts = {}
     if values.get("replay_storage") == "disk":
         parts["the replay buffer"] = size
@@ -135,7 +135,7 @@ def _replay_on_disk(size: int, values: Mapping[str, Any]) -> dict[str, int]:
 
 
 def free_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """What new processes may use: the machine's available memory, or less where a control group says so."""
+    """Return what new processes may use: the machine's available memory, or the limit of a control group if lower."""
     found = [_memory_line(proc, "MemAvailable")]
     for group, limit in _limits(proc, cgroups):
         used = _text(group / "memory.current").strip()
@@ -146,7 +146,7 @@ def free_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/
 
 
 def total_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """What all processes together may use: what could never fit is more than this."""
+    """Return what all processes together may use: what could never fit is more than this."""
     found = [_memory_line(proc, "MemTotal"), *(limit for _, limit in _limits(proc, cgroups))]
     return min((size for size in found if size is not None), default=None)
 

@@ -155,8 +155,8 @@ def _check_rules(declared: Declaration, values: Mapping[str, Any], found: Prefli
 
 
 def _first_flag(sentence: str) -> str:
-    word = next((word for word in sentence.split() if word.startswith("--")), "")
-    return word.strip("-:;,.").replace("-", "_")
+    flag = next((word for word in sentence.split() if word.startswith("--")), "")
+    return flag.strip("-:;,.").replace("-", "_")
 
 
 def _blames(found: Preflight, path: str) -> bool:

@@ -104,7 +104,7 @@ def _entry(name: str, file: str, kind: _Kind, help: str, preset: str = "Args") -
 
 
 _ENTRIES = (
-    _entry("ppo", "ppo", _ANY_DISCRETE, "Proximal policy optimisation"),
+    _entry("ppo", "ppo", _ANY_DISCRETE, "Proximal policy optimization"),
     _entry("ppo_continuous_action", "ppo", _CONTINUOUS, "PPO for continuous actions", "ContinuousArgs"),
     _entry("ppo_atari", "ppo", _ATARI, "PPO for Atari", "AtariArgs"),
     _entry("ppo_atari_multigpu", "ppo_atari_multigpu", _ATARI, "PPO for Atari over several processes"),
@@ -116,10 +116,10 @@ _ENTRIES = (
     _entry("ppo_rnd_envpool", "ppo_rnd", _ENVPOOL_RND, "PPO with random network distillation"),
     _entry("ppo_pettingzoo_ma_atari", "ppo_pettingzoo_ma_atari", _TWO_PLAYERS, "PPO for two-player Atari"),
     _entry("ppg_procgen", "ppg", _PROCGEN, "Phasic policy gradient"),
-    _entry("pqn", "pqn", _DISCRETE, "Parallelised Q-network"),
+    _entry("pqn", "pqn", _DISCRETE, "Parallelized Q-network"),
     _entry("pqn_atari_envpool", "pqn", _ENVPOOL, "PQN for Atari", "AtariArgs"),
     _entry("pqn_atari_envpool_lstm", "pqn_lstm", _ENVPOOL_FRAMES, "Recurrent PQN for Atari"),
-    _entry("rpo_continuous_action", "ppo", _CONTINUOUS, "Robust policy optimisation", "RpoArgs"),
+    _entry("rpo_continuous_action", "ppo", _CONTINUOUS, "Robust policy optimization", "RpoArgs"),
     _entry("dqn", "dqn", _DISCRETE, "Deep Q-network"),
     _entry("dqn_atari", "dqn", _ATARI, "DQN for Atari", "AtariArgs"),
     _entry("dqn_jax", "", _JAX, "DQN in JAX"),

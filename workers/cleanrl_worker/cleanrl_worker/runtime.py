@@ -1,6 +1,6 @@
 """The worker process of a run, from registration to exit code; it supervises a training process and never loads torch.
 
-`WorkerRun` is what every run has, `CleanRLWorkerRuntime` a run of one of our algorithms; `scripts/` has the others.
+`SupervisedRun` is what every run has, `CleanRLWorkerRuntime` runs one of our algorithms, `ScriptRun` a script.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Ending:
     payload: dict[str, Any] = field(default_factory=dict)
 
 
-class WorkerRun(ABC):
+class SupervisedRun(ABC):
     """Run one config from registration to exit code; subclasses do the work in between."""
 
     def __init__(
@@ -288,7 +288,7 @@ class TrainingProcess:
     """Start `argv` and keep it until it is reaped. Its output goes to files, never through this process.
 
     `keep_open` are descriptors it inherits besides its pipes. With `own_group` it has no pipes but a process group of
-    its own, which is signalled as a whole, and what is left of the group ends with it.
+    its own, which is signaled as a whole, and what is left of the group ends with it.
     """
 
     _READ_BYTES, _MAX_LINE_BYTES = 65536, 1 << 20
@@ -424,7 +424,7 @@ class ProgressWatch:
         self._step: Any = None
         self._is_paused = False
 
-    def hear(self, message: Mapping[str, Any]) -> None:
+    def on_message(self, message: Mapping[str, Any]) -> None:
         """Count any message as a sign of life, except a report of the same step."""
         kind = message.get("kind")
         if kind == "progress" and message.get("step") == self._step:
@@ -474,7 +474,7 @@ Terminal = tuple[int, int]
 """Descriptors of an interactive client: input, output"""
 
 
-class CleanRLWorkerRuntime(WorkerRun):
+class CleanRLWorkerRuntime(SupervisedRun):
     """A run of one of our algorithms, in any mode but custom_script."""
 
     def __init__(
@@ -608,7 +608,7 @@ class CleanRLWorkerRuntime(WorkerRun):
             messages = training.messages(0 if ended else POLL_S)
             for message in messages:
                 emitter.receive(message)
-                watch.hear(message)
+                watch.on_message(message)
             if ended and not messages:
                 break  # a child of an environment may still hold the pipe open
             if not self._stop_if_requested(session, training, lambda: training.send("stop")):

@@ -21,7 +21,7 @@ _KINDS = ("bool", "int", "float", "str")
 def fields_of(source: Path, class_name: str = "Args") -> tuple[FieldSpec, ...]:
     """Read the dataclass: annotation → kind, literal → default, the string below → help.
 
-    Base classes are read, too; what a class says itself comes before what it inherits from another file.
+    Base classes are read, too; own declarations precede inherited ones from another file.
     """
     tree = ast.parse(source.read_text(encoding="utf-8"), filename=str(source))
     found = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name), None)
@@ -36,7 +36,7 @@ def fields_of(source: Path, class_name: str = "Args") -> tuple[FieldSpec, ...]:
         (near if home == source else far).update(inherited)
     merged = {**near, **own}
     for name, spec in {**far, **near}.items():
-        if name in own:  # a preset says only what is different
+        if name in own:  # a preset declares only differences
             field = own[name]
             limits = (field.minimum, field.maximum) if field.minimum is not None else (spec.minimum, spec.maximum)
             merged[name] = replace(field, help=field.help or spec.help, minimum=limits[0], maximum=limits[1])
@@ -53,7 +53,7 @@ def _own_fields(source: Path, found: ast.ClassDef) -> list[FieldSpec]:
 
 
 def _home_of(source: Path, tree: ast.Module, base: ast.expr) -> Path:
-    """The file a base class stands in: this one, or one of the package it is imported from."""
+    """Return the file a base class stands in: this one, or one of the package it is imported from."""
     if isinstance(base, ast.Name):
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name == base.id:

@@ -12,7 +12,7 @@ from typing import Any
 from mosaic_wire.lifecycle import LifecycleKind
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
 from mosaic_wire.redaction import redact_document
-from mosaic_wire.run_artefacts import artefacts_of
+from mosaic_wire.run_artifacts import artifacts_of
 from mosaic_wire.session import WorkerSession
 
 logger = logging.getLogger(__name__)
@@ -73,9 +73,9 @@ class LifecycleEmitter:
         except OSError as error:
             logger.error("the manifest could not be written: %s", error)
 
-    def list_artefacts(self, tensorboard: Path) -> None:
+    def list_artifacts(self, tensorboard: Path) -> None:
         """List what a script left in the run folder; it reports nothing itself."""
-        self.manifest = replace(self.manifest, **vars(artefacts_of(self._session.run_folder, tensorboard)))
+        self.manifest = replace(self.manifest, **vars(artifacts_of(self._session.run_folder, tensorboard)))
 
     def result(self) -> dict[str, Any]:
         """Return the payload of `run_completed`."""

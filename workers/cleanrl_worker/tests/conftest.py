@@ -27,7 +27,7 @@ def _tiny_worlds() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     """As in a run; numpy's threads would fight those of the other tests."""
-    import numpy  # noqa: F401 - only what is loaded can be told
+    import numpy  # noqa: F401 - only loaded modules can be reported
 
     set_numpy_threads(1)
 

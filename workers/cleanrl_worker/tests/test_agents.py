@@ -90,7 +90,7 @@ def test_weights_are_orthogonal_and_the_first_policy_nearly_uniform(build):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "space", "in_curriculum", "chosen"),
+    ("expected", "space", "in_curriculum", "chosen"),
     [
         ("auto", FLAT, False, "separate"),
         ("auto", FLAT, True, "mlp"),
@@ -101,8 +101,8 @@ def test_weights_are_orthogonal_and_the_first_policy_nearly_uniform(build):
         ("separate", FLAT, True, "separate"),
     ],
 )
-def test_which_network_plays_what(wanted, space, in_curriculum, chosen):
-    assert choose_agent(wanted, space, in_curriculum=in_curriculum) == chosen
+def test_which_network_plays_what(expected, space, in_curriculum, chosen):
+    assert choose_agent(expected, space, in_curriculum=in_curriculum) == chosen
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_which_network_plays_what(wanted, space, in_curriculum, chosen):
         ("mlp", FLAT, gym.spaces.Box(-1, 1, (2,)), "ppo needs discrete actions"),
     ],
 )
-def test_a_network_that_cannot_play_an_environment_says_so(kind, space, actions, message):
+def test_a_network_that_cannot_play_an_environment_reports_it(kind, space, actions, message):
     with pytest.raises(BadInput, match=message):
         make_agent(kind, "Some-v0", space, actions)
 
@@ -136,7 +136,7 @@ def test_weights_that_do_not_fit_are_refused_with_their_names():
     weights["extra.weight"] = weights.pop("critic.0.bias")
     with pytest.raises(BadInput) as caught:
         load_weights(Agent(4, 2), weights, what="the model")
-    told = str(caught.value)
-    assert "critic.0.bias is missing" in told
-    assert "extra.weight belongs to another network" in told
-    assert "actor.4.weight has shape (3, 64), expected (2, 64)" in told
+    reported = str(caught.value)
+    assert "critic.0.bias is missing" in reported
+    assert "extra.weight belongs to another network" in reported
+    assert "actor.4.weight has shape (3, 64), expected (2, 64)" in reported

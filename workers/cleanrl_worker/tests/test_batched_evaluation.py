@@ -154,7 +154,7 @@ def test_wrong_settings_are_named(extras, message):
     assert message in problems[0].message
 
 
-def test_a_ticked_repeat_box_means_until_somebody_stops_it():
+def test_a_ticked_repeat_box_means_until_it_is_stopped():
     assert read_settings({"eval_repeat": True})[0].repeat == 0
     assert read_settings({"eval_repeat": False})[0].repeat == 1
     assert read_settings({"eval_repeat": 4})[0].repeat == 4

@@ -169,7 +169,7 @@ def a_batch(rows: int, actions: int) -> Transitions:
     rng = np.random.default_rng(5)
     obs, next_obs = rng.normal(size=(2, rows, 4)).astype(np.float32)
     rewards, terminated = rng.normal(size=rows).astype(np.float32), (rng.random(rows) < 0.3).astype(np.float32)
-    chosen = rng.integers(actions - 1, size=rows)  # the last action is nobody's: its gradient is zero
+    chosen = rng.integers(actions - 1, size=rows)  # the last action is never chosen: its gradient is zero
     return Transitions(obs, chosen, rewards, next_obs, terminated)
 
 
@@ -282,7 +282,7 @@ def test_predicted_returns_are_charted_and_become_those_that_come(learned):
 
 
 @pytest.mark.slow  # dqn learns from pictures in every CI; what c51 adds to it, the identity environment shows
-def test_pictures_are_learned_from(tmp_path):
+def test_images_are_learned_from(tmp_path):
     _, evaluation = run_c51(
         tmp_path,
         args=AtariArgs,
@@ -331,7 +331,7 @@ def test_a_run_that_was_interrupted_ends_with_the_same_weights(tmp_path, args, f
 
 
 @pytest.mark.slow  # ppo_atari's game of Pong goes on in every CI
-def test_a_game_of_pong_goes_on_where_it_was(tmp_path, atari):
+def test_a_game_of_pong_continues_where_it_was(tmp_path, atari):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     flags = {
         "args": AtariArgs,

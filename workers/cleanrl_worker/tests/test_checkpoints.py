@@ -35,7 +35,7 @@ PROGRAM = Path(__file__).with_name("worlds") / "toy_learner.py"
 
 
 class Listener:
-    """A channel that remembers what it was told, and keeps a manifest where it is asked to, as the worker does."""
+    """A channel that records its messages, and writes a manifest on request, as the worker does."""
 
     def __init__(self, folder: Path, *, keeps_manifest: bool = False, commands: Mapping[int, Command] | None = None):
         self.folder, self.heard = RunFolder(folder), []
@@ -164,20 +164,20 @@ def test_evaluation_leaves_every_random_stream_as_it_was() -> None:
     assert draw() == expected
 
 
-def test_without_its_replay_buffer_a_run_says_so_and_fills_a_new_one(tmp_path: Path) -> None:
+def test_without_its_replay_buffer_a_run_reports_it_and_fills_a_new_one(tmp_path: Path) -> None:
     half = Trained(tmp_path / "run", total_timesteps=500, checkpoint_replay="none")
     assert not (half.folder.checkpoints / "replay").exists()
     assert "shared" not in read_checkpoint(half.path(500))
     again = Trained(tmp_path / "run", half.path(500), total_timesteps=700, checkpoint_replay="none")
-    told = again.channel.messages("checkpoint_loaded")[0]
-    assert told["replay"].startswith("empty: the checkpoint was written without it")
+    reported = again.channel.messages("checkpoint_loaded")[0]
+    assert reported["replay"].startswith("empty: the checkpoint was written without it")
     charted = dict(scalars(tmp_path / "run")["charts/replay_size"])
     assert (charted[500], charted[550]) == (300, 50)
     moved = dict(scalars(tmp_path / "run")["weights"])
     assert moved[600] == moved[500] != moved[700]  # a hundred steps are collected before it learns again
 
 
-def test_another_run_goes_on_from_a_checkpoint_and_has_everything_itself(tmp_path: Path) -> None:
+def test_another_run_continues_from_a_checkpoint_and_has_everything_itself(tmp_path: Path) -> None:
     parent = Trained(tmp_path / "parent", total_timesteps=400, eval_freq=200, eval_episodes=2)
     assert parent.run.evaluation is not None
     child = Trained(tmp_path / "child", parent.path(400), total_timesteps=800, checkpoint_freq=200)
@@ -251,9 +251,9 @@ def test_a_damaged_later_one_is_named_when_an_earlier_is_used_and_goes_when_trai
     again = Trained(
         tmp_path / "run", tmp_path / "run" / newest.path, total_timesteps=500, checkpoint_freq=250, keep_checkpoints=9
     )
-    (told,) = again.channel.messages("checkpoint_loaded")
-    assert told["step"] == 300
-    (passed_over,) = told["passed_over"]
+    (reported,) = again.channel.messages("checkpoint_loaded")
+    assert reported["step"] == 300
+    (passed_over,) = reported["passed_over"]
     assert passed_over.startswith("checkpoints/step-400: ")
     assert "SHA-256 differs" in passed_over
     assert again.steps == [100, 200, 300, 500]
@@ -283,8 +283,10 @@ def test_the_best_by_evaluation_stays_whatever_comes_after(tmp_path: Path) -> No
     rises = [judged[0]] + [
         later for index, later in enumerate(judged[1:], 1) if later[1] > max(value for _, value in judged[:index])
     ]
-    told = [facts["step"] for facts in run.channel.messages("checkpoint_saved") if facts["checkpoint_kind"] == "best"]
-    assert told == [step for step, _ in rises]
+    reported = [
+        facts["step"] for facts in run.channel.messages("checkpoint_saved") if facts["checkpoint_kind"] == "best"
+    ]
+    assert reported == [step for step, _ in rises]
     weights = torch.load(run.folder.root / "best.cleanrl_model", weights_only=True)["weights"].numpy()
     from safetensors.numpy import load_file
 
@@ -366,7 +368,7 @@ def test_a_pause_in_an_evaluation_saves_first(tmp_path: Path) -> None:
 
 
 class Held:
-    """Lets the writing thread come as far as its first fsync, and no further until told."""
+    """Lets the writing thread come as far as its first fsync, and no further until released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.go_on = threading.Event(), threading.Event()
@@ -399,7 +401,7 @@ def learner_in(run: RunContext, **flags: Any) -> Any:
     return learner
 
 
-def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_its_moment(
+def test_training_continues_while_a_checkpoint_is_written_and_it_holds_its_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = context(tmp_path / "run")
@@ -468,7 +470,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_training_at_the_next_safe_poin
     assert segments(run.folder) == good  # half a checkpoint keeps no room
     assert [path.name for path in run.folder.checkpoints.glob("*step*")] == ["step-400"]
     for _ in range(20):
-        learner.learn(run)  # and nobody waits for it
+        learner.learn(run)  # and does not wait for it
     run.writer.close()
     learner.envs.close()
 
@@ -639,7 +641,7 @@ def test_a_run_killed_again_and_again_ends_with_the_same_weights_and_charts(tmp_
 
 
 @pytest.mark.expects_log("tensorboard: Detected out of order event.step")
-def test_a_fresh_process_goes_on_from_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_a_fresh_process_continues_from_what_a_killed_one_left(tmp_path: Path) -> None:
     flags = ["--total-timesteps", "1000", "--checkpoint-freq", "300", "--buffer-size", "400", "--step-s", "0.001"]
     folder = RunFolder(tmp_path / "run")
     folder.root.mkdir()

@@ -49,7 +49,7 @@ def test_the_manifest_names_the_last_few_the_last_and_the_best(home):
     with WorkerProcess(ARGV, config(3000), home) as worker:
         assert worker.wait(PATIENCE_S) == 0, worker.stderr()
         manifest, kinds = check(worker)
-        told = [event.payload for event in worker.events() if str(event.event) == "checkpoint_saved"]
+        reported = [event.payload for event in worker.events() if str(event.event) == "checkpoint_saved"]
     best = manifest.extra["best"]
     assert best["by"] == "evaluation"
     assert best["path"] == f"checkpoints/step-{best['step']}"
@@ -59,13 +59,13 @@ def test_the_manifest_names_the_last_few_the_last_and_the_best(home):
     assert len(kinds) <= 3
     assert sum(kind == "best" for kind in kinds.values()) <= 1
     assert kinds[3000] == ("best" if best["step"] == 3000 else "last")
-    assert {entry["step"] for entry in told} > set(kinds)  # others were there and went
+    assert {entry["step"] for entry in reported} > set(kinds)  # others were there and went
     assert manifest.evaluation is not None
     assert manifest.policy == "dqn.cleanrl_model"
     assert (worker.folder.root / "best.cleanrl_model").exists()
 
     # The same run continues: what it had counts, and its best is still its best unless a better one comes.
-    # It was killed right after its newest one was written: nobody came to list that, nor to name the best.
+    # It was killed right after its newest one was written: no process listed it or named the best.
     unlisted = tuple(entry for entry in manifest.checkpoints if entry.step != 3000)
     others = {key: value for key, value in manifest.extra.items() if key != "best"}
     replace(manifest, checkpoints=unlisted, extra=others).write(worker.folder.manifest)
@@ -102,16 +102,16 @@ def test_by_default_a_run_trains_without_a_gpu_unless_its_reservation_insists(mo
 
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    wanted, unwanted = (SimpleNamespace(cuda=cuda, torch_deterministic=True) for cuda in (True, False))
+    expected, unwanted = (SimpleNamespace(cuda=cuda, torch_deterministic=True) for cuda in (True, False))
     for value in (None, "", "0"):
         if value is not None:
             monkeypatch.setenv("MOSAIC_GPUS_MANDATORY", value)
-        assert device_for(wanted).type == "cpu"
+        assert device_for(expected).type == "cpu"
     monkeypatch.setenv("MOSAIC_GPUS_MANDATORY", "2")
     with pytest.raises(BadInput, match="a GPU was asked for"):
-        device_for(wanted)
+        device_for(expected)
     assert device_for(unwanted).type == "cpu"
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(BadInput, match="none is reserved for this run"):
-        device_for(wanted)
+        device_for(expected)

@@ -54,7 +54,7 @@ def test_flags_win_over_the_file(capsys, config_file):
     assert summary["environment"]["CLEANRL_NUM_ENVS"] == "8"
 
 
-def test_extras_become_flags_and_false_is_said(capsys, config_file):
+def test_extras_become_flags_also_when_false(capsys, config_file):
     extras = {"algo_params": {"anneal_lr": False, "gamma": 0.9}, "norm_adv": False, "eval_episodes": 5, "notes": "x"}
     argv = summary_of(capsys, "--config", str(config_file), "--extras", json.dumps(extras))["argv"]
     assert {"--no-anneal-lr", "--no-norm-adv"} <= set(argv)
@@ -81,9 +81,9 @@ def test_fastlane_settings_reach_the_training_process(capsys, config_file):
 
 def test_typed_flags_are_read_as_the_algorithm_declares_them():
     spec = DEFAULT_ALGO_REGISTRY["ppo"].spec()
-    words = ["--learning_rate", "1e-3", "--no-anneal-lr", "--norm-adv", "false", "--target-kl=none", "--track"]
+    text = ["--learning_rate", "1e-3", "--no-anneal-lr", "--norm-adv", "false", "--target-kl=none", "--track"]
     values = {"learning_rate": 1e-3, "anneal_lr": False, "norm_adv": False, "target_kl": None, "track": True}
-    assert read_flags(words, spec) == (values, [])
+    assert read_flags(text, spec) == (values, [])
     assert flags_of({"a_b": True, "c": False, "d": 1.5}) == ["--a-b", "--no-c", "--d", "1.5"]
 
 
@@ -178,7 +178,7 @@ def test_a_run_leaves_everything_its_manifest_names(tmp_path):
 @pytest.mark.expects_log("Purging expired events")  # what the killed process wrote after its checkpoint
 @pytest.mark.slow  # a killed run of dqn goes on in every CI
 @pytest.mark.parametrize("num_envs", [8, 4])
-def test_a_killed_run_goes_on_to_the_bit(tmp_path, num_envs):
+def test_a_killed_run_continues_to_the_bit(tmp_path, num_envs):
     """Native (8) and replayed (4) environments: some steps, kill -9, the rest, against all at once.
 
     Replayed ones are killed in every CI too, through the daemon: tests/e2e/test_cleanrl_checkpoints.py.
@@ -209,7 +209,7 @@ def test_a_killed_run_goes_on_to_the_bit(tmp_path, num_envs):
 
 
 @pytest.mark.slow  # one is extended through the daemon in every CI
-def test_an_extended_run_names_its_parent_and_goes_on_from_there(tmp_path):
+def test_an_extended_run_names_its_parent_and_continues_from_there(tmp_path):
     with start(tmp_path, {**BASE, "total_timesteps": 1024}) as parent:
         assert parent.wait(PATIENCE_S) == 0, parent.stderr()
     entry = AnalyticsManifest.read(parent.folder.manifest).checkpoints[-1]

@@ -26,7 +26,7 @@ def _one_thread():
 
 
 class Quiet:
-    """A channel nobody listens to."""
+    """A channel without a listener."""
 
     def __init__(self):
         self.messages = []
@@ -80,23 +80,25 @@ def test_a_seed_is_a_seed_and_never_a_task():
 
 
 def test_stages_change_while_the_others_finish_their_episodes():
-    told = []
-    envs = CurriculumEnvs(parse_schedule([{"env_id": SHORT, "steps": 4}, {"env_id": LONG}]), 2, on_stage=told.append)
+    reported = []
+    envs = CurriculumEnvs(
+        parse_schedule([{"env_id": SHORT, "steps": 4}, {"env_id": LONG}]), 2, on_stage=reported.append
+    )
     envs.reset(0)
     envs._envs[0].unwrapped._at = 1  # one is about to arrive, the other has just begun
     envs._envs[1].unwrapped._at = 0
     envs.step(np.array([0, 0]))
-    assert not told
+    assert not reported
     step = envs.step(np.array([1, 0]))
-    assert [fact["stage"] for fact in told] == [1]
-    assert (told[0]["env_id"], told[0]["step"], told[0]["left"]["steps"]) == (LONG, 4, 4)
+    assert [fact["stage"] for fact in reported] == [1]
+    assert (reported[0]["env_id"], reported[0]["step"], reported[0]["left"]["steps"]) == (LONG, 4, 4)
     while not step.ended[1]:
         assert envs._envs[1].task == 0
         step = envs.step(np.array([0, 1]))
     assert envs._envs[1].task == 1
 
 
-def test_environments_go_on_from_a_snapshot_to_the_bit():
+def test_environments_continue_from_a_snapshot_to_the_bit():
     schedule, rng = parse_schedule(SCHEDULE), np.random.default_rng(0)
     envs = CurriculumEnvs(schedule, 3)
     envs.reset(7)
@@ -114,7 +116,7 @@ def test_environments_go_on_from_a_snapshot_to_the_bit():
     assert stages
 
 
-def test_training_that_was_cut_in_a_stage_goes_on_to_the_bit(tmp_path):
+def test_training_that_was_cut_in_a_stage_continues_to_the_bit(tmp_path):
     whole = train_ppo(tmp_path / "whole", checkpoint_freq=512, total_timesteps=1024)
     kinds = [message["stage"] for kind, message in whole._channel.messages if kind == "stage_changed"]
     assert kinds == [1, 2]
@@ -166,7 +168,7 @@ def test_a_checkpoint_of_another_curriculum_is_refused(tmp_path):
     train_ppo(tmp_path / "four", schedule=longer, resume=checkpoint, total_timesteps=640)
 
 
-def test_a_checkpoint_without_a_curriculum_does_not_say_in_which_stage_to_go_on(tmp_path):
+def test_a_checkpoint_without_a_curriculum_does_not_say_in_which_stage_to_continue(tmp_path):
     train_ppo(tmp_path / "one", schedule=None, total_timesteps=256)
     with pytest.raises(BadInput, match="not of a curriculum"):
         train_ppo(tmp_path / "two", resume=tmp_path / "one" / "checkpoints" / "step-256")

@@ -148,9 +148,9 @@ def test_the_loss_and_its_gradient_are_those_of_plain_arithmetic(in_numpy):
     for row in range(40):
         with torch.no_grad():
             beyond = target(torch.from_numpy(batch.next_obs[row])).max().item()
-        wanted = batch.rewards[row] + (0.0 if batch.terminated[row] else 0.9 * beyond)
+        expected = batch.rewards[row] + (0.0 if batch.terminated[row] else 0.9 * beyond)
         value = agent(torch.from_numpy(batch.obs[row]))[batch.actions[row]]
-        errors.append((value - float(wanted)) ** 2)
+        errors.append((value - float(expected)) ** 2)
         chosen.append(value.item())
     loss = torch.stack(errors).mean()
     parameters.zero_gradients()
@@ -159,7 +159,7 @@ def test_the_loss_and_its_gradient_are_those_of_plain_arithmetic(in_numpy):
     torch.testing.assert_close(found, parameters.block.grad, rtol=1e-3, atol=1e-6)
 
 
-def test_flat_adam_moves_as_torch_s_does_and_goes_on_from_a_checkpoint():
+def test_flat_adam_moves_as_torch_s_does_and_continues_from_a_checkpoint():
     torch.manual_seed(1)
     ours, theirs = nn.Linear(5, 3), nn.Linear(5, 3)
     theirs.load_state_dict(ours.state_dict())
@@ -211,10 +211,10 @@ def test_actions_are_random_in_the_share_asked_for_and_the_best_otherwise():
     others = (actions != 1).reshape(3, -1).mean(axis=1)
     assert others[0] == 0
     assert others[1:] == pytest.approx([0.2, 2 / 3], abs=0.02)  # a third of the random ones is the best by chance
-    assert len(asked) < 4000  # nobody follows the network in the last third
+    assert len(asked) < 4000  # no action follows the network in the last third
 
 
-def test_numpy_uses_as_many_threads_as_it_is_told():
+def test_numpy_uses_as_many_threads_as_it_is_reported():
     try:
         assert set_numpy_threads(2) == 2
     finally:
@@ -324,7 +324,7 @@ def test_observations_that_are_no_floats_are_learned_from(tmp_path):
     assert charts(tmp_path)["losses/td_loss"]
 
 
-def test_pictures_are_learned_from(tmp_path):
+def test_images_are_learned_from(tmp_path):
     _, evaluation = run_dqn(
         tmp_path,
         args=AtariArgs,
@@ -384,7 +384,7 @@ def test_a_run_that_resumes_without_its_replay_buffer_fills_it_first(tmp_path):
 
 
 @pytest.mark.slow  # ppo_atari's game of Pong goes on in every CI
-def test_a_game_of_pong_goes_on_where_it_was(tmp_path, atari):
+def test_a_game_of_pong_continues_where_it_was(tmp_path, atari):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     flags = {
         "args": AtariArgs,
@@ -536,14 +536,14 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, flags, message):
 
 
 @pytest.mark.parametrize("algo", ["dqn", "c51"])
-def test_a_replay_buffer_larger_than_the_memory_is_said_by_the_dry_run(home, algo):
+def test_a_replay_buffer_larger_than_the_memory_is_reported_by_the_dry_run(home, algo):
     home.create()
     values = {"algo_params": {"buffer_size": 10**12}}
     config = CleanRLWorkerConfig(new_run_id(), algo, "CartPole-v1", 500_000, 1, values)
     found = check_run(config, home.run_folder(config.run_id), home)
-    (told,) = [str(problem) for problem in found.problems if str(problem).startswith("memory")]
-    assert "44703.5 GiB of it for the replay buffer" in told
-    assert "lower --buffer-size" in told
+    (reported,) = [str(problem) for problem in found.problems if str(problem).startswith("memory")]
+    assert "44703.5 GiB of it for the replay buffer" in reported
+    assert "lower --buffer-size" in reported
 
 
 def test_the_dry_run_knows_what_the_replay_buffer_takes():

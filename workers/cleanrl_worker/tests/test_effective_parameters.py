@@ -47,7 +47,7 @@ def test_what_a_script_says_of_its_hyperparameters_is_read_from_its_event_file(t
     writer.add_text("hyperparameters", table)
     writer.add_scalars({"charts/SPS": 5.0}, 10)
     writer.close()
-    assert follower.has_news(now=True)
+    assert follower.has_updates(now=True)
     expected = {"learning_rate": 0.00025, "anneal_lr": True, "env_id": "CartPole-v1", "target_kl": None}
     assert follower.parameters == expected
 
@@ -60,5 +60,5 @@ def test_the_return_of_a_script_is_the_mean_of_its_last_hundred_episodes(tmp_pat
     for step in range(150):
         writer.add_scalars({"charts/episodic_return": float(step)}, step)
     writer.close()
-    assert follower.has_news(now=True)
+    assert follower.has_updates(now=True)
     assert follower.newest.episodic_return == sum(range(50, 150)) / 100

@@ -117,7 +117,7 @@ def test_the_arrays_of_a_step_stay_as_they_are():
         gym.registry.pop("OneBuffer-v0")
 
 
-def test_a_time_limit_below_somebody_s_wrapper_is_left_to_gymnasium():
+def test_a_time_limit_below_a_users_wrapper_is_left_to_gymnasium():
     """A wrapper that steps twice would be cut after as many of its own steps if we counted in its place."""
 
     class Twice(gym.Wrapper):
@@ -210,7 +210,7 @@ def test_a_snapshot_is_not_touched_by_what_comes_after_it(backend):
         envs.close()
 
 
-def test_sync_and_async_go_on_from_each_other_s_snapshots():
+def test_sync_and_async_continue_from_each_other_s_snapshots():
     envs = {backend: make_envs("Acrobot-v1", 3, backend=backend) for backend in ("sync", "async")}
     others = {backend: make_envs("Acrobot-v1", 3, backend=backend) for backend in ("sync", "async")}
     try:
@@ -287,7 +287,7 @@ def test_a_stop_signal_does_not_reach_the_environments():
     assert process.poll() == 0
 
 
-def test_a_process_that_is_gone_stops_training_with_the_reason():
+def test_a_process_that_is_missing_stops_training_with_the_reason():
     envs = AsyncEnvs("CartPole-v1", 2, processes=2)
     try:
         envs.reset(0)
@@ -323,7 +323,7 @@ def _is_running(pid: int) -> bool:
         return stream.read().split(") ")[1][0] != "Z"
 
 
-def test_what_an_environment_raises_in_its_process_is_said():
+def test_what_an_environment_raises_in_its_process_is_reported():
     envs = AsyncEnvs("FrozenLake-v1", 1)
     try:
         envs.reset(0)
@@ -345,7 +345,7 @@ def test_an_environment_that_cannot_be_made_in_a_process_is_refused():
     ("env_id", "pipeline", "backend", "sentence"),
     [
         ("CartPole-v1", "plain", "ale", "ale is not for the environments of this algorithm; choose auto, native, sync"),
-        ("Pendulum-v1", "plain", "native", "Pendulum-v1 has no vectorised form of its own; choose sync or async"),
+        ("Pendulum-v1", "plain", "native", "Pendulum-v1 has no vectorized form of its own; choose sync or async"),
         ("starpilot", "procgen", "async", "--env-backend async is not for"),
         ("NoSuchThing-v0", "plain", "auto", "environment 'NoSuchThing-v0' cannot be made"),
     ],

@@ -94,9 +94,9 @@ def go_on(env_id: str, pipeline: str, num_envs: str, before: str, after: str, fo
     return digest(envs, actions[int(before) :])
 
 
-def in_a_process_of_its_own(half: str, requirement_set: str, told: list[str]) -> str:
+def in_a_process_of_its_own(half: str, requirement_set: str, reported: list[str]) -> str:
     sets = () if requirement_set == "base" else (requirement_set,)
-    argv = [str(interpreter_with(*sets)), "-c", HALF, str(Path(__file__).parent), half, *told]
+    argv = [str(interpreter_with(*sets)), "-c", HALF, str(Path(__file__).parent), half, *reported]
     environ = {**os.environ, "MUJOCO_GL": "egl"}
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr
@@ -113,13 +113,13 @@ def set_of_case(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.filterwarnings("ignore:.*is out of date:DeprecationWarning")
 @pytest.mark.parametrize("env_id", [*CASES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_CASES)])
-def test_a_fresh_process_goes_on_in_the_middle_of_an_episode(env_id, set_of_case, tmp_path):
+def test_a_fresh_process_continues_in_the_middle_of_an_episode(env_id, set_of_case, tmp_path):
     _, pipeline, before, after, num_envs = {**CASES, **SLOW_CASES}[env_id]
-    told = [env_id, pipeline, str(num_envs), str(before), str(after), str(tmp_path)]
+    reported = [env_id, pipeline, str(num_envs), str(before), str(after), str(tmp_path)]
     is_apart = set_of_case == "dm_control"  # it changes MuJoCo's logging for the whole process
-    expected = in_a_process_of_its_own("begin", set_of_case, told) if is_apart else begin(*told)
+    expected = in_a_process_of_its_own("begin", set_of_case, reported) if is_apart else begin(*reported)
     assert int(expected.split()[1]) > 0, "no episode ended: the test says nothing about resets"
-    assert in_a_process_of_its_own("go_on", set_of_case, told) == expected
+    assert in_a_process_of_its_own("go_on", set_of_case, reported) == expected
 
 
 def test_an_environment_whose_generator_is_none_of_numpys_begins_a_new_episode_when_it_is_resumed():

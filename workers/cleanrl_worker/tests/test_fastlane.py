@@ -77,20 +77,20 @@ def test_watching_changes_nothing(run_id: str) -> None:
     )
     reader, rng = FrameReader(fastlane_path(run_id)), np.random.default_rng(3)
     assert np.array_equal(plain.reset(5), seen.reset(5))
-    pictures = 0
+    images = 0
     for _ in range(400):
         actions = rng.integers(2, size=2)
         ours, theirs = plain.step(actions), seen.step(actions)
-        pictures += reader.read() is not None
+        images += reader.read() is not None
         for mine, other in zip(ours, theirs, strict=True):
             assert mine is other or np.array_equal(mine, other)
-    assert pictures
+    assert images
     assert plain.snapshot().values == seen.snapshot().values
     plain.close()
     seen.close()
 
 
-def test_nothing_is_drawn_for_nobody(run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_drawn_when_there_is_no_viewer(run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
     envs = WatchedEnvs(make_envs("CartPole-v1", 1), FastLaneSettings(run_id, "single"))
     monkeypatch.setattr(envs, "_draw", lambda step: drawn.append(step) or "nothing")
@@ -109,7 +109,7 @@ def test_a_grid_shows_several(run_id: str) -> None:
     envs.close()
 
 
-def test_what_cannot_be_drawn_says_so(run_id: str) -> None:
+def test_what_cannot_be_drawn_reports_it(run_id: str) -> None:
     class Dark(gym.Env):
         observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
         action_space = gym.spaces.Discrete(2)
@@ -136,7 +136,7 @@ def test_what_cannot_be_drawn_says_so(run_id: str) -> None:
         del gym.registry["Dark-v0"]
 
 
-def test_pictures_become_tiles_and_smaller() -> None:
+def test_frames_become_tiles_and_smaller() -> None:
     red, blue = np.zeros((4, 6, 3), np.uint8), np.zeros((2, 3, 3), np.uint8)
     red[..., 0], blue[..., 2] = 255, 255
     whole = tiled([red, blue, red])

@@ -41,7 +41,7 @@ def agent() -> Agent:
     return Agent(4, 2)
 
 
-def test_every_shape_is_recognised(tmp_path, agent):
+def test_every_shape_is_recognized(tmp_path, agent):
     state = agent.state_dict()
     half = {name: tensor.half() for name, tensor in state.items()}
     files = {
@@ -51,14 +51,14 @@ def test_every_shape_is_recognised(tmp_path, agent):
             tmp_path / "c.cleanrl_model", {"model_state_dict": half, "global_step": 7, "iteration": 2}
         ),
     }
-    told = {}
+    reported = {}
     for shape, file in files.items():
-        tensors, told[shape] = read(file)
-        assert told[shape]["shape"] == shape
+        tensors, reported[shape] = read(file)
+        assert reported[shape]["shape"] == shape
         assert set(tensors) == set(state)
         np.testing.assert_allclose(tensors["actor.4.weight"].numpy(), state["actor.4.weight"].numpy(), atol=1e-3)
-    assert told["model_weights"]["args"] == {"gamma": 0.9}
-    assert (told["model_state_dict"]["global_step"], told["model_state_dict"]["iteration"]) == (7, 2)
+    assert reported["model_weights"]["args"] == {"gamma": 0.9}
+    assert (reported["model_state_dict"]["global_step"], reported["model_state_dict"]["iteration"]) == (7, 2)
 
 
 def test_a_tuple_of_networks_is_read_and_refused_by_an_algorithm_with_one(tmp_path, agent):

@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 def edited(module: ModuleType, folder: Path, old: str, new: str) -> ModuleType:
-    """A copy of an algorithm's file in which somebody has changed a line."""
+    """A copy of an algorithm's file with one changed line."""
     source = Path(str(module.__file__)).read_text()
     assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times in {module.__file__}"
     path = folder / "edited.py"
@@ -124,15 +124,15 @@ def test_the_engine_is_in_parameters_and_checkpoints_and_kept_on_resume(tmp_path
     for folder in (first, second, straight):
         folder.mkdir()
     run, _ = train_here(ppo, first, ppo.Args(**{**SHORT, "total_timesteps": 128}, gradient=gradient, anneal_lr=False))
-    (told,) = [facts["values"] for kind, facts in run._channel.messages if kind == "parameters"]
-    assert told["gradient"] == engine
+    (reported,) = [facts["values"] for kind, facts in run._channel.messages if kind == "parameters"]
+    assert reported["gradient"] == engine
     checkpoint = first / "checkpoints" / "step-128"
     assert json.loads((checkpoint / "state.json").read_text())["values"]["gradient_engine"] == engine
     # The resumed run asks for nothing and continues to the bit.
     train_here(ppo, straight, ppo.Args(**SHORT, gradient=gradient, anneal_lr=False))
     run, _ = train_here(ppo, second, ppo.Args(**SHORT, anneal_lr=False), resume=checkpoint)
-    (told,) = [facts["values"] for kind, facts in run._channel.messages if kind == "parameters"]
-    assert told["gradient"] == engine
+    (reported,) = [facts["values"] for kind, facts in run._channel.messages if kind == "parameters"]
+    assert reported["gradient"] == engine
     assert weights_digest(second) == weights_digest(straight)
 
 
@@ -206,8 +206,8 @@ def test_a_changed_update_of_sac_trains_with_default_flags_and_is_noted(tmp_path
     for name, module in (("ours", sac), ("theirs", changed)):
         runs[name], _ = train_here(module, tmp_path / name, module.Args(**OFF_POLICY), algo="sac_continuous_action")
     assert weights_digest(tmp_path / "ours") != weights_digest(tmp_path / "theirs")
-    told = {name: [facts for kind, facts in run._channel.messages if kind == "note"] for name, run in runs.items()}
-    assert (len(told["ours"]), len(told["theirs"])) == (0, 1)
+    reported = {name: [facts for kind, facts in run._channel.messages if kind == "note"] for name, run in runs.items()}
+    assert (len(reported["ours"]), len(reported["theirs"])) == (0, 1)
 
 
 @pytest.mark.parametrize("module", LEARNERS, ids=lambda module: module.__name__.rpartition(".")[2])

@@ -1,4 +1,4 @@
-"""The interactive protocol: what is answered to what, also to lines nobody should send."""
+"""The interactive protocol: what is answered to what, also to invalid lines."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_continuous_actions():
     }
 
 
-def test_an_environment_that_raises_tells_the_other_end_first(talk, monkeypatch):
+def test_an_environment_that_raises_reports_the_other_end_first(talk, monkeypatch):
     talk({"cmd": "reset", "seed": 1})
     monkeypatch.setattr(type(talk.env.unwrapped), "step", lambda self, action: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -188,7 +188,7 @@ def unpack(data: bytes) -> np.ndarray:
     return rows[:, 1:].reshape(height, width, 3)
 
 
-def test_pictures_come_as_png(talk):
+def test_frames_come_as_png(talk):
     image = np.random.default_rng(0).integers(0, 256, (5, 9, 3), dtype=np.uint8)
     np.testing.assert_array_equal(unpack(png(image)), image)
     payload = talk({"cmd": "reset", "seed": 0})[0]["render_payload"]
@@ -196,18 +196,18 @@ def test_pictures_come_as_png(talk):
     np.testing.assert_array_equal(unpack(base64.b64decode(payload["data"])), talk.env.render())
 
 
-def test_pictures_come_in_shared_memory_that_is_removed(talk):
+def test_frames_come_in_shared_memory_that_is_removed(talk):
     payload = talk({"cmd": "reset", "seed": 0, "frames": "shm"})[0]["render_payload"]
     path = Path(payload["path"])
     assert path.stat().st_mode & 0o777 == 0o600
     talk({"cmd": "step", "action": 1})
-    picture = np.frombuffer(path.read_bytes(), dtype=np.uint8).reshape(payload["height"], payload["width"], 3)
-    np.testing.assert_array_equal(picture, talk.env.render())
+    frame = np.frombuffer(path.read_bytes(), dtype=np.uint8).reshape(payload["height"], payload["width"], 3)
+    np.testing.assert_array_equal(frame, talk.env.render())
     talk.frames.close()
     assert not path.exists()
 
 
-def test_no_pictures_when_none_are_wanted_or_none_can_be_drawn(talk):
+def test_no_frames_when_none_are_requested_or_none_can_be_drawn(talk):
     assert talk({"cmd": "reset", "frames": "none"})[0]["render_payload"] is None
     assert Talk("CartPole-v1")({"cmd": "reset"})[0]["render_payload"] is None
 
@@ -215,7 +215,7 @@ def test_no_pictures_when_none_are_wanted_or_none_can_be_drawn(talk):
 # -- what a policy thinks
 
 
-def test_a_step_of_a_policy_tells_what_it_thought():
+def test_a_step_of_a_policy_reports_what_it_thought():
     from cleanrl_worker.training.policies import Categorical, DiagonalGaussian, DistributionPolicy, GreedyPolicy
 
     class Acting:

@@ -24,7 +24,7 @@ CASES = [
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("algo", "env_id", "steps", "flags", "least"), CASES, ids=[case[0] for case in CASES])
 def test_it_learns_to_the_return_it_should(algo, env_id, steps, flags, least, tmp_path):
-    words = ["--env-id", env_id, "--total-timesteps", str(steps), "--seed", "1", *flags]
-    result = train_and_report(algo, words, python=sys.executable, folder=tmp_path)
+    text = ["--env-id", env_id, "--total-timesteps", str(steps), "--seed", "1", *flags]
+    result = train_and_report(algo, text, python=sys.executable, folder=tmp_path)
     assert result.episodes >= 100
     assert result.mean_last_100 >= least

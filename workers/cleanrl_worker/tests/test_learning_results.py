@@ -1,4 +1,4 @@
-"""What a training reached: read from its event files, and shown in documents that nobody types."""
+"""What a training reached: read from its event files, and shown in generated documents."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_best_hundred_need_not_be_the_last(tmp_path):
     assert learning_results.best_mean(values[:99]) is None
 
 
-def test_flags_that_were_changed_are_told_and_defaults_are_not(tmp_path):
+def test_flags_that_were_changed_are_reported_and_defaults_are_not(tmp_path):
     defaults = {field.name: field.default for field in DEFAULT_ALGO_REGISTRY["ppo"].spec().fields}
     write_run(tmp_path, [1.0], **{**defaults, "exp_name": "ppo", "seed": 3, "gamma": 0.5})
     assert learning_results.read_result(tmp_path).flags == {"gamma": "0.5"}
@@ -79,17 +79,22 @@ def test_a_folder_without_events_is_refused(tmp_path):
 
 
 def test_a_training_is_run_and_reported(tmp_path, capsys):
-    words = ["run", "--folder", str(tmp_path), "ppo", "--total-timesteps", "1024", "--num-steps", "64", "--seed", "5"]
-    assert learning_results.main([*words, "--eval-episodes", "3"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["algo"], told["env_id"], told["seed"], told["steps"]) == ("ppo", "CartPole-v1", 5, 1024)
-    assert told["episodes"] > 10
-    assert told["mean_last_100"] > 5
-    assert told["evaluation"]["episodes"] == 3
-    assert told["flags"] == {"eval_episodes": "3", "num_steps": "64"}
-    assert told["cpu_seconds"] > 0
-    assert told["versions"]["gymnasium"]
-    assert told["command"].startswith("python -m cleanrl_worker.algorithms ppo")
+    message = ["run", "--folder", str(tmp_path), "ppo", "--total-timesteps", "1024", "--num-steps", "64", "--seed", "5"]
+    assert learning_results.main([*message, "--eval-episodes", "3"]) == 0
+    reported = json.loads(capsys.readouterr().out)
+    assert (reported["algo"], reported["env_id"], reported["seed"], reported["steps"]) == (
+        "ppo",
+        "CartPole-v1",
+        5,
+        1024,
+    )
+    assert reported["episodes"] > 10
+    assert reported["mean_last_100"] > 5
+    assert reported["evaluation"]["episodes"] == 3
+    assert reported["flags"] == {"eval_episodes": "3", "num_steps": "64"}
+    assert reported["cpu_seconds"] > 0
+    assert reported["versions"]["gymnasium"]
+    assert reported["command"].startswith("python -m cleanrl_worker.algorithms ppo")
 
 
 @pytest.mark.slow  # one that succeeds is reported in every CI

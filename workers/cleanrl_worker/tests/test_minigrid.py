@@ -45,7 +45,7 @@ def stages_of(worker: WorkerProcess) -> list[str]:
     return [event.payload["env_id"] for event in worker.events() if str(event.event) == "stage_changed"]
 
 
-def test_a_curriculum_on_minigrid_is_trained_and_goes_on(home: Home) -> None:
+def test_a_curriculum_on_minigrid_is_trained_and_continues(home: Home) -> None:
     with run(home, DOORKEY, total=1536) as first:
         assert first.wait(PATIENCE_S) == 0, first.stderr()
     assert stages_of(first) == ["MiniGrid-DoorKey-6x6-v0", "MiniGrid-DoorKey-8x8-v0"]

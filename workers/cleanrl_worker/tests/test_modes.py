@@ -80,8 +80,8 @@ def test_the_mode_follows_from_the_extras(extras, mode):
     ],
 )
 def test_bad_input_is_one_clear_message_and_exit_code_2(capsys, extras, message):
-    words = ["--algo", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "600", "--dry-run"]
-    assert cli.main([*words, "--extras", json.dumps(extras)]) == 2
+    arguments = ["--algo", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "600", "--dry-run"]
+    assert cli.main([*arguments, "--extras", json.dumps(extras)]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -109,8 +109,8 @@ def test_a_curriculum_is_trained_resumed_and_evaluated(tmp_path):
     assert manifest.extra["loaded_from"]["step"] == 512
     assert not events_of(second, "stage_changed")  # it goes on in the stage it was in
 
-    wanted = {"mode": "policy_eval", "checkpoint_path": second.run_id, "eval_episodes": 6, "eval_repeat": 2}
-    with start(tmp_path, wanted, env_id=LONG, total_timesteps=1) as third:
+    expected = {"mode": "policy_eval", "checkpoint_path": second.run_id, "eval_episodes": 6, "eval_repeat": 2}
+    with start(tmp_path, expected, env_id=LONG, total_timesteps=1) as third:
         assert third.wait(PATIENCE_S) == 0, third.stderr()
     manifest = AnalyticsManifest.read(third.folder.manifest)
     assert (manifest.outcome, manifest.evaluation["episodes"], manifest.evaluation["batches"]) == ("completed", 12, 2)
@@ -134,12 +134,12 @@ def test_a_model_that_does_not_fit_is_bad_input_with_the_reason(tmp_path):
     assert not (Home(tmp_path / "home").evaluations / worker.run_id).exists()
 
 
-def test_a_resumed_run_goes_on_in_weights_and_biases(tmp_path, capsys):
+def test_a_resumed_run_continues_in_weights_and_biases(tmp_path, capsys):
     model = tmp_path / "m.cleanrl_model"
     model.write_bytes(b"\x80")  # a pickle
-    words = ["--algo", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "600", "--dry-run", "--emit-summary"]
+    arguments = ["--algo", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "600", "--dry-run", "--emit-summary"]
     extras = {"mode": "resume_training", "checkpoint_path": str(model)}
-    assert cli.main([*words, "--extras", json.dumps(extras)]) == 0
+    assert cli.main([*arguments, "--extras", json.dumps(extras)]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["environment"]["WANDB_RESUME"] == "allow"
     assert summary["argv"][summary["argv"].index("--resume-from") + 1] == str(model)
@@ -222,12 +222,12 @@ def test_a_custom_script_runs_in_the_run_folder_with_its_variables(tmp_path, scr
         str(worker.config_file),
     ]
     manifest = AnalyticsManifest.read(worker.folder.manifest)
-    told = manifest.extra["script"]
-    assert (manifest.outcome, told["path"], told["phases"]) == ("completed", str(script), "warm-up, main")
+    reported = manifest.extra["script"]
+    assert (manifest.outcome, reported["path"], reported["phases"]) == ("completed", str(script), "warm-up, main")
     assert manifest.tensorboard_dir is None  # it wrote no events
-    assert told["sha256"] == hashlib.sha256(script.read_bytes()).hexdigest()
-    assert (worker.folder.root / told["copy"]).read_bytes() == script.read_bytes()
-    assert events_of(worker, "run_started")[0]["sha256"] == told["sha256"]
+    assert reported["sha256"] == hashlib.sha256(script.read_bytes()).hexdigest()
+    assert (worker.folder.root / reported["copy"]).read_bytes() == script.read_bytes()
+    assert events_of(worker, "run_started")[0]["sha256"] == reported["sha256"]
 
 
 def test_a_failing_script_gives_its_code_and_its_words(tmp_path, scripts):
@@ -262,8 +262,8 @@ def test_a_link_out_of_the_folder_does_not_help(tmp_path, scripts, capsys):
     (scripts / "notes.txt").write_text("no script")
     for name, message in (("inside.sh", "lies in none of the folders"), ("notes.txt", "must be a file that ends in")):
         extras = {"mode": "custom_script", "script_path": name}
-        words = ["--algo", "custom_script", "--env-id", "custom", "--total-timesteps", "1", "--dry-run"]
-        assert cli.main([*words, "--extras", json.dumps(extras)]) == 2
+        arguments = ["--algo", "custom_script", "--env-id", "custom", "--total-timesteps", "1", "--dry-run"]
+        assert cli.main([*arguments, "--extras", json.dumps(extras)]) == 2
         assert message in capsys.readouterr().err
 
 
@@ -273,8 +273,17 @@ def test_configured_folders_are_allowed_too(tmp_path, monkeypatch, capsys):
     (folder / "mine.py").write_text("print('hello')\n")
     monkeypatch.setenv("MOSAIC_CUSTOM_SCRIPTS_DIR", os.pathsep.join([str(tmp_path / "other"), str(folder)]))
     extras = {"mode": "custom_script", "script_path": str(folder / "mine.py")}
-    words = ["--algo", "custom_script", "--env-id", "custom", "--total-timesteps", "1", "--dry-run", "--emit-summary"]
-    assert cli.main([*words, "--extras", json.dumps(extras)]) == 0
+    arguments = [
+        "--algo",
+        "custom_script",
+        "--env-id",
+        "custom",
+        "--total-timesteps",
+        "1",
+        "--dry-run",
+        "--emit-summary",
+    ]
+    assert cli.main([*arguments, "--extras", json.dumps(extras)]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["argv"] == [sys.executable, "-u", str(folder / "mine.py")]
     assert summary["environment"]["MOSAIC_CUSTOM_SCRIPTS_DIR"] == str(folder)

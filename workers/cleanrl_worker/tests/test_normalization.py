@@ -155,7 +155,7 @@ def test_values_beyond_ten_are_clipped():
     assert step.raw_rewards[0] > -10
 
 
-def test_a_snapshot_goes_on_to_the_bit_and_evaluation_does_not_move_it():
+def test_a_snapshot_continues_to_the_bit_and_evaluation_does_not_move_it():
     first = NormalizedEnvs(make_envs("Pendulum-v1", 2), 0.9)
     first.reset(1)
     actions = too_large_actions(first.action_space, 60, 2)
@@ -181,7 +181,7 @@ def test_a_snapshot_goes_on_to_the_bit_and_evaluation_does_not_move_it():
     assert np.array_equal(evaluating(raw), frozen(raw))
 
 
-def test_only_rewards_are_scaled_where_observations_are_pictures():
+def test_only_rewards_are_scaled_where_observations_are_frames():
     envs = NormalizedEnvs(SyncEnvs("tiny_worlds:CorridorShort-v0", 2), 0.99, observations=False)
     obs = envs.reset(0)
     assert obs.dtype == np.uint8

@@ -121,7 +121,7 @@ def test_a_run_in_mujoco_that_was_interrupted_ends_with_the_same_weights(module,
     run(module, parts, None, None, Command.STOP, **flags)
     context, _ = run(module, parts, resume=parts / "checkpoints" / "step-200", **flags)
     assert ("checkpoint_loaded", "exact") in [
-        (kind, told.get("environments")) for kind, told in context._channel.messages
+        (kind, reported.get("environments")) for kind, reported in context._channel.messages
     ]
     assert weights_digest(parts) == weights_digest(whole)
     assert charts(parts) == charts(whole)

@@ -22,10 +22,10 @@ def test_values_and_gradients_are_those_of_autograd(activation: type[nn.Module],
         layers += [nn.Linear(inputs, outputs), activation()]
     network = nn.Sequential(*layers[:-1])
     parameters = FlatParameters(network)
-    inputs, wanted = torch.randn(32, 4), torch.randn(32, 3)
+    inputs, target = torch.randn(32, 4), torch.randn(32, 3)
 
     outputs = network(inputs)
-    (0.5 * (outputs - wanted).square().sum()).backward()
+    (0.5 * (outputs - target).square().sum()).backward()
     expected = parameters.block.grad.clone()
 
     ours = NumpyMlp(parameters, "", network)
@@ -33,7 +33,7 @@ def test_values_and_gradients_are_those_of_autograd(activation: type[nn.Module],
     assert np.array_equal(ours(inputs.numpy()), traced)
     np.testing.assert_allclose(traced, outputs.detach().numpy(), rtol=1e-5, atol=1e-6)
     parameters.zero_gradients()
-    ours.backward(traced - wanted.numpy())
+    ours.backward(traced - target.numpy())
     np.testing.assert_allclose(parameters.block.grad.numpy(), expected.numpy(), rtol=1e-4, atol=1e-5)
 
 

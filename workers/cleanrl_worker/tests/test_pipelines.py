@@ -47,7 +47,7 @@ def test_every_algorithm_names_a_pipeline_there_is(name):
 # ---------------------------------------------------------------- pictures
 
 
-def test_pictures_are_those_of_gymnasium_s_own_preprocessing():
+def test_frames_are_those_of_gymnasium_s_own_preprocessing():
     ours = game(WITHOUT_FIRE, noops=0, life_is_episode=False)
     reference = gym.wrappers.FrameStackObservation(
         gym.wrappers.AtariPreprocessing(gym.make(WITHOUT_FIRE), noop_max=0, frame_skip=4, screen_size=84), 4
@@ -62,8 +62,8 @@ def test_pictures_are_those_of_gymnasium_s_own_preprocessing():
         assert (ours.raw_reward, sign, *ends) == (reward, np.sign(reward), terminated, truncated)
         if terminated or truncated:
             break  # within the four frames: gymnasium then repeats the picture before
-        pictures = min(count + 1, 4)
-        assert np.array_equal(seen[-pictures:], expected[-pictures:])
+        images = min(count + 1, 4)
+        assert np.array_equal(seen[-images:], expected[-images:])
     assert ours.game_over
 
 
@@ -132,7 +132,7 @@ def test_a_game_begins_after_some_frames_of_nothing_and_then_fire():
         obs, _ = env.reset(seed=seed)
         frames = env.unwrapped.ale.getEpisodeFrameNumber()
         assert 1 + 8 <= frames <= 30 + 8
-        assert all(np.array_equal(picture, obs[0]) for picture in obs)
+        assert all(np.array_equal(image, obs[0]) for image in obs)
         begun.add(frames)
     assert len(begun) > 4
     # The same seed begins the same game, however the last one went.
@@ -142,7 +142,7 @@ def test_a_game_begins_after_some_frames_of_nothing_and_then_fire():
     assert np.array_equal(env.reset(seed=3)[0], first)
 
 
-def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
+def test_a_lost_life_ends_an_episode_and_the_game_continues():
     envs = make_envs(WITH_LIVES, 1, pipeline="atari")
     envs.reset(0)
     ale = envs._envs[0].unwrapped.ale
@@ -154,7 +154,7 @@ def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
             lives.append(ale.lives())
             games.append(bool(step.over[0]))
             assert not np.array_equal(step.obs, step.final_obs)
-            assert all(np.array_equal(picture, step.obs[0, 0]) for picture in step.obs[0])
+            assert all(np.array_equal(image, step.obs[0, 0]) for image in step.obs[0])
     assert lives[:10] == [4, 3, 2, 1, 5, 4, 3, 2, 1, 5]
     assert games[:10] == [False] * 4 + [True] + [False] * 4 + [True]
 
@@ -185,7 +185,7 @@ def test_training_and_evaluation_see_the_same_game_and_evaluation_is_paid_in_ful
 
 
 def test_a_game_that_ends_between_two_lives_counts_as_over():
-    """While the pipeline waits after a lost life nobody looks; the step before was then the game's last."""
+    """While the pipeline waits after a lost life no observation is read; the step before was then the game's last."""
     env: Any = make_single(WITH_LIVES, pipeline="atari", training=True)
     env.reset(seed=0)
     while not env.step(0)[2]:
@@ -262,7 +262,7 @@ def test_the_ale_backend_keeps_the_convention():
     envs.close()
 
 
-def test_the_ale_backend_s_pictures_are_ours_to_within_a_shade():
+def test_the_ale_backend_s_frames_are_ours_to_within_a_shade():
     from ale_py.vector_env import AtariVectorEnv
 
     theirs: Any = AtariVectorEnv("ms_pacman", 1, noop_max=0, use_fire_reset=False, reward_clipping=False, num_threads=1)
@@ -273,11 +273,11 @@ def test_the_ale_backend_s_pictures_are_ours_to_within_a_shade():
     for _ in range(150):
         action = int(rng.integers(9))
         seen = ours.step(action)[0]
-        picture = theirs.step(np.array([action]))[0][0]
-    assert np.abs(seen.astype(int) - picture).max() <= 1
+        image = theirs.step(np.array([action]))[0][0]
+    assert np.abs(seen.astype(int) - image).max() <= 1
 
 
-def test_the_ale_backend_refuses_what_it_cannot_be_told():
+def test_the_ale_backend_refuses_what_it_cannot_be_reported():
     with pytest.raises(BadInput, match="--env-backend ale takes no --env-kwargs mode"):
         make_envs("ALE/Pong-v5", 2, {"mode": 1}, pipeline="atari", backend="ale")
 
@@ -291,7 +291,7 @@ def problems_of(home: Home, algo: str, env_id: str, **parameters: Any) -> list[s
     return [str(problem) for problem in found.problems]
 
 
-def test_the_probe_tells_what_the_algorithm_will_see():
+def test_the_probe_reports_what_the_algorithm_will_see():
     facts = probe("PongNoFrameskip-v4", {}, "atari")
     assert facts["observation"]["shape"] == [4, 84, 84]
     assert facts["observation"]["bytes"] == 4 * 84 * 84
@@ -305,30 +305,30 @@ def test_an_atari_algorithm_on_something_else_is_refused_before_it_starts(home, 
     home.create()
     lend_sets(home, "atari")
     small = {"buffer_size": 1000, "learning_starts": 500} if algo == "dqn_atari" else {}
-    (told,) = problems_of(home, algo, env_id, **small)
-    assert f"{env_id} is not an Atari game; write an id like PongNoFrameskip-v4 or ALE/Pong-v5" in told
+    (reported,) = problems_of(home, algo, env_id, **small)
+    assert f"{env_id} is not an Atari game; write an id like PongNoFrameskip-v4 or ALE/Pong-v5" in reported
     assert problems_of(home, algo, "PongNoFrameskip-v4", **small) == []
 
 
 @pytest.mark.parametrize(
-    ("env_id", "backend", "told"),
+    ("env_id", "backend", "reported"),
     [
-        ("Pendulum-v1", "native", "env_backend: --env-backend native: Pendulum-v1 has no vectorised form"),
+        ("Pendulum-v1", "native", "env_backend: --env-backend native: Pendulum-v1 has no vectorized form"),
         ("CartPole-v1", "ale", "env_backend: --env-backend ale is not for the environments of this algorithm"),
     ],
 )
-def test_a_backend_that_cannot_serve_is_refused_before_it_starts(home, env_id, backend, told):
+def test_a_backend_that_cannot_serve_is_refused_before_it_starts(home, env_id, backend, reported):
     home.create()
     algo = "ppo" if env_id == "CartPole-v1" else "ppo_continuous_action"
     (problem,) = problems_of(home, algo, env_id, env_backend=backend)
-    assert problem.startswith(told)
+    assert problem.startswith(reported)
 
 
 def test_a_missing_set_is_named_with_the_command_that_installs_it(home):
     home.create()
-    (told,) = problems_of(home, "ppo_atari", "PongNoFrameskip-v4")
-    assert "requirement set 'atari' is not installed. Install: " in told
-    assert "mosaic extras install atari" in told
+    (reported,) = problems_of(home, "ppo_atari", "PongNoFrameskip-v4")
+    assert "requirement set 'atari' is not installed. Install: " in reported
+    assert "mosaic extras install atari" in reported
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def heard(watch: ProgressWatch, clock: Clock, *, until: float, message: dict | N
     while clock.now < until:
         clock.now += 1
         if message:
-            watch.hear(message)
+            watch.on_message(message)
         if reason := watch.reason_to_end():
             return reason
     return ""
@@ -105,15 +105,15 @@ def test_reports_of_the_same_step_are_no_progress_and_other_words_are():
 def test_a_pause_and_a_stop_are_not_slow_training():
     clock = Clock()
     watch = ProgressWatch({"no_progress": "kill", "no_progress_s": 20}, clock)
-    watch.hear({"kind": "paused", "step": 1})
+    watch.on_message({"kind": "paused", "step": 1})
     assert heard(watch, clock, until=500) == ""
-    watch.hear({"kind": "resumed", "step": 1})
+    watch.on_message({"kind": "resumed", "step": 1})
     clock.now += 1000  # SIGSTOP: this process did not run either
     assert watch.reason_to_end() == ""
     assert heard(watch, clock, until=clock.now + 25) != ""
 
 
-def test_policies_nobody_knows_are_refused():
+def test_unknown_policies_are_refused():
     assert [problem.path for problem in no_progress_problems({"no_progress": "wait", "no_progress_s": -1})] == [
         "extras.no_progress",
         "extras.no_progress_s",

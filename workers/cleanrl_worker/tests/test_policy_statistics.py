@@ -83,8 +83,8 @@ def test_training_from_the_file_begins_with_its_statistics(trained: Path, tmp_pa
     # 512 steps, the first observation and those after an episode's end; then as many again for 128 steps.
     assert envs.obs_moments.count > statistics["obs_norm.count"] + 128
     assert envs.return_moments.count == pytest.approx(float(statistics["return_norm.count"]) + 128)
-    told = next(message for kind, message in run._channel.messages if kind == "checkpoint_loaded")
-    assert told["note"].startswith("the weights and the normalizer's statistics")
+    reported = next(message for kind, message in run._channel.messages if kind == "checkpoint_loaded")
+    assert reported["note"].startswith("the weights and the normalizer's statistics")
 
 
 def dry_run(capsys: pytest.CaptureFixture, file: Path, mode: str, algo: str = ALGO, **extras) -> tuple[int, str]:
@@ -109,7 +109,7 @@ def test_a_file_without_them_is_refused_unless_the_user_says_there_are_none(
     assert (code, "expected 'none', got 'some'" in said) == (2, True)
 
 
-def test_who_normalizes_observations_says_so_where_a_dry_run_reads_it() -> None:
+def test_who_normalizes_observations_reports_it_where_a_dry_run_reads_it() -> None:
     for entry in DEFAULT_ALGO_REGISTRY.values():
         if entry.module:
             preset = getattr(importlib.import_module(entry.module), entry.preset)

@@ -21,8 +21,8 @@ from torch.nn import functional
 IMAGE = (16, 16, 3)
 
 
-class Colours(gym.Env):
-    """Name the colour of the picture; eight steps an episode, ended by a time limit."""
+class Colors(gym.Env):
+    """Name the color of the picture; eight steps an episode, ended by a time limit."""
 
     observation_space = gym.spaces.Box(0, 255, IMAGE, dtype=np.uint8)
     action_space = gym.spaces.Discrete(3)
@@ -33,27 +33,27 @@ class Colours(gym.Env):
         return self._draw(), {}
 
     def step(self, action):
-        right = action == self._colour
+        right = action == self._color
         self._count += 1
         return self._draw(), float(right), False, self._count == 8, {}
 
     def _draw(self):
-        self._colour = int(self.np_random.integers(3))
-        picture = np.zeros(IMAGE, dtype=np.uint8)
-        picture[..., self._colour] = 200
-        return picture
+        self._color = int(self.np_random.integers(3))
+        image = np.zeros(IMAGE, dtype=np.uint8)
+        image[..., self._color] = 200
+        return image
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _test_environments():
-    gym.register("Colours-v0", Colours)
+    gym.register("Colors-v0", Colors)
     torch.set_num_threads(1)
     yield
-    del gym.registry["Colours-v0"]
+    del gym.registry["Colors-v0"]
 
 
 PHASES = {
-    "env_id": "Colours-v0",
+    "env_id": "Colors-v0",
     "num_envs": 4,
     "num_steps": 5,
     "num_minibatches": 2,
@@ -175,12 +175,12 @@ def test_outputs_begin_with_weights_of_one_length():
 
 
 @pytest.mark.slow  # its losses are plain arithmetic, tested in every CI
-def test_the_colours_are_learned_and_the_policy_survives_the_auxiliary_phase(tmp_path):
+def test_the_colors_are_learned_and_the_policy_survives_the_auxiliary_phase(tmp_path):
     _, evaluation = train_here(
         ppg,
         tmp_path,
         Args(
-            env_id="Colours-v0",
+            env_id="Colors-v0",
             num_envs=8,
             num_steps=16,
             num_minibatches=2,
@@ -289,13 +289,13 @@ def test_a_model_can_be_played(tmp_path):
     train_here(ppg, tmp_path, Args(**PHASES))
     saved = torch.load(tmp_path / "ppg_procgen.cleanrl_model", weights_only=True)
     weights = {name: tensor.numpy() for name, tensor in saved.items()}
-    policy = ppg.make_policy("Colours-v0", Colours.observation_space, Colours.action_space, weights)
-    pictures = np.random.default_rng(0).integers(255, size=(5, *IMAGE), dtype=np.uint8)
+    policy = ppg.make_policy("Colors-v0", Colors.observation_space, Colors.action_space, weights)
+    images = np.random.default_rng(0).integers(255, size=(5, *IMAGE), dtype=np.uint8)
     agent = Agent(3, IMAGE)
     agent.load_state_dict(saved)
     with torch.no_grad():
-        expected = agent(torch.from_numpy(pictures))[0].argmax(dim=1).numpy()
-    np.testing.assert_array_equal(policy.act(pictures, None), expected)
+        expected = agent(torch.from_numpy(images))[0].argmax(dim=1).numpy()
+    np.testing.assert_array_equal(policy.act(images, None), expected)
 
 
 @pytest.mark.parametrize(

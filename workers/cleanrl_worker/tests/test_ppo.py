@@ -78,7 +78,7 @@ def _test_environments():
 
 
 class Quiet:
-    """A channel nobody listens to; sends the commands it was given, one poll at a time."""
+    """A channel without a listener; sends the commands it was given, one poll at a time."""
 
     def __init__(self, *commands):
         self.commands = list(commands)
@@ -253,7 +253,7 @@ def test_native_cartpole_is_cut_at_its_time_limit():
 
 
 @pytest.mark.parametrize(("env_id", "num_envs"), [("CartPole-v1", 8), ("CartPole-v1", 2), ("FrozenLake-v1", 2)])
-def test_environments_go_on_from_a_snapshot_to_the_bit(env_id, num_envs):
+def test_environments_continue_from_a_snapshot_to_the_bit(env_id, num_envs):
     envs, rng = make_envs(env_id, num_envs), np.random.default_rng(0)
     envs.reset(3)
     actions = rng.integers(2, size=(120, num_envs))

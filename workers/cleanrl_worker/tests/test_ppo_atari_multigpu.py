@@ -122,8 +122,8 @@ def test_two_processes_learn_what_one_with_all_environments_would(tmp_path: Path
     assert distance < 1e-4 * np.linalg.norm(theirs["adam.exp_avg"])
     # The same games were played: returns are equal to the bit, in the same order, and so are the pictures.
     assert together.scalars()["charts/episodic_return"] == alone.scalars()["charts/episodic_return"]
-    pictures = np.concatenate([ours["next_obs"], ours["process1.next_obs"]])
-    np.testing.assert_array_equal(pictures, theirs["next_obs"])
+    images = np.concatenate([ours["next_obs"], ours["process1.next_obs"]])
+    np.testing.assert_array_equal(images, theirs["next_obs"])
 
 
 def test_gradients_are_the_mean_over_processes(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_process_that_dies_ends_the_training_with_a_sentence(tmp_path: Path) -
     assert (tmp_path / "checkpoints" / "step-32").is_dir()
 
 
-def test_followers_end_when_the_leader_is_gone(tmp_path: Path) -> None:
+def test_followers_end_when_the_leader_is_missing(tmp_path: Path) -> None:
     script = tmp_path / "leaderless.py"
     script.write_text(
         "import os, sys; from cleanrl_worker.training.distributed import LeaderLost, Instruction, Team\n"
@@ -191,7 +191,7 @@ def test_followers_end_when_the_leader_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # dqn learns from pictures in every CI
-def test_a_world_of_pictures_is_solved() -> None:
+def test_a_world_of_frames_is_solved() -> None:
     args = Args(
         env_id=WORLD,
         local_num_envs=4,
@@ -236,9 +236,9 @@ def test_losses_equal_plain_arithmetic() -> None:
     for i in range(count):
         ratio = probabilities[i, actions[i]] / np.exp(float(old[i]) - 1)
         policy.append(-min(ratio * normal[i], min(max(ratio, 0.9), 1.1) * normal[i]))
-        predicted, before, wanted = float(Table.values[i, 0]), float(values[i]), float(returns[i])
+        predicted, before, expected = float(Table.values[i, 0]), float(values[i]), float(returns[i])
         clipped = before + min(max(predicted - before, -0.1), 0.1)
-        value.append(0.5 * max((predicted - wanted) ** 2, (clipped - wanted) ** 2))
+        value.append(0.5 * max((predicted - expected) ** 2, (clipped - expected) ** 2))
         entropy.append(-sum(p * np.log(p) for p in probabilities[i]))
     assert losses.total.item() == pytest.approx(np.mean(policy) - 0.01 * np.mean(entropy) + 0.5 * np.mean(value))
 
@@ -305,9 +305,9 @@ def test_torchrun_gives_what_processes_of_our_own_give(tmp_path: Path) -> None:
         "own": [*algorithm, *flags, "--world-size", "2"],
     }
     models = []
-    for name, words in ways.items():
+    for name, arguments in ways.items():
         (tmp_path / name).mkdir()
-        done = subprocess.run([python, *words], cwd=tmp_path / name, capture_output=True, text=True, check=False)
+        done = subprocess.run([python, *arguments], cwd=tmp_path / name, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         (folder,) = (tmp_path / name / "runs").iterdir()  # the leader's, and no other
         models.append(torch.load(folder / "ppo_atari_multigpu.cleanrl_model", weights_only=True))

@@ -53,20 +53,18 @@ def learner_of(module, **flags):
 def test_a_sequence_gives_what_its_steps_give_and_episodes_do_not_see_each_other():
     torch.manual_seed(0)
     agent = RecurrentAgent(1)
-    pictures = torch.randint(0, 255, (6, 2, 1, 84, 84), dtype=torch.uint8)
+    images = torch.randint(0, 255, (6, 2, 1, 84, 84), dtype=torch.uint8)
     starts = torch.zeros(6, 2, dtype=torch.bool)
     starts[2, 0] = starts[4, 1] = starts[5, 1] = True
     before = tuple(torch.randn(1, 2, HIDDEN) for _ in range(2))
     with torch.no_grad():
-        together, after = agent.features(pictures.flatten(0, 1), before, starts)
+        together, after = agent.features(images.flatten(0, 1), before, starts)
         together = together.reshape(6, 2, HIDDEN)
         for env, bounds in ((0, [0, 2, 6]), (1, [0, 4, 5, 6])):
             for begin, end in pairwise(bounds):
                 state = tuple(part[:, env : env + 1] for part in before) if begin == 0 else initial_state(1, CPU)
                 for t in range(begin, end):
-                    alone, state = agent.features(
-                        pictures[t, env : env + 1], state, torch.zeros(1, 1, dtype=torch.bool)
-                    )
+                    alone, state = agent.features(images[t, env : env + 1], state, torch.zeros(1, 1, dtype=torch.bool))
                     torch.testing.assert_close(together[t, env], alone[0], rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(after[0][:, env], state[0][:, 0], rtol=1e-4, atol=1e-5)
 
@@ -176,17 +174,17 @@ def test_an_episode_begins_without_the_memory_of_another():
     torch.manual_seed(1)
     agent = pqn_lstm.QNetwork(1, 2)
     play = RecurrentPlay(agent, HIDDEN, CPU)
-    picture = np.random.default_rng(0).integers(255, size=(1, 1, 84, 84), dtype=np.uint8)
+    image = np.random.default_rng(0).integers(255, size=(1, 1, 84, 84), dtype=np.uint8)
     play.set_episodes([7])
-    first, second = play(picture), play(picture)
+    first, second = play(image), play(image)
     assert not np.allclose(first, second)  # it remembers
     play.set_episodes([8])
-    np.testing.assert_array_equal(play(picture), first)
+    np.testing.assert_array_equal(play(image), first)
     play.set_episodes([8, 9])
-    np.testing.assert_allclose(play(np.concatenate([picture, picture])), np.concatenate([second, first]), atol=1e-5)
+    np.testing.assert_allclose(play(np.concatenate([image, image])), np.concatenate([second, first]), atol=1e-5)
     play.set_episodes([])
     play.set_episodes([8])
-    np.testing.assert_array_equal(play(picture), first)
+    np.testing.assert_array_equal(play(image), first)
 
 
 class Notebook:
@@ -200,12 +198,12 @@ class Notebook:
 
     def act(self, obs, rngs):
         actions = np.array(list(self._seen.values()))
-        bright = [int(picture[0, 0, 83] > 0) for picture in obs]
+        bright = [int(image[0, 0, 83] > 0) for image in obs]
         self._seen = dict(zip(self._seen, bright, strict=True))
         return actions
 
 
-def test_whoever_plays_a_policy_tells_it_which_episodes_it_acts_in():
+def test_whoever_plays_a_policy_reports_it_which_episodes_it_acts_in():
     world = "memory_worlds:Recall-v0"
     settings = EvaluationSettings(episodes=5, batch_size=2, repeat=2)
     report = run_batched_evaluation(lambda env: Notebook(), world, settings)
@@ -274,7 +272,7 @@ def test_a_run_that_was_interrupted_within_episodes_ends_with_the_same_weights(m
 
 
 @both
-def test_a_game_of_pong_goes_on_where_it_was(module, tmp_path, atari):
+def test_a_game_of_pong_continues_where_it_was(module, tmp_path, atari):
     algo = module.Args.exp_name
     args = module.Args(
         **{**SHORT, "env_id": "PongNoFrameskip-v4", "num_envs": 2, "num_steps": 8, "total_timesteps": 48}
@@ -307,7 +305,7 @@ TRUNK = {
     "network.7.weight": (512, 3136),
     "network.7.bias": (512,),
 }
-NORMALISED_TRUNK = {
+NORMALIZED_TRUNK = {
     "network.0.weight": (32, 1, 8, 8),
     "network.0.bias": (32,),
     "network.1.weight": (32, 20, 20),
@@ -338,7 +336,7 @@ HEADS = {"actor.weight": (6, 128), "actor.bias": (6,), "critic.weight": (1, 128)
     ("make_network", "names"),
     [
         (lambda: ppo_atari_lstm.Agent(1, 6), {**TRUNK, **LSTM, **HEADS}),
-        (lambda: pqn_lstm.QNetwork(1, 6), {**NORMALISED_TRUNK, **LSTM, "q_func.weight": (6, 128), "q_func.bias": (6,)}),
+        (lambda: pqn_lstm.QNetwork(1, 6), {**NORMALIZED_TRUNK, **LSTM, "q_func.weight": (6, 128), "q_func.bias": (6,)}),
     ],
     ids=["ppo", "pqn"],
 )

@@ -1,4 +1,4 @@
-"""PPO by self-play: one network for both players, which tells them apart by what they see."""
+"""PPO by self-play: one network for both players, which distinguishes them by their observations."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Sides:
         return self._show()
 
     def step(self, actions: np.ndarray) -> Step:
-        wanted = self._bright ^ (np.arange(self.num_envs) % 2)
-        rewards = (actions == wanted).astype(np.float32)
+        expected = self._bright ^ (np.arange(self.num_envs) % 2)
+        rewards = (actions == expected).astype(np.float32)
         self._count = (self._count + 1) % LENGTH
         ended, never = np.full(self.num_envs, self._count == 0), np.zeros(self.num_envs, dtype=np.bool_)
         obs = self._show()
@@ -156,7 +156,7 @@ def test_the_same_seed_gives_the_same_weights_and_a_resumed_training_too():
     assert hash_of(other) != hash_of(straight)
 
 
-def test_the_network_sees_pictures_and_planes_alike():
+def test_the_network_sees_frames_and_planes_alike():
     """Bytes of both are divided by 255: the plane of the player is 1 for it and 0 for the other one."""
     seen = []
     agent = PlayersAgent(2, 6)

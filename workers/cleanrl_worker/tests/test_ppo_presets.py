@@ -46,8 +46,8 @@ class NoRun:
         add_scalars = staticmethod(lambda values, step: None)
 
 
-class Colours(gym.Env):
-    """Name the colour of the picture (64 x 64, as Procgen draws them); four steps an episode, ended by a time limit."""
+class Colors(gym.Env):
+    """Name the color of the picture (64 x 64, as Procgen draws them); four steps an episode, ended by a time limit."""
 
     observation_space = gym.spaces.Box(0, 255, (64, 64, 3), dtype=np.uint8)
     action_space = gym.spaces.Discrete(3)
@@ -58,22 +58,22 @@ class Colours(gym.Env):
         return self._show(), {}
 
     def step(self, action):
-        reward = float(action == self._colour)
+        reward = float(action == self._color)
         self._count += 1
         return self._show(), reward, False, self._count == 4, {}
 
     def _show(self):
-        self._colour = int(self.np_random.integers(3))
-        picture = np.zeros((64, 64, 3), dtype=np.uint8)
-        picture[..., self._colour] = 255
-        return picture
+        self._color = int(self.np_random.integers(3))
+        image = np.zeros((64, 64, 3), dtype=np.uint8)
+        image[..., self._color] = 255
+        return image
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _colours():
-    gym.register("Colours-v0", Colours)
+def _colors():
+    gym.register("Colors-v0", Colors)
     yield
-    del gym.registry["Colours-v0"]
+    del gym.registry["Colors-v0"]
 
 
 # -- networks
@@ -144,28 +144,28 @@ def test_parameters_have_upstream_s_names_and_shapes_in_its_order(name):
     assert list(make().state_dict()) == list(expected)
 
 
-def test_pictures_become_numbers_between_0_and_1_whatever_their_order_in_memory():
-    pictures = torch.randint(0, 256, (2, 4, 84, 84), dtype=torch.uint8)
-    numbers = as_floats(pictures)
-    torch.testing.assert_close(numbers, pictures.float() / 255, rtol=0, atol=0)
+def test_frames_become_numbers_between_0_and_1_whatever_their_order_in_memory():
+    images = torch.randint(0, 256, (2, 4, 84, 84), dtype=torch.uint8)
+    numbers = as_floats(images)
+    torch.testing.assert_close(numbers, images.float() / 255, rtol=0, atol=0)
     assert numbers.is_contiguous(memory_format=torch.channels_last)
-    assert as_floats(pictures.contiguous(memory_format=torch.channels_last)).equal(numbers)
+    assert as_floats(images.contiguous(memory_format=torch.channels_last)).equal(numbers)
 
 
 def test_bfloat16_is_for_the_trunk_alone():
     torch.manual_seed(0)
     agent = AtariAgent(6)
-    pictures = torch.randint(0, 256, (8, 4, 84, 84), dtype=torch.uint8)
-    exact = agent.features(pictures).detach()
+    images = torch.randint(0, 256, (8, 4, 84, 84), dtype=torch.uint8)
+    exact = agent.features(images).detach()
     agent.bf16 = True
-    coarse = agent.features(pictures)
+    coarse = agent.features(images)
     assert coarse.dtype == torch.float32
     assert not torch.equal(exact, coarse)
     assert ((exact - coarse).norm() / exact.norm()).item() < 0.02
     coarse.square().sum().backward()
     assert {parameter.dtype for parameter in agent.parameters()} == {torch.float32}
     assert agent.network[0].weight.grad.dtype == torch.float32
-    assert agent(pictures)[0].dtype == torch.float32
+    assert agent(images)[0].dtype == torch.float32
 
 
 # -- continuous actions
@@ -272,8 +272,8 @@ def test_frames_are_learned_from(tmp_path):
 
 
 @pytest.mark.slow  # dqn learns from pictures in every CI
-def test_colours_are_learned_from(tmp_path):
-    flags = {"env_id": "Colours-v0", "num_envs": 4, "num_steps": 16, "num_minibatches": 2, "learning_rate": 1e-3}
+def test_colors_are_learned_from(tmp_path):
+    flags = {"env_id": "Colors-v0", "num_envs": 4, "num_steps": 16, "num_minibatches": 2, "learning_rate": 1e-3}
     _, evaluation = train_here(ppo, tmp_path, ProcgenArgs(**flags, gamma=0.5, total_timesteps=512, eval_episodes=4))
     assert evaluation.mean_return == 4
 
@@ -364,7 +364,9 @@ def test_an_interrupted_run_ends_with_the_weights_and_charts_of_an_undisturbed_o
     (checkpoint,) = (parts / "checkpoints").glob("step-*")
     assert 0 < stopped._step < args.total_timesteps
     run, _ = train_here(ppo, parts, args, algo=algo, resume=checkpoint)
-    assert ("checkpoint_loaded", "exact") in [(kind, told.get("environments")) for kind, told in run._channel.messages]
+    assert ("checkpoint_loaded", "exact") in [
+        (kind, reported.get("environments")) for kind, reported in run._channel.messages
+    ]
     assert weights_digest(parts) == weights_digest(whole)
     assert charts(parts) == charts(whole)
 
@@ -386,7 +388,7 @@ def test_an_interrupted_run_ends_with_the_weights_and_charts_of_an_undisturbed_o
         (RpoArgs(env_id="continuous_worlds:Grid-v0"), "rpo_continuous_action needs actions that are vectors"),
         (ppo.Args(env_id="Pendulum-v1"), "ppo needs discrete actions; Pendulum-v1 has Box"),
         (AtariArgs(env_id="CartPole-v1"), "ppo_atari needs images"),
-        (AtariArgs(env_id="Colours-v0"), "ppo_atari needs stacked frames of 84 x 84"),
+        (AtariArgs(env_id="Colors-v0"), "ppo_atari needs stacked frames of 84 x 84"),
         (ProcgenArgs(env_id="CartPole-v1"), "ppo_procgen needs images"),
         (RpoArgs(rpo_alpha=-1), "--rpo-alpha must be at least 0"),
     ],
@@ -443,7 +445,7 @@ def test_both_gradients_train_alike(tmp_path):
 
 
 @pytest.mark.slow  # a compiler takes long to be missed
-def test_without_a_compiler_training_goes_on_and_says_so(tmp_path):
+def test_without_a_compiler_training_continues_and_reports_it(tmp_path):
     flags = ["--compile", "--no-cuda", "--num-envs", "2", "--num-steps", "8", "--total-timesteps", "32"]
     nowhere = {"CXX": str(tmp_path / "no-such-compiler"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     done = subprocess.run(

@@ -123,7 +123,7 @@ def test_extrinsic_returns_end_with_an_episode_and_intrinsic_returns_do_not():
             assert curious[t, env] == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_pictures_moments_are_known_before_training_and_what_is_usual_is_near_zero():
+def test_the_frames_moments_are_known_before_training_and_what_is_usual_is_near_zero():
     learner = learner_of(num_steps=16)
     frames = learner.frame_moments
     assert learner.warmups == 2
@@ -151,7 +151,7 @@ def test_frames_seen_often_have_smaller_intrinsic_rewards():
 
 
 @pytest.mark.slow  # dqn learns from pictures in every CI
-def test_pictures_are_learned_from(tmp_path):
+def test_images_are_learned_from(tmp_path):
     _, evaluation = train_here(
         ppo_rnd,
         tmp_path,

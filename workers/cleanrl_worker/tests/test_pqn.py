@@ -117,9 +117,9 @@ def test_a_layer_normalized_network_in_numpy_gives_what_autograd_gives(hidden):
     parameters = FlatParameters(network)
     with torch.no_grad():  # gains of 1 and shifts of 0 would hide mistakes
         parameters.block.add_(0.2 * torch.randn_like(parameters.block))
-    obs, wanted = torch.randn(32, 4), torch.randn(32, 3)
+    obs, target = torch.randn(32, 4), torch.randn(32, 3)
     outputs = network(obs)
-    (0.5 * (outputs - wanted).square().sum()).backward()
+    (0.5 * (outputs - target).square().sum()).backward()
     expected = parameters.block.grad.clone()
 
     ours = NumpyLayerNormMlp(parameters, "", network)
@@ -128,7 +128,7 @@ def test_a_layer_normalized_network_in_numpy_gives_what_autograd_gives(hidden):
     np.testing.assert_allclose(traced, outputs.detach().numpy(), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(ours.frozen()(obs.numpy()), traced, rtol=1e-4, atol=1e-5)
     parameters.block.grad.fill_(np.nan)  # every gradient is set, none added to
-    ours.backward(traced - wanted.numpy())
+    ours.backward(traced - target.numpy())
     np.testing.assert_allclose(parameters.block.grad.numpy(), expected.numpy(), rtol=1e-4, atol=1e-4)
 
 
@@ -217,7 +217,7 @@ def test_the_identity_environment_is_solved(tmp_path):
 
 
 @pytest.mark.slow  # dqn learns from pictures in every CI
-def test_pictures_are_learned_from(tmp_path):
+def test_images_are_learned_from(tmp_path):
     _, evaluation = run_pqn(
         tmp_path,
         args=AtariArgs,
@@ -268,7 +268,7 @@ def test_a_run_that_was_interrupted_ends_with_the_same_weights(tmp_path, args, f
 
 
 @pytest.mark.slow  # ppo_atari's game of Pong goes on in every CI
-def test_a_game_of_pong_goes_on_where_it_was(tmp_path, atari):
+def test_a_game_of_pong_continues_where_it_was(tmp_path, atari):
     args = AtariArgs(
         env_id="PongNoFrameskip-v4", env_backend="sync", total_timesteps=96, num_envs=2, num_steps=16, update_epochs=1
     )

@@ -88,7 +88,7 @@ def test_flags_may_be_spelled_with_underscores():
     assert done.returncode == 0, done.stderr
 
 
-def test_everything_wrong_is_said_at_once():
+def test_all_that_is_wrong_is_reported_at_once():
     done = dry_run(
         "--gamma",
         "2",
@@ -102,14 +102,14 @@ def test_everything_wrong_is_said_at_once():
         steps=100,
     )
     assert done.returncode == 2
-    for words in (
+    for arguments in (
         "--gamma: must be at most 1, got 2.0",
         "Did you mean '--learning-rate'",
         "3 does not divide the batch of 512",
         "extras.no_progress: expected leave or kill",
         "ppo needs discrete actions",
     ):
-        assert words in done.stderr
+        assert arguments in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -128,7 +128,7 @@ def test_a_good_config_shows_what_would_run(home):
     assert not Path(summary["run_dir"]).exists()
 
 
-def test_a_bad_config_is_told_as_json_too():
+def test_a_bad_config_is_reported_as_json_too():
     done = dry_run("--emit-summary", env_id="CartPol-v1")
     assert done.returncode == 2
     (problem,) = json.loads(done.stdout)["problems"]
@@ -166,7 +166,7 @@ def test_the_answer_about_an_environment_is_remembered(home):
 
 @pytest.mark.usefixtures("own_world")
 @pytest.mark.parametrize(
-    ("env_id", "kwargs", "told"),
+    ("env_id", "kwargs", "reported"),
     [
         ("own_world:Lever-v0", {}, None),
         ("own_world:Lever-v0", {"width": 5}, None),
@@ -182,14 +182,14 @@ def test_the_answer_about_an_environment_is_remembered(home):
         ("no_such_module:Lever-v0", {}, "No module named 'no_such_module'"),
     ],
 )
-def test_environments_of_ones_own_are_looked_at_too(home, env_id, kwargs, told):
+def test_environments_of_ones_own_are_looked_at_too(home, env_id, kwargs, reported):
     found = problems(home, config(env_id, env_kwargs=kwargs))
-    if told is None:
+    if reported is None:
         assert found == []
     else:
         (problem,) = found
         assert problem.startswith("env_id: ")
-        assert told in problem
+        assert reported in problem
 
 
 SLOW_WORLDS = {
@@ -252,7 +252,7 @@ def test_a_set_that_is_not_installed_is_named_with_the_command(home):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "env_id", "told"),
+    ("expected", "env_id", "reported"),
     [
         ("continuous", "CartPole-v1", "a needs continuous actions; those of CartPole-v1 are Discrete(2)"),
         ("discrete", "Pendulum-v1", "a needs discrete actions; those of Pendulum-v1 are Box(-2.0, 2.0, (1,), float32)"),
@@ -260,17 +260,17 @@ def test_a_set_that_is_not_installed_is_named_with_the_command(home):
         ("discrete", "Blackjack-v1", None),  # observations of several numbers are made one vector
     ],
 )
-def test_actions_an_algorithm_cannot_take_are_said(home, wanted, env_id, told):
-    algorithm = AlgorithmSpec("a", action_spaces=(wanted,), observation_spaces=("vector",))
+def test_actions_an_algorithm_cannot_take_are_reported(home, expected, env_id, reported):
+    algorithm = AlgorithmSpec("a", action_spaces=(expected,), observation_spaces=("vector",))
     (facts,) = facts_about(
         [(env_id, {}, "plain", "auto")], python=Path(sys.executable), versions={}, home=home, environ=os.environ
     )
     found = _misfits(config(env_id), algorithm, {env_id: facts})
-    assert [problem.message for problem in found] == ([told] if told else [])
+    assert [problem.message for problem in found] == ([reported] if reported else [])
 
 
 @pytest.mark.parametrize(
-    ("agent", "kind", "shape", "told"),
+    ("agent", "kind", "shape", "reported"),
     [
         ("auto", "image", [210, 160, 3], "are frames of shape [210, 160, 3]"),
         ("minigrid", "image", [210, 160, 3], ""),
@@ -280,12 +280,12 @@ def test_actions_an_algorithm_cannot_take_are_said(home, wanted, env_id, told):
         ("mlp", "image", [7, 7, 3], "--agent mlp plays vectors"),
     ],
 )
-def test_a_network_that_cannot_play_the_observations_is_said(agent, kind, shape, told):
+def test_a_network_that_cannot_play_the_observations_is_reported(agent, kind, shape, reported):
     declared = DECLARATIONS["ppo"]
     facts = {"E-v0": {"observation": {"kind": kind, "shape": shape, "text": "Box"}}}
     found = "\n".join(map(str, _agent_problems({"agent": agent}, declared, facts)))
-    assert told in found
-    assert bool(told) == bool(found)
+    assert reported in found
+    assert bool(reported) == bool(found)
 
 
 # -- checkpoints
@@ -329,19 +329,19 @@ def test_a_damaged_checkpoint_is_refused(home, file, damage):
         (path / file).unlink()
     else:
         (path / file).write_bytes(data[: len(data) // 2] if damage == "cut" else data.replace(b"4", b"5", 1))
-    told = resume_problems(home, path)
-    assert "extras.checkpoint_path" in told
-    assert told.count("\n") == 0, "one reason is enough"
+    reported = resume_problems(home, path)
+    assert "extras.checkpoint_path" in reported
+    assert reported.count("\n") == 0, "one reason is enough"
 
 
 # -- memory and disk
 
 
-def test_a_replay_buffer_of_26_gib_is_said_before_it_is_tried():
+def test_a_replay_buffer_of_26_gib_is_reported_before_it_is_tried():
     needs = estimate(UPSTREAM_SCRIPTS["dqn_atari"], {"buffer_size": 1_000_000}, None, process_mb=512)
-    told = needs.memory_problem(16 * 2**30)
-    assert told is not None
-    assert "26.3 GiB of it for the replay buffer; 16.0 GiB are free; lower --buffer-size" in told
+    reported = needs.memory_problem(16 * 2**30)
+    assert reported is not None
+    assert "26.3 GiB of it for the replay buffer; 16.0 GiB are free; lower --buffer-size" in reported
     assert needs.memory_problem(32 * 2**30) is None
     assert needs.memory_problem(None) is None
 
@@ -360,12 +360,12 @@ def test_a_run_that_cannot_fit_is_refused(home):
     assert "lower --num-envs or --num-steps" in problem
 
 
-def test_checkpoints_that_do_not_fit_on_the_disk_are_said(tmp_path):
+def test_checkpoints_that_do_not_fit_on_the_disk_are_reported(tmp_path):
     needs = Needs(0, checkpoint=2**30, checkpoints=50)
-    told = needs.disk_problem(free=2**30, where=tmp_path)
-    assert told is not None
-    assert "50.0 GiB for 50 checkpoints" in told
-    assert "lower --keep-checkpoints" in told
+    reported = needs.disk_problem(free=2**30, where=tmp_path)
+    assert reported is not None
+    assert "50.0 GiB for 50 checkpoints" in reported
+    assert "lower --keep-checkpoints" in reported
     assert needs.disk_problem(free=60 * 2**30, where=tmp_path) is None
     assert free_disk_bytes(tmp_path / "not" / "yet" / "there") > 0
 
@@ -411,13 +411,13 @@ def test_a_replay_buffer_on_disk_takes_disk_instead_of_memory(tmp_path):
     needs = estimate(declared, {**OFF_POLICY, "replay_storage": "disk"}, None, process_mb=0)
     assert needs.memory == {"other": 5}
     assert needs.disk["the replay buffer"] == 10**9
-    told = needs.disk_problem(10**9, tmp_path)
-    assert told is not None
-    assert "for the replay buffer, " in told
-    assert "lower --buffer-size, or leave it out of the checkpoints with --checkpoint-replay none" in told
+    reported = needs.disk_problem(10**9, tmp_path)
+    assert reported is not None
+    assert "for the replay buffer, " in reported
+    assert "lower --buffer-size, or leave it out of the checkpoints with --checkpoint-replay none" in reported
 
 
-def test_an_evaluation_without_an_episode_is_told(home):
+def test_an_evaluation_without_an_episode_is_reported(home):
     (problem,) = problems(home, config(algo_params={"eval_freq": 100}))
     assert problem == "eval_freq: --eval-freq 100 asks for evaluations without an episode: give --eval-episodes, too"
     assert problems(home, config(algo_params={"eval_freq": 100, "eval_episodes": 1})) == []

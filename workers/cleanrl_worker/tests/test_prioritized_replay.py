@@ -153,7 +153,7 @@ def test_an_episode_that_is_broken_off_ends_as_at_a_time_limit():
         assert (led_to, counts) == (history.final[4, env, 0], pytest.approx(GAMMA))
 
 
-def test_pictures_that_are_stored_once_come_out_as_they_went_in():
+def test_frames_that_are_stored_once_come_out_as_they_went_in():
     """The same steps in a buffer that shares pictures and in one that does not."""
     space, actions = gym.spaces.Box(0, 255, (4, 12, 12), dtype=np.uint8), gym.spaces.Discrete(5)
     options = {"n_step": 3, "gamma": GAMMA, "alpha": 0.5, "epsilon": 1e-6}
@@ -253,7 +253,7 @@ def test_a_buffer_without_room_for_n_steps_is_refused(capacity, num_envs):
 
 
 @pytest.mark.parametrize("upto", [0, 7, 33, 71])
-def test_a_restored_replay_goes_on_to_the_bit(upto):
+def test_a_restored_replay_continues_to_the_bit(upto):
     history = History(num_envs=2, steps=110, seed=5)
     replay = make_replay(60, 2, 3)
     history.feed(replay, 0, upto)

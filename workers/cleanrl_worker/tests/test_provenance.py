@@ -68,8 +68,8 @@ def test_a_module_of_ones_own_is_recorded_with_its_repository(tmp_path, monkeypa
         "sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
     }
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
-    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "start"]):
-        subprocess.run([*git, *words], cwd=tmp_path, check=True, capture_output=True)
+    for text in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "start"]):
+        subprocess.run([*git, *text], cwd=tmp_path, check=True, capture_output=True)
     clean = describe_module("my_world_of_levers")["git"]
     assert (len(clean["commit"]), clean["is_dirty"]) == (40, False)
     source.write_text("# changed\n")

@@ -66,7 +66,7 @@ def _one_thread():
 
 
 class Quiet:
-    """A channel nobody listens to."""
+    """A channel without a listener."""
 
     def __init__(self):
         self.messages = []
@@ -145,7 +145,7 @@ def scalars(folder: Path) -> dict[str, dict[int, float]]:
     return points
 
 
-def pictures(count: int, seed: int = 0) -> torch.Tensor:
+def images(count: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).integers(256, size=(count, 4, 84, 84), dtype=np.uint8))
 
 
@@ -161,7 +161,7 @@ def test_losses_equal_plain_arithmetic(elsewhere):
     actions, rewards = rng.integers(3, size=count), rng.normal(size=count).astype(np.float32)
     terminated = np.array([0, 1, 0, 0], dtype=np.float32)
     guidance = rng.dirichlet(np.ones(3), size=count)
-    obs, next_obs, other = pictures(count, 1), pictures(count, 2), pictures(count, 3)
+    obs, next_obs, other = images(count, 1), images(count, 2), images(count, 3)
     taken, paid, over = (torch.from_numpy(array) for array in (actions, rewards, terminated))
     losses = qdagger_losses(
         student,
@@ -331,7 +331,7 @@ def test_a_student_learns_from_trajectories_alone(tmp_path, trajectories):
     flags = {**SHORT, "offline_steps": 60, "batch_size": 16, "total_timesteps": 30}
     _, evaluation = run_qdagger(tmp_path, **flags, teacher_trajectories=str(trajectories), eval_episodes=5)
     assert evaluation.mean_return == 8
-    assert min(scalars(tmp_path)["charts/offline/loss"]) == 60  # nobody played before
+    assert min(scalars(tmp_path)["charts/offline/loss"]) == 60  # there was no training before
 
 
 @pytest.mark.slow  # what an undisturbed and an interrupted run have in common is shown in every CI
@@ -439,7 +439,7 @@ def test_a_teacher_that_is_another_network_is_refused(tmp_path, teacher):
 def test_the_teacher_is_dqn_s_network():
     ours, theirs = TeacherNetwork(4, 6), dqn.AtariQNetwork(4, 6)
     ours.load_state_dict(theirs.state_dict())
-    obs = pictures(2)
+    obs = images(2)
     with torch.no_grad():
         torch.testing.assert_close(ours(obs), theirs(obs), rtol=1e-4, atol=1e-5)
 
@@ -521,7 +521,7 @@ def test_weights_have_the_names_and_shapes_of_cleanrl_s():
 
 def test_a_saved_policy_plays_the_best_action_and_sampled_now_and_then_any():
     torch.manual_seed(0)
-    network, env, obs = QNetwork(4, 4), gym.make(WORLD), pictures(5)
+    network, env, obs = QNetwork(4, 4), gym.make(WORLD), images(5)
     weights = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
     policy = make_policy(WORLD, env.observation_space, env.action_space, weights)
     with torch.no_grad():

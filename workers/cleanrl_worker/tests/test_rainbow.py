@@ -53,7 +53,7 @@ def _one_thread():
 
 
 class Quiet:
-    """A channel nobody listens to."""
+    """A channel without a listener."""
 
     def __init__(self):
         self.messages = []
@@ -94,7 +94,7 @@ def tiny_network(actions: int = 3, atoms: int = 5, seed: int = 0) -> Network:
     return Network(4, actions, torch.linspace(-2, 2, atoms))
 
 
-def pictures(count: int, seed: int = 0) -> torch.Tensor:
+def images(count: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).integers(256, size=(count, 4, 84, 84), dtype=np.uint8))
 
 
@@ -131,7 +131,7 @@ def test_noise_is_the_signed_root_of_normal_numbers():
 def test_values_and_advantages_make_distributions():
     network = tiny_network()
     noise = torch.from_numpy(draw_noise(np.random.default_rng(0), network.noise_size))
-    obs = pictures(2)
+    obs = images(2)
     with torch.no_grad():
         found = network(obs, noise).exp().double().numpy()
         features = network.network(obs.float() / 255)
@@ -157,7 +157,7 @@ def test_losses_equal_plain_arithmetic():
     returns, weights = rng.normal(size=count) * 2, rng.random(count)
     discounts = np.array([0.9, 0.9, 0.0, 0.81, 0.5, 1.0])
     noise, target_noise = (torch.from_numpy(draw_noise(rng, network.noise_size)) for _ in range(2))
-    obs, next_obs = pictures(count, 1), pictures(count, 2)
+    obs, next_obs = images(count, 1), images(count, 2)
     floats = (torch.from_numpy(array.astype(np.float32)) for array in (returns, discounts, weights))
     batch_returns, batch_discounts, batch_weights = floats
     losses = rainbow_losses(
@@ -195,7 +195,7 @@ def test_losses_equal_plain_arithmetic():
 def test_only_the_prediction_is_differentiated():
     network, target = tiny_network(seed=0), tiny_network(seed=1)
     noise = torch.from_numpy(draw_noise(np.random.default_rng(0), network.noise_size))
-    obs = pictures(2)
+    obs = images(2)
     batch = Batch(obs, torch.tensor([0, 2]), torch.ones(2), obs, torch.full((2,), 0.9), torch.ones(2))
     rainbow_losses(network, target, batch, noise, noise).total.backward()
     assert all(parameter.grad is None for parameter in target.parameters())
@@ -319,7 +319,7 @@ def test_a_saved_policy_plays_with_mean_weights_and_sampled_with_noise(tmp_path)
     policy = make_policy(WORLD, env.observation_space, env.action_space, weights)
     network = Network(4, 4, torch.linspace(0, 3, 11))
     network.load_state_dict(saved)
-    obs = pictures(6, 4).numpy()
+    obs = images(6, 4).numpy()
     with torch.no_grad():
         means = network(torch.from_numpy(obs), None).exp() @ network.support
     assert policy.act(obs, None).tolist() == means.argmax(dim=1).tolist()
@@ -372,7 +372,7 @@ def test_compiled_losses_are_the_same(monkeypatch):
     monkeypatch.setattr(torch._inductor.config, "compile_threads", 1)  # otherwise processes that stay
     network, target = tiny_network(seed=0), tiny_network(seed=1)
     noise = torch.from_numpy(draw_noise(np.random.default_rng(0), network.noise_size))
-    obs = pictures(4)
+    obs = images(4)
     batch = Batch(obs, torch.tensor([0, 2, 1, 1]), torch.ones(4), obs, torch.full((4,), 0.9), torch.ones(4))
     found = {}
     for name, function in (("plain", rainbow_losses), ("compiled", torch.compile(rainbow_losses))):

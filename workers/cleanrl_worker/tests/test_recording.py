@@ -91,14 +91,14 @@ def video() -> Iterator[None]:
 
 
 def facts_of(path: Path) -> tuple[int, float, tuple[int, int]]:
-    """Pictures, pictures per second, width and height, as somebody who plays it gets them."""
+    """Pictures, pictures per second, width and height, as a player of the file gets them."""
     import imageio_ffmpeg
 
-    pictures, _ = imageio_ffmpeg.count_frames_and_secs(str(path))
+    images, _ = imageio_ffmpeg.count_frames_and_secs(str(path))
     looked = subprocess.run([imageio_ffmpeg.get_ffmpeg_exe(), "-i", path], capture_output=True, text=True, check=False)
     stream = re.search(r"Video: h264.* (\d+)x(\d+).* ([\d.]+) fps", looked.stderr)
     assert stream is not None, looked.stderr
-    return pictures, float(stream[3]), (int(stream[1]), int(stream[2]))
+    return images, float(stream[3]), (int(stream[1]), int(stream[2]))
 
 
 def flags(**changed) -> ppo.Args:
@@ -123,16 +123,16 @@ def test_training_is_recorded_and_the_same_as_without(tmp_path):
     of_both = charts(tmp_path / "with" / "tensorboard"), charts(tmp_path / "without" / "tensorboard")
     assert of_both[0] == of_both[1]
     assert of_both[0]
-    told = told_videos(with_videos)
-    assert told[0] == "videos/rl-video-episode-0.mp4"
-    assert "videos/rl-video-episode-64.mp4" in told
+    reported = told_videos(with_videos)
+    assert reported[0] == "videos/rl-video-episode-0.mp4"
+    assert "videos/rl-video-episode-64.mp4" in reported
     assert sorted(path.name for path in (tmp_path / "with" / "videos").iterdir()) == sorted(
-        Path(path).name for path in told
+        Path(path).name for path in reported
     )
-    for path in told:
-        pictures, fps, size = facts_of(tmp_path / "with" / path)
+    for path in reported:
+        images, fps, size = facts_of(tmp_path / "with" / path)
         assert (fps, size) == (gym.make("CartPole-v1").metadata["render_fps"], (600, 400))
-        assert 8 <= pictures <= 501  # a pole does not fall sooner, and the first picture precedes the first step
+        assert 8 <= images <= 501  # a pole does not fall sooner, and the first picture precedes the first step
 
 
 @pytest.mark.usefixtures("video")
@@ -174,7 +174,7 @@ def test_a_stop_leaves_no_half_video(tmp_path):
 
 
 @pytest.mark.usefixtures("video")
-def test_when_drawing_fails_later_training_goes_on_and_says_so_once(tmp_path, caplog):
+def test_when_drawing_fails_later_training_continues_and_reports_it_once(tmp_path, caplog):
     changed = {"env_id": "Blink-v0", "env_kwargs": '{"dark_at": 2}', "capture_video": True}
     with caplog.at_level(logging.WARNING):
         run, _ = train_here(ppo, tmp_path, flags(**changed))
@@ -202,7 +202,7 @@ def test_without_the_packages_the_command_that_installs_them_is_named(tmp_path):
         train_here(ppo, tmp_path, flags(capture_video=True))
 
 
-def test_a_dry_run_tells_that_there_is_nothing_to_record(home):
+def test_a_dry_run_reports_that_there_is_nothing_to_record(home):
     home.create()
     lend_sets(home, "video")
 
@@ -213,7 +213,7 @@ def test_a_dry_run_tells_that_there_is_nothing_to_record(home):
         return [str(problem) for problem in found.problems]
 
     blind = "continuous_worlds:Aim-v0"
-    assert any(told.startswith(f"capture_video: {blind} cannot be drawn: ") for told in problems(blind))
+    assert any(reported.startswith(f"capture_video: {blind} cannot be drawn: ") for reported in problems(blind))
     assert problems("CartPole-v1") == []
 
 
@@ -227,7 +227,7 @@ def test_an_evaluation_records_the_first_episode_of_each_batch(tmp_path):
 
 
 @pytest.mark.usefixtures("atari", "video")
-def test_a_whole_game_is_recorded_in_colour_at_the_speed_it_is_played(tmp_path):
+def test_a_whole_game_is_recorded_in_color_at_the_speed_it_is_played(tmp_path):
     recorder = Recorder("PongNoFrameskip-v4", tmp_path, seed=1, pipeline="atari", env_kwargs={"max_episode_steps": 20})
     path = recorder.record(Left(), 0)
     recorder.close()

@@ -45,7 +45,7 @@ def test_values_and_gradients_are_those_of_autograd(outputs: tuple[int, ...]) ->
         parameters.zero_gradients()
         found = ours.input_gradient(trace, *weights, last=2)
         torch.testing.assert_close(found, by_inputs[:, -2:], rtol=1e-4, atol=1e-5)
-        assert not parameters.block.grad.any()  # nobody asked for those
+        assert not parameters.block.grad.any()  # those were not requested
 
 
 def test_the_lesser_of_two_critics_is_climbed_row_by_row() -> None:

@@ -100,7 +100,7 @@ def test_rows_are_drawn_uniformly_and_always_exist() -> None:
 
 @pytest.mark.parametrize("num_envs", [1, 2, 5])
 @pytest.mark.parametrize("capacity", [40, 203])
-def test_pictures_stored_once_come_out_exactly_as_from_a_plain_buffer(num_envs: int, capacity: int) -> None:
+def test_frames_stored_once_come_out_exactly_as_from_a_plain_buffer(num_envs: int, capacity: int) -> None:
     plain = ReplayBuffer(capacity, PICTURES, CHOICE)
     frames = FrameReplay(capacity, PICTURES, CHOICE, num_envs=num_envs)
     steps = Steps(num_envs, seed=capacity)
@@ -115,15 +115,15 @@ def test_pictures_stored_once_come_out_exactly_as_from_a_plain_buffer(num_envs: 
     assert_same(frames.take(everything), plain.take(everything))
 
 
-def test_pictures_take_an_eighth_of_the_memory_and_no_more_as_time_goes_on() -> None:
+def test_frames_take_an_eighth_of_the_memory_and_no_more_as_time_continues() -> None:
     space = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8)
     frames = FrameReplay(300, space, CHOICE, num_envs=1)
     plain = ReplayBuffer(300, space, CHOICE)
-    pictures = rng().integers(256, size=(104, 84, 84), dtype=np.uint8)
+    images = rng().integers(256, size=(104, 84, 84), dtype=np.uint8)
     sizes = []
     for _ in range(30):  # episodes of a hundred steps
         for t in range(100):
-            frames.add(pictures[None, t : t + 4], np.ones(1), np.ones(1), pictures[None, t + 1 : t + 5], np.ones(1))
+            frames.add(images[None, t : t + 4], np.ones(1), np.ones(1), images[None, t + 1 : t + 5], np.ones(1))
         sizes.append(frames.nbytes)
     assert max(sizes[10:]) == max(sizes[20:])
     assert plain.nbytes / max(sizes) > 5  # so small a buffer has a reel too many; a large one comes to 7
@@ -134,16 +134,16 @@ def test_steps_that_name_a_stack_twice_store_it_once() -> None:
     space = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8)
     frames = FrameReplay(2000, space, CHOICE, num_envs=1)
     plain = ReplayBuffer(2000, space, CHOICE)
-    pictures = rng().integers(256, size=(510, 84, 84), dtype=np.uint8)
+    images = rng().integers(256, size=(510, 84, 84), dtype=np.uint8)
     for t in range(500):
-        step = (pictures[None, t : t + 4], np.ones(1), np.ones(1), pictures[None, t + 3 : t + 7], np.ones(1))
+        step = (images[None, t : t + 4], np.ones(1), np.ones(1), images[None, t + 3 : t + 7], np.ones(1))
         frames.add(*step)
         plain.add(*step)
     assert_same(frames.take(np.arange(500)), plain.take(np.arange(500)))
     assert sum(len(segment.columns[0]) for segment in frames.segments() if "pictures" in segment.name) < 540
 
 
-def test_which_observations_are_stored_as_single_pictures() -> None:
+def test_which_observations_are_stored_as_single_frames() -> None:
     def chosen(space: gym.Space) -> type:
         args = SimpleNamespace(buffer_size=20, replay_storage="memory")
         return type(make_replay(args, SimpleNamespace(observation_space=space, action_space=CHOICE, num_envs=1)))
@@ -181,7 +181,7 @@ def test_a_buffer_larger_than_the_disk_is_refused_before_training(tmp_path: Path
         on_disk(tmp_path)((1 << 50,), np.dtype(np.uint8))
 
 
-def test_a_buffer_larger_than_the_memory_is_told_in_one_line() -> None:
+def test_a_buffer_larger_than_the_memory_is_reported_in_one_line() -> None:
     args = SimpleNamespace(buffer_size=1 << 55, replay_storage="memory")
     envs = SimpleNamespace(observation_space=VECTOR, action_space=CHOICE, num_envs=1)
     with pytest.raises(BadInput, match=r"--buffer-size 36028797018963968; lower it, or .* --replay-storage disk"):
@@ -215,7 +215,7 @@ def loaded(document: SavedReplay) -> SavedReplay:
 
 @pytest.mark.usefixtures("small_segments")
 @pytest.mark.parametrize("kind", ["plain", "pictures"])
-def test_a_restored_buffer_is_the_saved_one_and_goes_on_like_it(tmp_path: Path, kind: str) -> None:
+def test_a_restored_buffer_is_the_saved_one_and_continues_like_it(tmp_path: Path, kind: str) -> None:
     buffer, steps, store = make(kind), Steps(2), SegmentStore(tmp_path)
     for moment in range(25):  # empty at first; later in the middle of a segment, at its edge, around the ring's end
         again = make(kind)
@@ -258,7 +258,7 @@ def test_only_what_changed_is_written_and_names_are_hashes(tmp_path: Path, kind:
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "replay").iterdir()}
     assert saved(later, again).files == second.files
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "replay").iterdir()} == before
-    # What nobody refers to goes; what went is written again when it is needed.
+    # Unreferenced files are removed; a removed one is written again when it is needed.
     later.remove_all_but(file.path for _, file in second.files.values())
     kept = {path.name for path in (tmp_path / "replay").iterdir()}
     assert kept == {file.sha256 for _, file in second.files.values()} < set(before)
@@ -332,9 +332,7 @@ def test_the_ring_waits_for_a_segment_that_is_being_saved_and_for_no_other() -> 
     assert held != buffer.position
 
 
-def test_a_failed_write_keeps_nobody_waiting_and_leaves_no_piece(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_blocks_no_caller_and_leaves_no_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "SEGMENT_BYTES", 700)
     buffer, steps, store = make("plain"), Steps(2), SegmentStore(tmp_path)
     for _ in range(70):
@@ -365,7 +363,7 @@ def damage(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["missing", "cut", "longer", "flipped"])
 @pytest.mark.parametrize("kind", ["plain", "pictures"])
-def test_a_damaged_segment_is_told_by_its_name(tmp_path: Path, kind: str, how: str) -> None:
+def test_a_damaged_segment_is_reported_by_its_name(tmp_path: Path, kind: str, how: str) -> None:
     buffer, steps = make(kind), Steps(2)
     for _ in range(20):
         buffer.add(*steps.take())
@@ -384,10 +382,10 @@ def test_a_buffer_of_another_size_is_refused(tmp_path: Path) -> None:
         document.read_into(make("plain", capacity=50))
     with pytest.raises(BadInput, match="replay buffer holds"):
         document.read_into(ReplayBuffer(100, VECTOR, CHOICE))
-    pictures = make("pictures")
-    pictures.add(*steps.take())
+    images = make("pictures")
+    images.add(*steps.take())
     with pytest.raises(BadInput, match="filled by 2 environments, this run has 1; give the same --num-envs"):
-        loaded(saved(SegmentStore(tmp_path), pictures)).read_into(make("pictures", num_envs=1))
+        loaded(saved(SegmentStore(tmp_path), images)).read_into(make("pictures", num_envs=1))
 
 
 def test_odd_words_about_a_buffer_are_damage_and_no_crash(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def _one_thread():
 
 
 class Quiet:
-    """A channel nobody listens to."""
+    """A channel without a listener."""
 
     def __init__(self):
         self.messages = []
@@ -88,7 +88,7 @@ def scalars(folder: Path) -> dict[str, dict[int, float]]:
     return points
 
 
-def pictures(count: int, seed: int = 0) -> torch.Tensor:
+def images(count: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).integers(256, size=(count, 4, 84, 84), dtype=np.uint8))
 
 
@@ -107,7 +107,7 @@ def test_critic_losses_equal_plain_arithmetic():
     rng = np.random.default_rng(0)
     actions, rewards = rng.integers(3, size=count), rng.normal(size=count).astype(np.float32)
     terminated = np.array([0, 1, 0, 0, 1], dtype=np.float32)
-    obs, next_obs = pictures(count, 1), pictures(count, 2)
+    obs, next_obs = images(count, 1), images(count, 2)
     tensors = (torch.from_numpy(array) for array in (actions, rewards, terminated))
     taken, paid, over = tensors
     losses = critic_losses(
@@ -138,7 +138,7 @@ def test_critic_losses_equal_plain_arithmetic():
 def test_actor_losses_equal_plain_arithmetic_averaged_over_actions():
     actor, critics, _ = networks()
     count, alpha, target_entropy = 5, 0.3, 0.7
-    obs = pictures(count)
+    obs = images(count)
     losses = actor_losses(actor, critics, obs, torch.tensor([alpha]), target_entropy)
     with torch.no_grad():
         logits = actor(obs).double().numpy()
@@ -249,7 +249,7 @@ def test_a_saved_policy_plays_the_likeliest_action_and_sampled_any(tmp_path):
     actor, qf1, qf2 = torch.load(tmp_path / "sac_atari.cleanrl_model", weights_only=True)
     assert "fc_q.weight" in qf1
     assert "fc_q.weight" in qf2
-    env, obs = gym.make(WORLD), pictures(3).numpy()
+    env, obs = gym.make(WORLD), images(3).numpy()
     spaces = (WORLD, env.observation_space, env.action_space)
     alone = make_policy(*spaces, {name: tensor.numpy() for name, tensor in actor.items()})
     with_critics = make_policy(*spaces, {f"actor.{name}": tensor.numpy() for name, tensor in actor.items()})

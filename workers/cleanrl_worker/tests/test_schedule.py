@@ -43,8 +43,8 @@ def test_the_presets_have_four_stages(name):
     assert len(parse_schedule(name).stages) == 4
 
 
-def test_every_problem_is_told_at_once():
-    told = problems_of(
+def test_every_problem_is_reported_at_once():
+    reported = problems_of(
         [
             {"env_id": "A-v0", "setps": 5},
             {"steps": 0},
@@ -52,7 +52,7 @@ def test_every_problem_is_told_at_once():
             "C-v0",
         ]
     )
-    text = "\n".join(told)
+    text = "\n".join(reported)
     assert "extras.curriculum_schedule[0].setps: is not a key of a stage Did you mean 'steps'?" in text
     assert "extras.curriculum_schedule[1].env_id: is missing" in text
     assert "steps must be a whole number from 1, not 0" in text
@@ -61,7 +61,7 @@ def test_every_problem_is_told_at_once():
     assert "'high' is no number" in text
     assert "'' is no condition" in text
     assert "extras.curriculum_schedule[3]: must be an object" in text
-    assert len(told) == 8
+    assert len(reported) == 8
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_both_sides_of_an_and_must_hold():
     assert progress.advance()
 
 
-def test_progress_goes_on_from_a_snapshot():
+def test_progress_continues_from_a_snapshot():
     schedule = parse_schedule([{"env_id": "A", "steps": 1}, {"env_id": "B", "episode_return": 2}, {"env_id": "C"}])
     progress = CurriculumProgress(schedule)
     progress.add_steps(1)

@@ -1,4 +1,4 @@
-"""The hooks of a training process: what they change there, and that nobody else gets them."""
+"""The hooks of a training process: what they change there, and that no other process gets them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cleanrl_worker.scripts.reading import read_script
-from cleanrl_worker.scripts.running import launch_words
+from cleanrl_worker.scripts.running import launch_arguments
 from cleanrl_worker.sitecustomize import HookSettings
 
 
@@ -26,9 +26,9 @@ def launch(tmp_path):
         script.parent.mkdir(exist_ok=True)
         script.write_text(textwrap.dedent(text))
         hooks = HookSettings(str(run), str(run / "tensorboard"), **settings)
-        words = launch_words(str(script), read_script(script).sha256, hooks, flags, add_path=str(path or ""))
+        message = launch_arguments(str(script), read_script(script).sha256, hooks, flags, add_path=str(path or ""))
         done = subprocess.run(
-            [sys.executable, "-u", "-m", "cleanrl_worker.launcher", *words],
+            [sys.executable, "-u", "-m", "cleanrl_worker.launcher", *message],
             cwd=run,
             capture_output=True,
             text=True,
@@ -77,11 +77,11 @@ def test_a_script_is_main_with_its_own_arguments_and_folder(launch):
 
 
 def test_a_traceback_shows_the_script_and_not_how_it_was_started(launch):
-    told = launch("def f():\n    return 1 / 0\nf()\n", expected=1)
-    assert "ZeroDivisionError" in told
-    assert "script.py" in told
-    assert "runpy" not in told
-    assert "running.py" not in told
+    reported = launch("def f():\n    return 1 / 0\nf()\n", expected=1)
+    assert "ZeroDivisionError" in reported
+    assert "script.py" in reported
+    assert "runpy" not in reported
+    assert "running.py" not in reported
 
 
 @pytest.mark.parametrize(("leaving", "code"), [("sys.exit(7)", 7), ("sys.exit()", 0), ("sys.exit('enough')", 1)])
@@ -110,7 +110,7 @@ def test_event_files_go_below_the_run_and_are_flushed_soon(launch):
     assert (below[0], below[1], below[3], below[4]) == ("A/Pong__x", "logs/y", "z", "w")
     assert flushes == [1, 1, 1, 1, 0.5]
     assert is_there  # models are saved beside the event files
-    # Nobody closed them; what was logged is there all the same.
+    # They were not closed; what was logged is there all the same.
     sizes = [file.stat().st_size for file in (launch.run / "tensorboard").rglob("events.*")]
     assert len(sizes) == 5
     assert min(sizes) > 100
@@ -197,7 +197,7 @@ def test_the_pipes_of_the_worker_are_not_the_scripts(launch):
 # -- Weights & Biases
 
 
-def test_wandb_is_told_mode_and_name_whatever_the_script_says(launch, tmp_path):
+def test_wandb_gets_mode_and_name_whatever_the_script_says(launch, tmp_path):
     libraries = package(tmp_path, "wandb")
     (libraries / "wandb" / "__init__.py").write_text(
         "def init(project=None, name=None, mode=None): return [project, name, mode]"

@@ -225,7 +225,7 @@ def test_actions_and_positions_of_argparse(read):
         "import tyro\nfrom elsewhere import Args\ntyro.cli(Args)",
     ],
 )
-def test_a_script_that_tells_not_everything_takes_other_flags_too(read, text):
+def test_a_script_that_reports_not_everything_takes_other_flags_too(read, text):
     script = read(text)
     assert script.open_flags
     assert script.argv({"lr": 0.1})[:2] == ["--lr", "0.1"]

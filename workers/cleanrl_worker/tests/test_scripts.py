@@ -57,13 +57,13 @@ def start(tmp_path):
 
 
 def dry_run(capsys, script: Path, *flags: str, extras: dict | None = None) -> tuple[int, dict]:
-    words = [
+    text = [
         "--extras",
         json.dumps({"script_path": str(script), **(extras or {})}),
         "--run-id",
         "01ARZ3NDEKTSV4RRFFQ69G5FAV",
     ]
-    code = cli.main([*words, "--total-timesteps", "100", *flags, "--dry-run", "--emit-summary"])
+    code = cli.main([*text, "--total-timesteps", "100", *flags, "--dry-run", "--emit-summary"])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -198,7 +198,7 @@ def test_a_script_that_stands_still_is_killed_when_that_is_the_policy(start):
 
 
 @pytest.mark.parametrize(
-    ("flags", "extras", "told"),
+    ("flags", "extras", "reported"),
     [
         (["--learning-ratee", "1"], {}, "Did you mean '--learning-rate'?"),
         (["--learning-rate", "much"], {}, "expected float, got 'much'"),
@@ -221,19 +221,19 @@ def test_a_script_that_stands_still_is_killed_when_that_is_the_policy(start):
         ),
     ],
 )
-def test_what_cannot_be_run_is_said_before_it_starts(capsys, monkeypatch, flags, extras, told):
+def test_what_cannot_be_run_is_reported_before_it_starts(capsys, monkeypatch, flags, extras, reported):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    words = ["--extras", json.dumps({"script_path": str(TYRO), **extras}), "--env-id", "CartPole-v1"]
-    assert cli.main([*words, "--total-timesteps", "100", *flags, "--dry-run"]) == 2
-    assert told in capsys.readouterr().err
+    text = ["--extras", json.dumps({"script_path": str(TYRO), **extras}), "--env-id", "CartPole-v1"]
+    assert cli.main([*text, "--total-timesteps", "100", *flags, "--dry-run"]) == 2
+    assert reported in capsys.readouterr().err
 
 
-def test_a_missing_set_is_said_with_the_command_that_installs_it(capsys):
-    words = ["--extras", json.dumps({"script_path": str(TYRO), "requirements": ["procgen"]}), "--env-id", "CartPole-v1"]
-    assert cli.main([*words, "--total-timesteps", "100", "--dry-run"]) == 2
-    told = capsys.readouterr().err
-    assert "requirement set 'procgen' is not installed" in told
-    assert "mosaic extras install procgen (about 250 MB)" in told
+def test_a_missing_set_is_reported_with_the_command_that_installs_it(capsys):
+    text = ["--extras", json.dumps({"script_path": str(TYRO), "requirements": ["procgen"]}), "--env-id", "CartPole-v1"]
+    assert cli.main([*text, "--total-timesteps", "100", "--dry-run"]) == 2
+    reported = capsys.readouterr().err
+    assert "requirement set 'procgen' is not installed" in reported
+    assert "mosaic extras install procgen (about 250 MB)" in reported
 
 
 def test_a_dry_run_shows_what_would_run(capsys):
@@ -252,13 +252,13 @@ def test_a_script_without_a_flag_for_the_environment_refuses_one(capsys, tmp_pat
     )
     code, summary = dry_run(capsys, script, "--env-id", "none", "--lr", "0.5")
     assert (code, summary["arguments"]) == (0, ["--lr", "0.5"])
-    words = ["--extras", json.dumps({"script_path": str(script)}), "--env-id", "CartPole-v1", "--seed", "3"]
-    assert cli.main([*words, "--total-timesteps", "100", "--dry-run"]) == 2
+    text = ["--extras", json.dumps({"script_path": str(script)}), "--env-id", "CartPole-v1", "--seed", "3"]
+    assert cli.main([*text, "--total-timesteps", "100", "--dry-run"]) == 2
     assert "has no flag --env-id and decides itself; leave 'CartPole-v1' out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("environ", "reachable", "told"),
+    ("environ", "reachable", "reported"),
     [
         ({"HF_HUB_OFFLINE": "1"}, True, "HF_HUB_OFFLINE"),
         ({"HF_TOKEN_PATH": "/nowhere"}, True, "no Hugging Face token"),
@@ -266,9 +266,9 @@ def test_a_script_without_a_flag_for_the_environment_refuses_one(capsys, tmp_pat
         ({"HF_TOKEN": "x"}, True, None),
     ],
 )
-def test_uploading_a_model_is_refused_where_it_cannot_succeed(environ, reachable, told):
+def test_uploading_a_model_is_refused_where_it_cannot_succeed(environ, reachable, reported):
     found = why_no_upload(environ, lambda address: None if reachable else f"{address} cannot be reached")
-    assert (found is None) if told is None else (told in found and "The model stays in the run folder" in found)
+    assert (found is None) if reported is None else (reported in found and "The model stays in the run folder" in found)
 
 
 # -- a checkout of CleanRL (a stand-in of a few lines)
@@ -290,14 +290,14 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_a_name_with_a_source_means_the_file_of_the_checkout(capsys, checkout, monkeypatch):
-    words = ["--env-id", "CartPole-v1", "--total-timesteps", "100", "--extras", '{"requirements": ["base"]}']
-    assert cli.main(["--source", str(checkout), "--algo", "dqn", *words, "--dry-run", "--emit-summary"]) == 0
+    text = ["--env-id", "CartPole-v1", "--total-timesteps", "100", "--extras", '{"requirements": ["base"]}']
+    assert cli.main(["--source", str(checkout), "--algo", "dqn", *text, "--dry-run", "--emit-summary"]) == 0
     assert json.loads(capsys.readouterr().out)["script"] == str(checkout / "cleanrl" / "dqn.py")
     monkeypatch.setenv("CLEANRL_HOME", str(checkout))
-    assert cli.main(["--source", "upstream", "--algo", "dqnn", *words, "--dry-run"]) == 2
+    assert cli.main(["--source", "upstream", "--algo", "dqnn", *text, "--dry-run"]) == 2
     assert "did you mean 'dqn'?" in capsys.readouterr().err
     monkeypatch.delenv("CLEANRL_HOME")
-    assert cli.main(["--source", "upstream", "--algo", "dqn", *words, "--dry-run"]) == 2
+    assert cli.main(["--source", "upstream", "--algo", "dqn", *text, "--dry-run"]) == 2
     assert "Set CLEANRL_HOME" in capsys.readouterr().err
 
 
@@ -305,8 +305,8 @@ def test_upstream_scripts_want_the_upstream_set(capsys, checkout):
     assert cli.main(["--source", str(checkout), "--describe-script", "dqn"]) == 0
     described = json.loads(capsys.readouterr().out)
     assert described["algorithm"]["requirement_sets"] == ["upstream"]
-    words = ["--source", str(checkout), "--algo", "dqn", "--env-id", "CartPole-v1", "--total-timesteps", "100"]
-    assert cli.main([*words, "--dry-run"]) == 2
+    text = ["--source", str(checkout), "--algo", "dqn", "--env-id", "CartPole-v1", "--total-timesteps", "100"]
+    assert cli.main([*text, "--dry-run"]) == 2
     assert "mosaic extras install upstream " in capsys.readouterr().err
 
 
@@ -321,9 +321,9 @@ def test_cleanrl_utils_of_the_checkout_can_be_imported(start, checkout):
 
 
 def test_the_manifest_knows_commit_and_uncommitted_changes(tmp_path):
-    def git(*words: str) -> None:
+    def git(*text: str) -> None:
         identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
-        subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True)
+        subprocess.run(["git", *identity, *text], cwd=tmp_path, check=True, capture_output=True)
 
     assert repository_state(tmp_path) is None
     git("init", "-q")

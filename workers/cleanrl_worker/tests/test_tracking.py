@@ -1,4 +1,4 @@
-"""W&B for our own algorithms: what it is told, that its trouble is not the run's, and the switches."""
+"""W&B for our own algorithms: what it receives, that its trouble is not the run's, and the switches."""
 
 from __future__ import annotations
 
@@ -92,10 +92,10 @@ def listening() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-# -- what W&B is told
+# -- what W&B receives
 
 
-def test_a_tracked_run_tells_wandb_flags_and_scalars_and_finishes(folder):
+def test_a_tracked_run_reports_wandb_flags_and_scalars_and_finishes(folder):
     extras = {"wandb_run_name": "mine", "algo_params": {"wandb_project_name": "p", "wandb_entity": "me"}}
     code, manifest = run(folder, extras)
     first, *logged, last = calls(folder)
@@ -134,7 +134,7 @@ def test_the_key_reaches_wandb_through_the_environment_and_stays_out_of_every_fi
 
 
 @pytest.mark.slow  # test_modes.py checks the variable that makes it so in every CI
-def test_a_second_attempt_goes_on_with_the_same_wandb_run(folder):
+def test_a_second_attempt_continues_with_the_same_wandb_run(folder):
     run(folder)
     run(folder, MOSAIC_RUN_ATTEMPT="2")
     variables = [call["variables"] for call in calls(folder) if call["call"] == "init"]
@@ -167,7 +167,7 @@ def test_a_failed_run_finishes_at_wandb_as_failed(folder):
 @pytest.mark.parametrize(
     "trouble", ["init", pytest.param("log", marks=pytest.mark.slow), pytest.param("finish", marks=pytest.mark.slow)]
 )
-def test_trouble_of_wandb_is_told_once_and_training_goes_on(folder, trouble):
+def test_trouble_of_wandb_is_reported_once_and_training_continues(folder, trouble):
     code, manifest = run(folder, FAKE_WANDB_TROUBLE=trouble)
     assert (code, manifest.outcome) == (0, "completed")
     assert (folder.logs / "stderr.log").read_text().count("W&B failed") == 1
@@ -191,9 +191,9 @@ def test_a_wandb_that_hangs_does_not_hold_a_cancelled_run(folder):
 
 
 def test_alone_it_asks_for_the_package(tmp_path):
-    words = [sys.executable, "-m", "cleanrl_worker.algorithms", "ppo", "--track", "--total-timesteps", "512"]
+    message = [sys.executable, "-m", "cleanrl_worker.algorithms", "ppo", "--track", "--total-timesteps", "512"]
     environ = {**os.environ, "PYTHONSAFEPATH": "1"}
-    done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(message, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         pytest.skip("wandb is installed here")
     assert (done.returncode, "needs the package wandb" in done.stderr) == (2, True)
@@ -203,7 +203,7 @@ def test_alone_it_asks_for_the_package(tmp_path):
 
 
 @pytest.mark.slow  # a training only for one line of the manifest
-def test_without_event_files_the_manifest_says_so(folder):
+def test_without_event_files_the_manifest_reports_it(folder):
     code, manifest = run(folder, {"track_wandb": False, "tensorboard_dir": ""})
     assert code == 0
     assert not list(folder.root.rglob("events.out.tfevents.*"))
@@ -215,7 +215,7 @@ def test_without_event_files_the_manifest_says_so(folder):
 
 
 @pytest.mark.parametrize(
-    ("words", "extras", "tracked"),
+    ("message", "extras", "tracked"),
     [
         (["--track"], {"track_wandb": False, "algo_params": {"track": False}}, True),
         (["--no-track"], {"track_wandb": True, "track": True, "algo_params": {"track": True}}, False),
@@ -225,27 +225,27 @@ def test_without_event_files_the_manifest_says_so(folder):
         ([], {"track_wandb": True, "mode": "policy_eval"}, False),
     ],
 )
-def test_the_switch_for_tracking_wins_over_the_file(words, extras, tracked):
-    left, changed = apply_switches(words, extras, PPO, is_script=False)
+def test_the_switch_for_tracking_wins_over_the_file(message, extras, tracked):
+    left, changed = apply_switches(message, extras, PPO, is_script=False)
     assert is_tracked(changed) is tracked
-    assert left == [word for word in words if word == "--no-cuda"]
+    assert left == [word for word in message if word == "--no-cuda"]
 
 
 @pytest.mark.parametrize(
-    ("words", "before", "after"),
+    ("message", "before", "after"),
     [
         (["--no-tensorboard"], {"tensorboard_dir": "tb"}, {"tensorboard_dir": ""}),
         (["--tensorboard"], {"tensorboard_dir": ""}, {}),
         (["--tensorboard"], {"tensorboard_dir": "tb"}, {"tensorboard_dir": "tb"}),
     ],
 )
-def test_the_switch_for_event_files_wins_over_the_file(words, before, after):
-    assert apply_switches(words, before, PPO, is_script=False) == ([], after)
+def test_the_switch_for_event_files_wins_over_the_file(message, before, after):
+    assert apply_switches(message, before, PPO, is_script=False) == ([], after)
 
 
-def test_a_script_keeps_its_own_words():
-    words = ["--tensorboard", "yes", "--cuda", "0", "--track"]
-    assert apply_switches(words, {}, PPO, is_script=True) == (words, {"track_wandb": True})
+def test_a_script_keeps_its_own_messages():
+    message = ["--tensorboard", "yes", "--cuda", "0", "--track"]
+    assert apply_switches(message, {}, PPO, is_script=True) == (message, {"track_wandb": True})
 
 
 def test_artifacts_of_a_whole_run_config_count_as_extras():
@@ -257,8 +257,8 @@ def test_artifacts_of_a_whole_run_config_count_as_extras():
 
 @pytest.mark.parametrize(("flag", "word"), [("--cpu", "--no-cuda"), ("--cuda", "--cuda"), ("--no-cuda", "--no-cuda")])
 def test_the_switch_for_the_gpu_becomes_the_algorithms_flag(capsys, flag, word):
-    words = ["--algo", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "1024", "--dry-run", "--emit-summary"]
-    assert cli.main([*words, "--extras", json.dumps({"use_cuda": flag != "--cuda"}), flag]) == 0
+    message = ["--algo", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "1024", "--dry-run", "--emit-summary"]
+    assert cli.main([*message, "--extras", json.dumps({"use_cuda": flag != "--cuda"}), flag]) == 0
     argv = json.loads(capsys.readouterr().out)["argv"]
     assert [found for found in argv if "cuda" in found] == [word]
 
@@ -266,10 +266,10 @@ def test_the_switch_for_the_gpu_becomes_the_algorithms_flag(capsys, flag, word):
 def test_tracking_needs_its_requirement_set(capsys, tmp_path):
     if check_sets(Home(tmp_path / "home"), ["wandb"]).is_ready:
         pytest.skip("the base environment has wandb")
-    words = ["--algo", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "1024", "--dry-run"]
-    assert cli.main([*words, "--track"]) == 2
+    message = ["--algo", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "1024", "--dry-run"]
+    assert cli.main([*message, "--track"]) == 2
     assert "mosaic extras install wandb" in capsys.readouterr().err
-    assert cli.main([*words, "--extras", '{"track_wandb": true}', "--no-track"]) == 0
+    assert cli.main([*message, "--extras", '{"track_wandb": true}', "--no-track"]) == 0
 
 
 # -- the real one
@@ -278,10 +278,14 @@ def test_tracking_needs_its_requirement_set(capsys, tmp_path):
 @pytest.mark.slow
 def test_the_real_wandb_leaves_an_offline_run_in_the_run_folder(tmp_path):
     lend_sets(Home(tmp_path / "home"), "wandb")
-    words = ["--algo", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "2048", "--track"]
+    message = ["--algo", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "2048", "--track"]
     environ = {**os.environ, "MOSAIC_RUN_DIR": str(tmp_path)}
     subprocess.run(
-        [sys.executable, "-m", "cleanrl_worker.cli", *words], env=environ, check=True, timeout=300, capture_output=True
+        [sys.executable, "-m", "cleanrl_worker.cli", *message],
+        env=environ,
+        check=True,
+        timeout=300,
+        capture_output=True,
     )
     manifest = AnalyticsManifest.read(tmp_path / "analytics.json")
     assert manifest.requirements == ("wandb",)

@@ -25,7 +25,7 @@ def settings(extras=None, environ=None, reachable=True, **more):
     return found, asked
 
 
-def test_without_a_key_it_is_offline_and_nobody_is_asked():
+def test_without_a_key_it_is_offline_and_asks_no_question():
     found, asked = settings(project="cleanRL", entity="me")
     assert (found.mode, asked) == ("offline", [])
     assert "no W&B key" in found.reason

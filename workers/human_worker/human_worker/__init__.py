@@ -1,4 +1,4 @@
-"""MOSAIC's human worker: a person plays an environment, and every step is recorded."""
+"""MOSAIC's human worker: environments played by hand; every step is recorded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 
 
 def get_worker_metadata() -> WorkerCapabilities:
-    """What this worker can do; the `mosaic.workers` entry point names this function."""
+    """Return what this worker can do; the `mosaic.workers` entry point names this function."""
     return WorkerCapabilities(
         worker_type="human",
         supported_paradigms=("sequential", "human"),

@@ -2,8 +2,8 @@
 
     python -m human_worker.cli --algo human --env-id CartPole-v1 --total-timesteps 1 --grpc
 
-A run of the daemon: it registers, says in `run_started` where it listens, serves one player at a time, records, and
-ends when the player says so, when no player has been connected for long, or when it is cancelled.
+A run of the daemon: it registers, reports its socket in `run_started`, serves one player at a time, records, and
+ends when the player ends it, when no player has been connected for long, or when it is cancelled.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FIELDS = (
         maximum=1000,
     ),
     FieldSpec("idle_s", "float", 300.0, "end when no player has been connected for so long", minimum=1),
-    FieldSpec("record_pictures", "bool", True, "keep what the player saw, for replays"),
+    FieldSpec("record_pictures", "bool", True, "store the frames that the player saw, for replays"),
 )
 _POLL_S = 0.1
 
@@ -155,7 +155,7 @@ class HumanRun(WorkerRun):
                 self.reason = f"no player was connected for {idle_s:g} s"
                 return ExitOutcome.COMPLETED
         self.game.leave_episode()
-        self.game.say_goodbye()
+        self.game.send_goodbye()
         return outcome
 
     def _demonstrate(self) -> ExitOutcome:

@@ -171,7 +171,7 @@ def _ids_of(home: Home, name: str) -> dict[str, str]:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=True)
         ids = json.loads(done.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.SubprocessError):
-        return {}  # a set that does not answer must not hide the others
+        return {}  # a set that does not answer must not hide other sets
     try:
         kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json_atomically(kept, ids)

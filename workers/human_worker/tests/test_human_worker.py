@@ -50,7 +50,7 @@ def daemon() -> Iterator[PlayDaemon]:
 
 
 class Player:
-    """Somebody at the other end."""
+    """A client at the other end."""
 
     def __init__(self, worker: WorkerProcess) -> None:
         def place() -> str:
@@ -87,8 +87,8 @@ def test_a_game_is_played_recorded_and_ended(start: Start, daemon: PlayDaemon) -
     assert player.init["render_fps"] == 50
     assert Path(player.place).stat().st_mode & 0o777 == 0o600
     first = player.ask("reset", seed=3, frames="shm")
-    picture = Path(first["render_payload"]["path"])
-    assert picture.stat().st_size == 3 * first["render_payload"]["width"] * first["render_payload"]["height"]
+    image = Path(first["render_payload"]["path"])
+    assert image.stat().st_size == 3 * first["render_payload"]["width"] * first["render_payload"]["height"]
     seen, answers = [first["observation"]], []
     while True:
         answers.append(player.ask("step", action=1))
@@ -104,7 +104,7 @@ def test_a_game_is_played_recorded_and_ended(start: Start, daemon: PlayDaemon) -
     assert player.ask("stop")["type"] == "stopped"
     assert worker.wait() == 0, worker.stderr()
     player.leave()
-    assert not picture.exists()
+    assert not image.exists()
     assert not Path(player.place).exists()
 
     steps, episodes = daemon.steps, daemon.episodes
@@ -120,8 +120,8 @@ def test_a_game_is_played_recorded_and_ended(start: Start, daemon: PlayDaemon) -
     assert [(episode.episode, episode.length) for episode in episodes] == [(0, len(answers)), (1, 1)]
     # Every step knows its picture, which is the one the player had before it.
     places = [json.loads(step.info_json)["picture"] for step in steps]
-    pictures = (worker.folder.root / "play" / "pictures.bin").read_bytes()
-    assert [pictures[offset : offset + 8] for offset, _ in places] == [b"\x89PNG\r\n\x1a\n"] * len(steps)
+    images = (worker.folder.root / "play" / "pictures.bin").read_bytes()
+    assert [images[offset : offset + 8] for offset, _ in places] == [b"\x89PNG\r\n\x1a\n"] * len(steps)
     assert places[0][0] == 0
     assert len({offset for offset, _ in places}) == len(steps)
 
@@ -142,7 +142,7 @@ def test_a_reset_in_the_middle_leaves_the_episode(start: Start, daemon: PlayDaem
     assert [json.loads(episode.info_json)["ended_by"] for episode in daemon.episodes] == ["player", "player"]
 
 
-def test_a_player_may_come_back_and_nobody_ends_the_run(start: Start) -> None:
+def test_a_player_may_come_back_and_without_one_the_run_ends(start: Start) -> None:
     worker = start(idle_s=2)
     player = Player(worker)
     player.ask("reset", seed=0)
@@ -170,7 +170,7 @@ def test_pause_holds_the_game(start: Start, daemon: PlayDaemon) -> None:
     player.leave()
 
 
-def test_an_environment_that_raises_tells_the_player_and_fails_the_run(start: Start, daemon: PlayDaemon) -> None:
+def test_an_environment_that_raises_reports_the_player_and_fails_the_run(start: Start, daemon: PlayDaemon) -> None:
     worker = start("bad_worlds:Breaking-v0", options={"daemon": daemon, "environment": {"PYTHONPATH": str(WORLDS)}})
     player = Player(worker)
     player.ask("reset")
@@ -205,29 +205,29 @@ def test_an_environment_that_kills_its_process_loses_nothing_that_was_played(sta
 
 
 @pytest.mark.parametrize(
-    ("env_id", "env_kwargs", "words"),
+    ("env_id", "env_kwargs", "message"),
     [
         ("CartPol-v1", {}, "Did you mean 'CartPole-v1'"),
-        ("CartPole-v1", {"colour": "red"}, "colour"),
+        ("CartPole-v1", {"color": "red"}, "color"),
         ("no_such_module:Env-v0", {}, "no_such_module"),
         ("CartPole-v1", [1], "must be a JSON object"),
     ],
 )
-def test_what_cannot_be_played_is_said(start: Start, env_id: str, env_kwargs: Any, words: str) -> None:
+def test_what_cannot_be_played_is_reported(start: Start, env_id: str, env_kwargs: Any, message: str) -> None:
     worker = start(env_id, env_kwargs=env_kwargs)
     assert worker.wait() == 2
-    assert words in worker.stderr()
+    assert message in worker.stderr()
     assert "Traceback" not in worker.stderr()
 
 
 # -- what can be played
 
 
-def _asked(*words: str, home: Path | None = None) -> Any:
+def _asked(*message: str, home: Path | None = None) -> Any:
     import os
 
     variables = {**os.environ, **({"MOSAIC_HOME": str(home)} if home else {})}
-    done = subprocess.run([*ARGV, *words], capture_output=True, text=True, env=variables, timeout=120, check=False)
+    done = subprocess.run([*ARGV, *message], capture_output=True, text=True, env=variables, timeout=120, check=False)
     return json.loads(done.stdout) if done.returncode == 0 else done.stderr
 
 
@@ -248,13 +248,13 @@ def test_the_list_says_what_is_missing(tmp_path: Path) -> None:
     assert (needs["Ant-v5"], needs["CartPole-v1"]) == ("mujoco", "")
 
 
-def test_an_environment_tells_what_it_can_be_made_with() -> None:
-    told = _asked("--describe-environment", "FrozenLake-v1")
-    arguments = {entry["name"]: entry for entry in told["arguments"]}
+def test_an_environment_reports_what_it_can_be_made_with() -> None:
+    reported = _asked("--describe-environment", "FrozenLake-v1")
+    arguments = {entry["name"]: entry for entry in reported["arguments"]}
     assert arguments["is_slippery"] == {"name": "is_slippery", "kind": "bool", "default": True, "choices": []}
     assert (arguments["map_name"]["default"], arguments["map_name"]["choices"]) == ("4x4", ["4x4", "8x8"])
     assert "render_mode" not in arguments
-    assert told["action_space"]["n"] == 4
+    assert reported["action_space"]["n"] == 4
     assert "there is no environment" in _asked("--describe-environment", "FrozenLak-v1")
 
 

@@ -3,7 +3,7 @@
     python -m random_worker.cli --algo random --env-id none --total-timesteps 1000
 
 It shows the whole contract: describe, read the config, register, report, pause, checkpoint, resume, end honestly.
-Every `misbehaviour` line is for the daemon's tests; leave them out of a worker of your own.
+Every `misbehavior` line is for the daemon's tests; leave them out of a worker of your own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mosaic_wire.worker_config import WorkerConfig
 from mosaic_wire.worker_run import WorkerRun, run_worker, state_to_resume
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec, check_algorithm_choice
 
-from random_worker import __version__, get_worker_metadata, misbehaviour
+from random_worker import __version__, get_worker_metadata, misbehavior
 from random_worker.worlds import World, make_world
 
 FIELDS = (
@@ -33,7 +33,7 @@ FIELDS = (
 
 def describe() -> WorkerSpec:
     """Return what `--describe` prints, enough for a form, config checks and starting this worker."""
-    fields = (*FIELDS, *misbehaviour.FIELDS)
+    fields = (*FIELDS, *misbehavior.FIELDS)
     return WorkerSpec(
         name="random",
         display_name="Random (reference)",
@@ -74,12 +74,12 @@ class RandomRun(WorkerRun):
 
     def register(self) -> int | None:
         """Register with the daemon."""
-        misbehaviour.before_registration(self.parameters)
+        misbehavior.before_registration(self.parameters)
         return super().register()
 
     def train(self) -> ExitOutcome:
         """Step until done, cancelled or released."""
-        misbehaviour.after_start(self.parameters)
+        misbehavior.after_start(self.parameters)
         total, first, began = self.config.total_timesteps, self.step, time.monotonic()
         rate, every = self.parameters.get("steps_per_second", 0), self.parameters.get("checkpoint_every", 0)
         self.session.stop_requested.wait(self.parameters.get("sleep_s", 0))
@@ -88,7 +88,7 @@ class RandomRun(WorkerRun):
                 return outcome
             self.step += 1
             episodic_return = self.world.step(self.rng)
-            misbehaviour.at_step(self.parameters, self.step)
+            misbehavior.at_step(self.parameters, self.step)
             sps = (self.step - first) / (time.monotonic() - began + 1e-9)
             self.session.progress(self.step, total, episodic_return, sps)
             if every and self.step % every == 0:

@@ -37,9 +37,9 @@ class Walk:
         self.steps += 1
         if self.steps < 100:
             return None
-        gone = float(self.position - self.start)
+        distance = float(self.position - self.start)
         self.steps, self.start = 0, self.position
-        return gone
+        return distance
 
     def state(self) -> dict[str, Any]:
         return {"position": self.position, "steps": self.steps, "start": self.start}

@@ -65,7 +65,7 @@ def test_a_released_and_resumed_walk_ends_where_an_undisturbed_one_does(start: S
     assert [event.seq for event in second.events()] == list(range(1, len(second.events()) + 1))
 
 
-def test_a_killed_walk_goes_on_exactly_from_its_last_checkpoint(start: Start) -> None:
+def test_a_killed_walk_continues_exactly_from_its_last_checkpoint(start: Start) -> None:
     undisturbed = start(500)
     assert undisturbed.wait() == 0
     killed = start(500, checkpoint_every=100, kill_at_step=333)
@@ -140,7 +140,7 @@ def test_a_silent_death_leaves_no_ending(start: Start, fault: dict[str, int], co
     assert worker.exit_record() is None
 
 
-def test_ignore_sigterm_goes_on(start: Start) -> None:
+def test_ignore_sigterm_continues(start: Start) -> None:
     worker = start(ENDLESS, steps_per_second=100, checkpoint_every=5, ignore_sigterm=True)
     assert wait_until(lambda: "checkpoint_saved" in worker.event_names(), timeout_s=60)
     worker.process.send_signal(signal.SIGTERM)
@@ -168,8 +168,8 @@ def test_fork_and_exit_leaves_a_marked_child(start: Start) -> None:
 def test_children_carry_the_mark(start: Start, detached: bool) -> None:
     worker = start(ENDLESS, steps_per_second=10, spawn_children=2, detach_children=detached)
     assert wait_until(lambda: len(worker.survivors()) == 3, timeout_s=60)
-    wanted = 3 if detached else 1  # a child has its own session a moment after it is there
-    assert wait_until(lambda: len({os.getsid(pid) for pid in worker.survivors()}) == wanted, timeout_s=60)
+    expected = 3 if detached else 1  # a child has its own session a moment after it is there
+    assert wait_until(lambda: len({os.getsid(pid) for pid in worker.survivors()}) == expected, timeout_s=60)
 
 
 def test_a_line_of_a_million_characters_and_garbage_do_not_hide_the_lifecycle(start: Start) -> None:

@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 
 
 def get_worker_metadata() -> WorkerCapabilities:
-    """What this worker can do; the `mosaic.workers` entry point names this function."""
+    """Return what this worker can do; the `mosaic.workers` entry point names this function."""
     return WorkerCapabilities(
         worker_type="sweep",
         env_families=("any",),

@@ -45,8 +45,8 @@ if TYPE_CHECKING:  # a description or a refusal does not wait for Optuna
 
 
 @dataclass(frozen=True)
-class SweepRequest:
-    """What to do, checked."""
+class SweepTask:
+    """A checked sweep."""
 
     config: WorkerConfig
     settings: SweepSettings
@@ -56,8 +56,8 @@ class SweepRequest:
     """The run folder that the checkpoint lies in"""
 
 
-def load(config: WorkerConfig, *, may_run: bool) -> SweepRequest:
-    """The config and the checkpoint to continue from; raises ConfigProblems or DamagedCheckpoint."""
+def load(config: WorkerConfig, *, may_run: bool) -> SweepTask:
+    """Return the config and the checkpoint to continue from; raises ConfigProblems or DamagedCheckpoint."""
     parameters = with_secrets(config.parameters, os.environ)
     problems = check_algorithm_choice(describe(), config.algo, config.env_id, parameters)
     if config.total_timesteps > 1_000_000:
@@ -80,11 +80,11 @@ def load(config: WorkerConfig, *, may_run: bool) -> SweepRequest:
             problems.append(Problem("", "a sweep has its trials run by a daemon: submit it with `mosaic sweep`"))
     if problems or settings is None:
         raise ConfigProblems("the worker config", problems)
-    return SweepRequest(config, settings, state, source)
+    return SweepTask(config, settings, state, source)
 
 
 def check_document(document: Mapping[str, Any]) -> CheckAnswer:
-    """What is wrong with a sweep; its trials begin like the run that goes with the answer."""
+    """Return what is wrong with a sweep; its trials begin like the run that goes with the answer."""
     try:
         settings = load(WorkerConfig.from_json(document, make_run_id=new_run_id), may_run=True).settings
     except DamagedCheckpoint as error:
@@ -98,8 +98,8 @@ def check_document(document: Mapping[str, Any]) -> CheckAnswer:
     return CheckAnswer(runs=[run], varied=list(values))
 
 
-def place_of(request: SweepRequest, folder: Path) -> StudyPlace:
-    """Where the study lies: as the checkpoint says, else as the settings say."""
+def place_of(request: SweepTask, folder: Path) -> StudyPlace:
+    """Return where the study lies: as the checkpoint says, else as the settings say."""
     from sweep_worker.study import StudyPlace
 
     settings, config = request.settings, request.config
@@ -115,7 +115,7 @@ def _trial_part(settings: SweepSettings) -> Any:
     return settings.trial_config if settings.trial else {}
 
 
-def prepare(request: SweepRequest, session: WorkerSession, runs: Runs, place: StudyPlace) -> SweepController:
+def prepare(request: SweepTask, session: WorkerSession, runs: Runs, place: StudyPlace) -> SweepController:
     """Open the study and build the controller; ConfigProblems when the study cannot be used."""
     from sweep_worker import rehearsal
     from sweep_worker.controller import SweepController, SweepPlan
@@ -165,15 +165,15 @@ def _optuna_version() -> str:
     return optuna.__version__
 
 
-def run(request: SweepRequest, target: str | None) -> int:
+def run(request: SweepTask, target: str | None) -> int:
     """Register, sweep, end; the exit code."""
     with WorkerSession.of(request.config, get_worker_metadata(), target) as session:
         code = session.open_or_explain()
         return _run_registered(request, session) if code is None else code
 
 
-def _run_registered(request: SweepRequest, session: WorkerSession) -> int:
-    from sweep_worker.controller import GivenUp
+def _run_registered(request: SweepTask, session: WorkerSession) -> int:
+    from sweep_worker.controller import SweepFailed
     from sweep_worker.rehearsal import RehearsedRuns
     from sweep_worker.study import DamagedJournal
 
@@ -200,7 +200,7 @@ def _run_registered(request: SweepRequest, session: WorkerSession) -> int:
                 progress.save()
             progress.close()
             return session.finish(outcome, payload=progress.summary(), manifest=progress.manifest)
-    except (GivenUp, ConfigProblems, DamagedJournal) as error:
+    except (SweepFailed, ConfigProblems, DamagedJournal) as error:
         # The same would happen again: nothing to retry.
         facts = {**facts, "final": True, "error_type": type(error).__name__}
         return session.finish(ExitOutcome.FAILED, reason=str(error), payload=facts, manifest=manifest)
@@ -209,7 +209,7 @@ def _run_registered(request: SweepRequest, session: WorkerSession) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags every worker has."""
+    """Return the flags every worker has."""
     made = argparse.ArgumentParser(prog="python -m sweep_worker.cli", description="MOSAIC's sweep worker")
     add_worker_arguments(made)
     made.add_argument("--check", action="store_true", help="answer a config a line on standard input")
@@ -261,13 +261,13 @@ SAMPLER_NEEDS = {"cmaes": ("cmaes",), "gp": ("scipy", "torch")}
 
 
 def missing_packages(*names: str) -> str:
-    """Which of these packages are missing, and what to do; empty: none. Looks for them without importing them."""
+    """Return which of these packages are missing and how to install them, without importing them; empty: none."""
     missing = [name for name in names if find_spec(name) is None]
     if not missing:
         return ""
     beside = " (the CPU build will do; the CleanRL worker's environment has it)" if "torch" in missing else ""
-    words = " ".join(missing)
-    return f"{' and '.join(missing)} must be installed{beside}: {sys.executable} -m pip install {words}"
+    packages = " ".join(missing)
+    return f"{' and '.join(missing)} must be installed{beside}: {sys.executable} -m pip install {packages}"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The controller: keeps trials going, hears how they do, and writes down what became of each exactly once.
+"""The controller: starts trials, follows their runs and records each result exactly once.
 
-A trial is in the study before its runs are asked for, and they are asked for with keys made of its number. So whatever
-dies when, the next controller finds every trial in one of three places: told, or running with runs that it finds again
-by their keys, or running without runs, which it then asks for.
+A trial is in the study before its runs are submitted, with keys made of its number. So after any interruption
+the next controller finds every trial in one of three states: ended, running with runs that it finds again
+by their keys, or running without runs, which it then submits.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Runs(Curves, Protocol):
     def poll(self, timeout_s: float) -> list[ChildRun]: ...
 
 
-class GivenUp(Exception):
+class SweepFailed(Exception):
     """Too many trials failed in a row."""
 
 
@@ -279,12 +279,14 @@ class SweepController:
         self._last_failure = each.reason
         if 0 < self._settings.give_up_after <= self._failed_in_a_row:
             self._interrupt("its sweep was stopped after failures")
-            raise GivenUp(f"{self._failed_in_a_row} trials failed in a row, the last: {each.reason}")
+            raise SweepFailed(f"{self._failed_in_a_row} trials failed in a row, the last: {each.reason}")
 
     def _check_result(self) -> None:
-        """Raise GivenUp for a sweep without any result."""
+        """Raise SweepFailed for a sweep without any result."""
         if self.progress.failed and self.progress.failed == self.progress.finished:
-            raise GivenUp(f"none of the {self.progress.finished} trials has a result, the last: {self._last_failure}")
+            raise SweepFailed(
+                f"none of the {self.progress.finished} trials has a result, the last: {self._last_failure}"
+            )
 
     def _interrupt(self, reason: str) -> None:
         """End every running trial as interrupted."""

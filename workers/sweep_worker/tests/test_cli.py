@@ -58,18 +58,18 @@ def test_a_sweep_without_a_daemon_says_how_to_start_one(run) -> None:
     assert run(config(), "--dry-run")[0] == 0
 
 
-def test_everything_wrong_is_told_at_once(run) -> None:
+def test_everything_wrong_is_reported_at_once(run) -> None:
     code, _, err = run(config(sampler="tpee", parallel=0, seeds=[-1], parameters={"x": {**X, "low": 3}}))
     assert code == 2
-    for told in ("sampler", "parallel", "seeds", "parameters.x"):
-        assert told in err
+    for reported in ("sampler", "parallel", "seeds", "parameters.x"):
+        assert reported in err
     assert "Traceback" not in err
 
 
 def test_a_sampler_whose_packages_are_missing_says_what_to_install(run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing_packages("json", "sweep_worker") == ""
-    told = missing_packages("torch_of_nowhere")
-    assert "pip install torch_of_nowhere" in told
+    reported = missing_packages("torch_of_nowhere")
+    assert "pip install torch_of_nowhere" in reported
     monkeypatch.setattr("sweep_worker.cli.find_spec", lambda name: None if name == "torch" else object())
     code, _, err = run(config(sampler="gp"), "--dry-run")
     assert code == 2

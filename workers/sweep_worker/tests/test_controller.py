@@ -19,7 +19,7 @@ from mosaic_wire.ids import new_run_id
 from mosaic_wire.session import WorkerSession
 from mosaic_wire.sweep_settings import SweepSettings, read_settings
 from optuna.trial import FrozenTrial, TrialState
-from sweep_worker.controller import GivenUp, SweepController, SweepPlan
+from sweep_worker.controller import SweepController, SweepFailed, SweepPlan
 from sweep_worker.study import REASON, RUNS, VERDICT, Study, StudyPlace, rungs
 from sweep_worker.trial_runs import AGGREGATES
 
@@ -260,15 +260,15 @@ def test_a_config_the_daemon_refuses_fails_its_trial(make) -> None:
     runs = PlayedRuns()
     runs.refusal = "num_minibatches does not divide the batch"
     sweep = make(trials=5, runs=runs, give_up_after=3)
-    with pytest.raises(GivenUp, match="3 trials failed in a row, the last: the daemon refused its run"):
+    with pytest.raises(SweepFailed, match="3 trials failed in a row, the last: the daemon refused its run"):
         sweep.controller.run()
     assert [trial.state.name for trial in sweep.told()] == ["FAIL"] * 3
 
 
-def test_a_sweep_without_any_result_says_so(make) -> None:
+def test_a_sweep_without_any_result_reports_it(make) -> None:
     runs = PlayedRuns()
     runs.refusal = "no"
-    with pytest.raises(GivenUp, match="none of the 2 trials has a result"):
+    with pytest.raises(SweepFailed, match="none of the 2 trials has a result"):
         make(trials=2, runs=runs).controller.run()
 
 
@@ -325,8 +325,8 @@ def test_a_controller_that_dies_anywhere_is_taken_up_where_it_was(make, monkeypa
     assert sorted(used) == sorted(run.run_id for run in again.runs.runs.values())
     for trial in trials:
         (run,) = (again.runs.runs[again.runs.key_of(run_id)] for run_id in trial.user_attrs[RUNS])
-        wanted = {"completed": TrialState.COMPLETE, "cancelled": TrialState.PRUNED}[run.outcome]
-        assert trial.state is wanted
+        expected = {"completed": TrialState.COMPLETE, "cancelled": TrialState.PRUNED}[run.outcome]
+        assert trial.state is expected
     again.controller.run()
     assert len(again.told()) == 4, "a sweep that is done stays done"
 

@@ -39,7 +39,7 @@ def opened(folder: Path, chosen: SweepSettings, *, seed: int = 1, storage: str =
         chosen,
         seed=seed,
         total_timesteps=1000,
-        report_problem=lambda words: None,
+        report_problem=lambda text: None,
         is_stopping=lambda: True,
     )
 
@@ -139,7 +139,7 @@ def test_a_study_of_the_other_direction_is_refused(tmp_path: Path) -> None:
         opened(tmp_path, settings(direction="maximize"))
 
 
-def test_a_database_that_is_not_there_is_told_without_its_password(tmp_path: Path) -> None:
+def test_a_database_that_is_not_there_is_reported_without_its_password(tmp_path: Path) -> None:
     address = "postgresql://me:hunter2@nowhere.invalid/studies"
     with pytest.raises(ConfigProblems) as refused:
         opened(tmp_path, settings(storage=address), storage=address)
@@ -152,8 +152,8 @@ def test_a_database_that_is_not_there_is_told_without_its_password(tmp_path: Pat
 
 
 def journal_of(folder: Path, complaints: list[str] | None = None, *, stopping: bool = True) -> StudyJournal:
-    told = complaints if complaints is not None else []
-    return StudyJournal(folder / "study.journal", report_problem=told.append, is_stopping=lambda: stopping)
+    reported = complaints if complaints is not None else []
+    return StudyJournal(folder / "study.journal", report_problem=reported.append, is_stopping=lambda: stopping)
 
 
 def test_half_an_entry_at_the_end_is_cut_off_and_kept(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_half_an_entry_at_the_end_is_cut_off_and_kept(tmp_path: Path) -> None:
 def test_zeros_of_a_power_cut_are_cut_off(tmp_path: Path) -> None:
     file = tmp_path / "study.journal"
     file.write_bytes(b'{"op_code":0}\n' + b"\0" * 100 + b"\n\0\0")
-    repair(file, lambda words: None)
+    repair(file, lambda text: None)
     assert file.read_bytes() == b'{"op_code":0}\n'
 
 
@@ -182,7 +182,7 @@ def test_damage_in_the_middle_is_not_mended_in_silence(tmp_path: Path) -> None:
     file = tmp_path / "study.journal"
     file.write_bytes(b'{"op_code":0}\nnot an entry\n{"op_code":4}\n')
     with pytest.raises(DamagedJournal, match="at byte 14"):
-        repair(file, lambda words: None)
+        repair(file, lambda text: None)
 
 
 def test_a_full_disk_is_waited_for_and_leaves_no_half_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +219,7 @@ def test_optuna_itself_reads_what_was_written(tmp_path: Path) -> None:
     assert [known.state for known in study.trials] == [TrialState.COMPLETE] * 2
 
 
-def test_sqlite_holds_what_was_told(tmp_path: Path) -> None:
+def test_sqlite_holds_what_was_reported(tmp_path: Path) -> None:
     chosen = settings(sampler="random", storage="sqlite")
     values_of(opened(tmp_path, chosen, storage="sqlite"), chosen, 2)
     with closing(sqlite3.connect(tmp_path / "study.sqlite3")) as database:

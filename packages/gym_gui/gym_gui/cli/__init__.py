@@ -11,7 +11,7 @@ import click
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of `mosaic`: runs a command and exits with its code, with one message for whatever went wrong."""
-    # gRPC's C library tells about lost connections on stderr; our own messages say it better.
+    # gRPC's C library logs lost connections to stderr; our own messages replace its log.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from gym_gui.cli.context import clean_output
 

@@ -1,4 +1,4 @@
-"""What can be trained here: workers and their algorithms, from the daemon or, without one, from this machine."""
+"""Workers and their algorithms, from the daemon or, without one, from this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PREFERRED_WORKER = "cleanrl"
 
 @dataclass(frozen=True)
 class InstalledWorker:
-    """A worker of the catalog; `spec` is None when it cannot be used, `problem` says why."""
+    """A worker of the catalog; `spec` is None when it cannot be used; `problem` is the reason."""
 
     name: str
     display_name: str
@@ -28,7 +28,7 @@ class InstalledWorker:
 
 
 def installed_workers(cli: Cli, *, refresh: bool = False) -> list[InstalledWorker]:
-    """Every worker; asks the daemon when one runs, so that looking does not start one."""
+    """Return every worker, from the daemon if one runs; do not start one."""
     if not cli.is_daemon_there():
         return _from_this_machine(cli, refresh)
     workers: list[InstalledWorker] = []
@@ -62,7 +62,7 @@ def _from_this_machine(cli: Cli, refresh: bool) -> list[InstalledWorker]:
 def choose_algorithm(
     workers: Sequence[InstalledWorker], algo: str, worker_name: str | None
 ) -> tuple[WorkerSpec, AlgorithmSpec]:
-    """The worker that runs this algorithm; a wrong name is answered with the nearest right one."""
+    """Return the worker that runs this algorithm; a wrong name is answered with the nearest right one."""
     usable = [worker.spec for worker in workers if worker.spec is not None]
     if worker_name is not None:
         spec = next((spec for spec in usable if spec.name == worker_name), None)
@@ -87,7 +87,7 @@ def choose_algorithm(
 
 
 def _meant(spec: WorkerSpec, name: str) -> tuple[WorkerSpec, AlgorithmSpec] | None:
-    """The algorithm of this name, for all that its variants can play: which one trains, the daemon finds out."""
+    """Return the algorithm of this name, for all that its variants can play: which one trains, the daemon finds out."""
     variants = spec.variants(name) if spec.checks else []
     own = spec.algorithm(name)
     if len(variants) < 2 and own is not None:

@@ -32,7 +32,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "frames": ("frames", "Record a clip of what a run draws."),
         "tensorboard": ("tensorboard", "Serve TensorBoard for some runs."),
         "logs": ("show", "Print what a run wrote."),
-        "history": ("show", "What happened to a run, step by step."),
+        "history": ("show", "Show the history of a run."),
     },
     "Compare": {
         "plot": ("plot", "Draw curves of runs, seeds taken together, into a file or here."),
@@ -64,7 +64,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "envs": ("workers", "List environments."),
         "extras": ("workers", "List, install, check and remove requirement sets."),
         "smoke": ("submit", "Prove that an algorithm runs here; leaves smoke.json."),
-        "doctor": ("doctor", "Check this machine and say what to do."),
+        "doctor": ("doctor", "Check this machine and suggest remedies."),
         "completion": ("app", "Print the shell's completion script."),
         "version": ("app", "Print the version."),
     },
@@ -110,20 +110,20 @@ class LazyGroup(click.Group):
 
 
 def _shared_options_first(args: list[str]) -> list[str]:
-    """`mosaic runs --home X` means `mosaic --home X runs`: people write shared options where they think of them."""
+    """`mosaic runs --home X` means `mosaic --home X runs`: shared options may stand anywhere."""
     front: list[str] = []
     rest: list[str] = []
     position = 0
     while position < len(args):
-        word = args[position]
-        if word == "--":
+        argument = args[position]
+        if argument == "--":
             rest.extend(args[position:])
             break
-        if word in _SHARED and position + 1 < len(args):
+        if argument in _SHARED and position + 1 < len(args):
             front.extend(args[position : position + 2])
             position += 2
             continue
-        (front if word.split("=", 1)[0] in _SHARED else rest).append(word)
+        (front if argument.split("=", 1)[0] in _SHARED else rest).append(argument)
         position += 1
     return front + rest
 

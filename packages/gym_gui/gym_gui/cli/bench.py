@@ -13,7 +13,7 @@ import click
 from mosaic_wire.run_status import RunOutcome, RunStatus
 
 from gym_gui.cli.algorithms import InstalledWorker, choose_algorithm, installed_workers
-from gym_gui.cli.context import FOLDER, Cli, pass_cli, say
+from gym_gui.cli.context import FOLDER, Cli, notify, pass_cli
 from gym_gui.cli.flags import Seeds, Steps, listed_problems
 from gym_gui.cli.scripts import choose_script, is_script
 from gym_gui.cli.submit import submit_once
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Words(click.ParamType[tuple[str, ...]]):
-    """Names with commas between them, each once."""
+class CommaSeparated(click.ParamType[tuple[str, ...]]):
+    """Distinct names, separated by commas."""
 
     name = "NAME,…"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
-        words = tuple(dict.fromkeys(word.strip() for word in str(value).split(",") if word.strip()))
-        return words or self.fail("expected names with commas between them", param, ctx)
+        names = tuple(dict.fromkeys(name.strip() for name in str(value).split(",") if name.strip()))
+        return names or self.fail("expected names with commas between them", param, ctx)
 
 
 @click.command()
-@click.option("--algos", type=Words(), help="Algorithms, or files of your own: ppo,./my_ppo.py.")
-@click.option("--envs", type=Words(), help="Environments: CartPole-v1,Acrobot-v1.")
+@click.option("--algos", type=CommaSeparated(), help="Algorithms, or files of your own: ppo,./my_ppo.py.")
+@click.option("--envs", type=CommaSeparated(), help="Environments: CartPole-v1,Acrobot-v1.")
 @click.option("--seeds", type=Seeds(), default="1-5", show_default=True, help="One run per seed: 1-5 or 1,3,7.")
 @click.option("--total-timesteps", type=Steps(), help="Steps of each run.  [default: the algorithm's]")
 @click.option(
@@ -58,7 +58,7 @@ class Words(click.ParamType[tuple[str, ...]]):
     metavar="NAME=VALUE",
     help="A parameter of all algorithms, or of one: ppo.num_envs=8; may be repeated.",
 )
-@click.option("--name", help="Name of the benchmark.  [default: made of what is asked]")
+@click.option("--name", help="Name of the benchmark.  [default: made from the settings]")
 @click.option("--parallel", is_flag=True, help="As many at a time as there is room for; else one, undisturbed.")
 @click.option("--gpus", type=click.IntRange(min=0), default=0, metavar="N", help="GPUs to reserve for each run.")
 @click.option("--retry-failed", is_flag=True, help="Queue runs of this benchmark that failed once more.")
@@ -80,7 +80,7 @@ def bench_command(cli: Cli, /, report_only: str | None, out: Path | None, **opti
     """
     if report_only is not None:
         return _report_only(cli, _checked_name(report_only), out)
-    missing = [f"--{word}" for word in ("algos", "envs") if not options[word]]
+    missing = [f"--{name}" for name in ("algos", "envs") if not options[name]]
     if missing:
         raise click.UsageError(f"what is to be compared? {' and '.join(missing)} (or --report-only NAME)")
     plan = _plan(cli, options)
@@ -115,7 +115,7 @@ def _plan(cli: Cli, options: dict[str, Any]) -> BenchPlan:
 def _choices(
     workers: Sequence[InstalledWorker], options: dict[str, Any]
 ) -> tuple[list[Choice], dict[str, tuple[str, str]]]:
-    """The algorithms, and path and hash of those that are files of the user's own."""
+    """Return the algorithms, and path and hash of those that are files of the user's own."""
     choices: list[Choice] = []
     scripts: dict[str, tuple[str, str]] = {}
     for algo in options["algos"]:
@@ -143,19 +143,19 @@ def _carry_out(client: TrainerClient, plan: BenchPlan, folder: Path, options: di
 
     # Alone on the machine by reserving it whole: the daemon enforces it.
     cpus = 1.0 if options["parallel"] else max(1.0, client.health().cpus_total)
-    wanted = QueueOptions(cpus, options["gpus"], options["install_missing"], options["retry_failed"])
-    queued = queue(client, plan, wanted)
+    queue_options = QueueOptions(cpus, options["gpus"], options["install_missing"], options["retry_failed"])
+    queued = queue(client, plan, queue_options)
     for each in queued.misfits:
-        say(f"left out: {each.algo} on {each.env_id}: {each.reason}")
+        notify(f"left out: {each.algo} on {each.env_id}: {each.reason}")
     if not queued.runs and not queued.refused:
         raise click.UsageError("none of these algorithms can play any of these environments")
     for title, reason in queued.refused:
-        say(f"mosaic: {title} was not queued: {reason}")
-    _say_queued(plan, queued.runs, queued.known, one_at_a_time=not options["parallel"])
+        notify(f"mosaic: {title} was not queued: {reason}")
+    _print_queued(plan, queued.runs, queued.known, one_at_a_time=not options["parallel"])
     if options["no_follow"]:
         for run in queued.runs:
             click.echo(run.run_id)
-        say(f"`mosaic bench --report-only {plan.name}` writes the report, now or later")
+        notify(f"`mosaic bench --report-only {plan.name}` writes the report, now or later")
         return 1 if queued.refused else 0
     runs: list[pb.Run] | None = queued.runs
     if queued.runs:
@@ -163,8 +163,8 @@ def _carry_out(client: TrainerClient, plan: BenchPlan, folder: Path, options: di
 
         runs = follow(client, queued.runs, headline=lambda each: headline_of(plan.name, each))
     if runs is None:
-        say(f"\ndetached; the runs continue\n  resume and report  {command_of(plan, options)}")
-        say(f"  end them           mosaic cancel {' '.join(short_id(run.run_id) for run in queued.runs)}")
+        notify(f"\ndetached; the runs continue\n  resume and report  {command_of(plan, options)}")
+        notify(f"  end them           mosaic cancel {' '.join(short_id(run.run_id) for run in queued.runs)}")
         return 130
     bench = Bench(plan.name, tuple(runs), tuple(queued.misfits), tuple(queued.refused), command_of(plan, options))
     return _write(client, bench, folder)
@@ -190,9 +190,9 @@ def _write(client: TrainerClient, bench: Bench, folder: Path) -> int:
     if written.comparison is not None:
         _write_groups(written.comparison)
     for run in bench.failed:
-        say(f"mosaic: {title_of(run)} {state_of(run)} ({short_id(run.run_id)}): {' '.join(run.reason.split())}")
+        notify(f"mosaic: {title_of(run)} {state_of(run)} ({short_id(run.run_id)}): {' '.join(run.reason.split())}")
     if bench.unfinished:
-        say(f"{formats.plural(len(bench.unfinished), 'run')} of it have not ended and are in no figure")
+        notify(f"{formats.plural(len(bench.unfinished), 'run')} of it have not ended and are in no figure")
     click.echo(str(written.folder / REPORT))
     return 1 if bench.failed or bench.refused else 0
 
@@ -233,13 +233,13 @@ def _published(held: PublishedComparison | None) -> str:
     )
 
 
-def _say_queued(plan: BenchPlan, runs: Sequence[pb.Run], known: int, *, one_at_a_time: bool) -> None:
+def _print_queued(plan: BenchPlan, runs: Sequence[pb.Run], known: int, *, one_at_a_time: bool) -> None:
     new = len(runs) - known
     parts = [f"queued {formats.plural(new, 'run')}"] if new else []
     if known:
         parts.append(f"{formats.plural(known, 'run')} of it {'was' if known == 1 else 'were'} there already")
     how = ", one at a time (--parallel: as many as fit)" if one_at_a_time and new > 1 else ""
-    say(f"benchmark {plan.name}: {', '.join(parts) or 'nothing to do'}{how}")
+    notify(f"benchmark {plan.name}: {', '.join(parts) or 'nothing to do'}{how}")
 
 
 def headline_of(name: str, runs: Sequence[pb.Run]) -> str:
@@ -254,20 +254,20 @@ def headline_of(name: str, runs: Sequence[pb.Run]) -> str:
 
 
 def command_of(plan: BenchPlan, options: dict[str, Any]) -> str:
-    """The command that continues this benchmark, to be pasted into a shell."""
+    """Return the shell command that continues this benchmark."""
     from gym_gui.ui.presenters.workers.train_request import seeds_text
 
-    words = ["mosaic", "bench", "--algos", ",".join(options["algos"]), "--envs", ",".join(options["envs"])]
-    words += ["--seeds", seeds_text(options["seeds"])]
+    argv = ["mosaic", "bench", "--algos", ",".join(options["algos"]), "--envs", ",".join(options["envs"])]
+    argv += ["--seeds", seeds_text(options["seeds"])]
     if options["total_timesteps"]:
-        words += ["--total-timesteps", str(options["total_timesteps"])]
+        argv += ["--total-timesteps", str(options["total_timesteps"])]
     for setting in options["settings"]:
-        words += ["--set", setting]
-    words += ["--worker", options["worker"]] if options["worker"] else []
-    words += ["--gpus", str(options["gpus"])] if options["gpus"] else []
-    words += ["--install-missing"] if options["install_missing"] else []
-    words += ["--parallel"] if options["parallel"] else []
-    return shlex.join([*words, "--name", plan.name])
+        argv += ["--set", setting]
+    argv += ["--worker", options["worker"]] if options["worker"] else []
+    argv += ["--gpus", str(options["gpus"])] if options["gpus"] else []
+    argv += ["--install-missing"] if options["install_missing"] else []
+    argv += ["--parallel"] if options["parallel"] else []
+    return shlex.join([*argv, "--name", plan.name])
 
 
 def _checked_name(name: str) -> str:
@@ -287,7 +287,7 @@ def _said_by(read: Callable[[str], T], text: str) -> T:
 
 
 _ENVIRONMENT, _THOSE_OF = "metadata.worker.config.env_id", "; those of "
-"""Of a worker that says: ppo needs discrete actions; those of Pendulum-v1 are …"""
+"""A worker's message such as: ppo needs discrete actions; those of Pendulum-v1 are …"""
 _RETRY = "retry-of:"
 """Tag of a run that was queued because an earlier one of its cell failed"""
 
@@ -305,7 +305,7 @@ class Queued:
 
 @dataclass(frozen=True)
 class QueueOptions:
-    """What each run reserves, and what happens to runs that failed."""
+    """Resources of each run, and whether failed runs are retried."""
 
     cpus: float
     gpus: int = 0
@@ -313,20 +313,20 @@ class QueueOptions:
     retry_failed: bool = False
 
 
-def queue(client: TrainerClient, plan: BenchPlan, wanted: QueueOptions) -> Queued:
-    """Queue what is not there yet; a cell that the daemon refuses is noted, and the others are queued."""
+def queue(client: TrainerClient, plan: BenchPlan, options: QueueOptions) -> Queued:
+    """Queue the missing cells; note a cell that the daemon refuses, and continue."""
     queued = Queued()
     retried = _retried(runs_of(client, plan.name))
     for cell in plan.cells:
         if any((cell.algo, cell.env_id) == (each.algo, each.env_id) for each in queued.misfits):
             continue
         try:
-            run, is_known = _submit(client, plan, cell, wanted, key_of(plan.name, cell))
+            run, is_known = _submit(client, plan, cell, options, key_of(plan.name, cell))
             while run.run_id in retried:
                 run, is_known = retried[run.run_id], True
-            if wanted.retry_failed and run.outcome in (RunOutcome.FAILED, RunOutcome.CANCELLED):
+            if options.retry_failed and run.outcome in (RunOutcome.FAILED, RunOutcome.CANCELLED):
                 run, is_known = _submit(
-                    client, plan, cell, wanted, f"{key_of(plan.name, cell)}:after:{run.run_id}", run
+                    client, plan, cell, options, f"{key_of(plan.name, cell)}:after:{run.run_id}", run
                 )
         except InvalidConfig as error:
             if all(problem.path == _ENVIRONMENT and _THOSE_OF in problem.message for problem in error.problems):
@@ -336,7 +336,7 @@ def queue(client: TrainerClient, plan: BenchPlan, wanted: QueueOptions) -> Queue
             continue
         except TrainerError:
             if queued.runs:
-                say(f"mosaic: {len(queued.runs)} of {len(plan.cells)} runs are queued; the same command continues")
+                notify(f"mosaic: {len(queued.runs)} of {len(plan.cells)} runs are queued; the same command continues")
             raise
         queued.runs.append(run)
         queued.known += is_known
@@ -344,7 +344,7 @@ def queue(client: TrainerClient, plan: BenchPlan, wanted: QueueOptions) -> Queue
 
 
 def runs_of(client: TrainerClient, name: str) -> list[pb.Run]:
-    """Every run of a benchmark, the oldest first."""
+    """Return every run of a benchmark, the oldest first."""
     return sorted(client.list(tags=[tag_of(name)], include_archived=True).runs, key=lambda run: run.number)
 
 
@@ -355,9 +355,9 @@ def newest_tries(runs: Sequence[pb.Run]) -> list[pb.Run]:
 
 
 def _submit(
-    client: TrainerClient, plan: BenchPlan, cell: Cell, wanted: QueueOptions, key: str, failed: pb.Run | None = None
+    client: TrainerClient, plan: BenchPlan, cell: Cell, options: QueueOptions, key: str, failed: pb.Run | None = None
 ) -> tuple[pb.Run, bool]:
-    config = config_of(plan, cell, cpus=wanted.cpus, gpus=wanted.gpus, install_missing=wanted.install_missing)
+    config = config_of(plan, cell, cpus=options.cpus, gpus=options.gpus, install_missing=options.install_missing)
     if failed is not None:
         config["tags"].append(f"{_RETRY}{failed.run_id}")
     answer = submit_once(client, config, key)
@@ -365,5 +365,5 @@ def _submit(
 
 
 def _retried(runs: Sequence[pb.Run]) -> dict[str, pb.Run]:
-    """Which run was queued in place of one that failed."""
+    """Return which run was queued in place of one that failed."""
     return {tag.removeprefix(_RETRY): run for run in runs for tag in run.tags if tag.startswith(_RETRY)}

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gym_gui.cli.context import Cli, as_it_is, json_option, pass_cli, say, style
+from gym_gui.cli.context import Cli, as_it_is, json_option, notify, pass_cli, style
 from gym_gui.cli.listing import Column, check_target, force_option, terminal_width, write_json_object, write_table
-from gym_gui.cli.selection import Selection, run_selection, say_left_out, select_runs
+from gym_gui.cli.selection import Selection, notify_left_out, run_selection, select_runs
 from gym_gui.wording import formats
 from gym_gui.wording.formats import one_line
 from gym_gui.wording.run_view import short_id
@@ -29,7 +29,7 @@ _MOST_RUNS_SHOWN = 20
 """Beyond that only groups are listed, unless --runs asks for all"""
 _MOST_PAIRS = 12
 _NOTHING = "–"
-_COLOURS = {"learned": "green", "learned nothing": "red", "some learned": "yellow", "did not improve": "yellow"}
+_COLORS = {"learned": "green", "learned nothing": "red", "some learned": "yellow", "did not improve": "yellow"}
 _REASONS = {
     "learned nothing": "never updated, or its last 100 episodes are not better than a random policy's (95 % interval)",
     "did not improve": "better than a random policy, but not than its own first 100 episodes (95 % interval)",
@@ -52,7 +52,7 @@ def compare_command(cli: Cli, /, **options: Any) -> int:
     95 % bootstrap intervals, of groups from three seeds on. A run "learned nothing" when its last episodes are not
     better than those of a policy that acts at random, which is measured once per environment.
     """
-    selection = Selection.take(options)
+    selection = Selection.pop_from(options)
     from gym_gui.services.analytics.comparison import compare
     from gym_gui.services.analytics.lineage import members
 
@@ -64,7 +64,7 @@ def compare_command(cli: Cli, /, **options: Any) -> int:
     if by_conditions:
         by_id = {run.run_id: run for run in runs}
         shown = {part for run_id in found.runs for part in members(by_id[run_id], by_id)}
-        say_left_out([run for run in runs if run.run_id not in shown], "episodes")
+        notify_left_out([run for run in runs if run.run_id not in shown], "episodes")
     if options["as_json"]:
         from gym_gui.services.analytics.exporting import comparison_document
 
@@ -80,11 +80,11 @@ def compare_command(cli: Cli, /, **options: Any) -> int:
 def find_baselines(client: TrainerClient, runs: Sequence[pb.Run], *, measure: bool) -> dict[str, Baseline | None]:
     from gym_gui.services.analytics.baselines import baselines_for
 
-    told = _Progress()
+    progress = _Progress()
     try:
-        return baselines_for(client, runs, measure=measure, on_progress=told)
+        return baselines_for(client, runs, measure=measure, on_progress=progress)
     finally:
-        told.end()
+        progress.end()
 
 
 class _Progress:
@@ -105,7 +105,7 @@ class _Progress:
             self._width = 0 if is_final else len(text)
         elif is_final or line.partition(":")[0] != self._last:
             self._last = line.partition(":")[0]
-            say(line if is_final else self._last)
+            notify(line if is_final else self._last)
 
     def end(self) -> None:
         if self._is_live and self._width:
@@ -133,14 +133,14 @@ def _write(found: Comparison, runs: Sequence[pb.Run], *, show_runs: bool) -> Non
         click.echo()
     _write_overall(found)
     if found.note:
-        say(found.note)
+        notify(found.note)
     few = [group.label for group in found.groups if 1 < len(group.run_ids) < ENOUGH_SEEDS]
     if few:
         named = ", ".join(few[:3]) + (" …" if len(few) > 3 else "")
-        say(f"few seeds ({named}): with fewer than {ENOUGH_SEEDS} an interval is too narrow to rely on")
+        notify(f"few seeds ({named}): with fewer than {ENOUGH_SEEDS} an interval is too narrow to rely on")
     for verdict, reason in _REASONS.items():
         if any(figures.learned == verdict for figures in found.runs.values()):
-            say(f"{verdict}: {reason}")
+            notify(f"{verdict}: {reason}")
 
 
 def _headline(env_id: str, groups: Sequence[GroupFigures], found: Comparison) -> str:
@@ -175,7 +175,7 @@ def _write_groups(groups: Sequence[GroupFigures], found: Comparison) -> None:
 
 
 def _write_parameters(groups: Sequence[GroupFigures], found: Comparison) -> None:
-    """What was given to some groups and not, or not so, to others."""
+    """Print the parameters in which the groups differ."""
     differing = [name for name in found.differing if len({group.parameters[name] for group in groups}) > 1]
     if not differing:
         return
@@ -202,7 +202,7 @@ def _write_improvements(groups: Sequence[GroupFigures], found: Comparison) -> No
         ]
     )
     if len(pairs) > len(shown):
-        say(f"… and {formats.plural(len(pairs) - len(shown), 'more pair')}; --json has them all")
+        notify(f"… and {formats.plural(len(pairs) - len(shown), 'more pair')}; --json has them all")
 
 
 def _write_overall(found: Comparison) -> None:
@@ -242,7 +242,7 @@ def _write_runs(runs: Sequence[pb.Run], found: Comparison) -> None:
 
 
 def _learned_column(texts: list[str], verdicts: Sequence[Verdict]) -> Column:
-    return Column("LEARNED", texts, colours=[_COLOURS.get(str(verdict)) for verdict in verdicts])
+    return Column("LEARNED", texts, colors=[_COLORS.get(str(verdict)) for verdict in verdicts])
 
 
 def _steps(group: GroupFigures, found: Comparison) -> str:
@@ -265,7 +265,7 @@ def _members(group: GroupFigures, runs: Sequence[pb.Run]) -> list[pb.Run]:
 
 
 def _short_label(group: GroupFigures) -> str:
-    """The heading has named the environment."""
+    """Return the group's label without its environment, which the heading names."""
     return group.label.replace(f" · {group.env_id}", "", 1)
 
 
@@ -333,10 +333,10 @@ MOST_RUNS = 200
 def report_command(cli: Cli, /, out: Path | None, title: str, no_baseline: bool, force: bool, **options: Any) -> int:
     """Write a report of RUNs, or of those that the conditions find, as one HTML file.
 
-    It needs no network, no script and nothing beside it: summary, curves, comparison, parameters, failures, story,
+    It needs no network, no script and nothing beside it: summary, curves, comparison, parameters, failures, history,
     machine and versions, files, and how to do it again. Small videos are in it, larger ones linked.
     """
-    selection = Selection.take(options)
+    selection = Selection.pop_from(options)
     with cli.client() as client:
         runs = select_runs(client, selection, with_failed=True)
         if len(runs) > MOST_RUNS:
@@ -363,7 +363,7 @@ def _name(runs: Sequence[pb.Run], selection: Selection) -> str:
 
 
 def commands_of(client: TrainerClient, runs: Sequence[pb.Run]) -> dict[str, str]:
-    """What does each run again, where its config can be read."""
+    """Return what does each run again, where its config can be read."""
     from gym_gui.ui.presenters.workers.train_request import command_of_run
 
     commands = {}
@@ -371,7 +371,7 @@ def commands_of(client: TrainerClient, runs: Sequence[pb.Run]) -> dict[str, str]
         try:
             commands[run.run_id] = command_of_run(client.local(run, "config/*")).text
         except (OSError, ValueError) as error:
-            say(f"mosaic: how {short_id(run.run_id)} is done again is left out: {error}")
+            notify(f"mosaic: the command for {short_id(run.run_id)} is omitted: {error}")
     return commands
 
 

@@ -1,4 +1,4 @@
-"""What every command needs: the home, a client of its daemon, and output without control characters."""
+"""The context of every command: the home, a client of its daemon, and output without control characters."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from gym_gui.services.trainer.client import TrainerClient
 
 _MARK = f"\x1b{secrets.token_hex(8)}["
-"""Begins a colour of `style`. No text of a run can contain it: it is drawn anew in each process."""
-_COLOUR = re.compile(re.escape(_MARK) + "([0-9;]*m)")
+"""Begins a color of `style`. No text of a run can contain it: it is drawn anew in each process."""
+_COLOR = re.compile(re.escape(_MARK) + "([0-9;]*m)")
 
 
 class TerminalText:
@@ -42,7 +42,7 @@ class TerminalText:
             stream.reconfigure(encoding="utf-8" if stream.encoding == "ascii" else None, errors="replace")
 
     def write(self, text: str) -> int:
-        parts = _COLOUR.split(text)  # text, colour, text, …
+        parts = _COLOR.split(text)  # text, color, text, …
         self.stream.write("".join(f"\x1b[{part}" if index % 2 else printable(part) for index, part in enumerate(parts)))
         return len(text)
 
@@ -59,22 +59,22 @@ def clean_output() -> None:
 
 
 def as_it_is(stream: TextIO) -> TextIO:
-    """The stream below, for a display that moves the cursor and cleans the text itself."""
+    """Return the stream below, for a display that moves the cursor and cleans the text itself."""
     return cast("TextIO", getattr(stream, "stream", stream))
 
 
-def use_colour() -> bool:
+def use_color() -> bool:
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
-def style(text: str, **look: Any) -> str:
-    """`click.style` where colours are used; only these get through to the terminal."""
-    return coloured(text, **look) if use_colour() else text
+def style(text: str, **attributes: Any) -> str:
+    """`click.style` where colors are used; only these get through to the terminal."""
+    return colored(text, **attributes) if use_color() else text
 
 
-def coloured(text: str, **look: Any) -> str:
-    """`style` for callers that have asked `use_colour`."""
-    return click.style(printable(text), **look).replace("\x1b[", _MARK)
+def colored(text: str, **attributes: Any) -> str:
+    """`style` for callers that have asked `use_color`."""
+    return click.style(printable(text), **attributes).replace("\x1b[", _MARK)
 
 
 class Cleaned:
@@ -101,12 +101,12 @@ class Cli:
 
     @property
     def home(self) -> Home:
-        from mosaic_wire.paths import Home, find_home, person_path
+        from mosaic_wire.paths import Home, find_home, user_path
 
-        return find_home() if self.home_option is None else Home(person_path(self.home_option))
+        return find_home() if self.home_option is None else Home(user_path(self.home_option))
 
     def client(self, *, start: bool | None = None, timeout_s: float = 10) -> TrainerClient:
-        """A client of the daemon. When none runs one is started, and that is said; not after a user stopped it.
+        """Return a client of the daemon. When none runs, start one and report it, unless the user stopped it.
 
         `start`: True starts one also then, False never.
         """
@@ -120,32 +120,32 @@ class Cli:
         if start is not False and running_record(self.home) is None and (start or self._may_start()):
             started = start_daemon(self.home)
             if not started.already_running:
-                say(f"started the trainer daemon (pid {started.pid}, home {self.home.root})")
+                notify(f"started the trainer daemon (pid {started.pid}, home {self.home.root})")
         return TrainerClient.connect(self.home, timeout_s=timeout_s)
 
     def _may_start(self) -> bool:
-        """Whether a command that only reads starts a daemon; a mistyped --home is not made into one."""
+        """Return whether a command that only reads starts a daemon; a mistyped --home is not made into one."""
         from gym_gui.services.trainer.local_daemon import was_stopped
 
         return not was_stopped(self.home) and (self.home_option is None or self.home.root.is_dir())
 
     def is_daemon_there(self) -> bool:
-        """Whether a daemon can be asked without starting one."""
+        """Return whether a daemon can be asked without starting one."""
         from gym_gui.services.trainer.local_daemon import running_record
 
         return bool(self.connect) or running_record(self.home) is not None
 
     def remote_token(self) -> str:
-        """The token that --connect needs; raise UsageError when none was given."""
+        """Return the token that --connect needs; raise UsageError when none was given."""
         from gym_gui.services.trainer.errors import DaemonUnreachable
         from gym_gui.services.trainer.local_daemon import read_token
 
         if self.token_file is not None:
             from mosaic_wire.files import chosen_file, read_plain_file
-            from mosaic_wire.paths import person_path
+            from mosaic_wire.paths import user_path
 
             try:
-                return read_plain_file(person_path(self.token_file), opener=chosen_file).decode("ascii").strip()
+                return read_plain_file(user_path(self.token_file), opener=chosen_file).decode("ascii").strip()
             except (OSError, ValueError) as error:
                 raise click.UsageError(f"cannot read the token file {self.token_file}: {error}") from error
         if token := os.environ.get(env.MOSAIC_DAEMON_TOKEN):
@@ -219,18 +219,18 @@ def read_limited(file: str, most_bytes: int) -> bytes:
         raise click.UsageError(f"cannot read {file}: {error.strerror}") from error
 
 
-def say(message: str) -> None:
-    """Tell the person something that is not the command's output."""
+def notify(message: str) -> None:
+    """Print a message that is not the command's output."""
     print(hint(message), file=sys.stderr, flush=True)
 
 
-def find_runs(client: TrainerClient, words: Sequence[str]) -> list[pb.Run]:
-    """The runs these words mean, each once; nothing is done when one of them is wrong."""
-    return list({run.run_id: run for run in (client.find(word) for word in words)}.values())
+def find_runs(client: TrainerClient, names: Sequence[str]) -> list[pb.Run]:
+    """Return the distinct runs with these names or ids; raise if one of them is not found."""
+    return list({run.run_id: run for run in (client.find(name) for name in names)}.values())
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Shell completion of RUN: the newest runs, by the short id that listings show."""
+    """Complete RUN in a shell: the newest runs, by the short id that listings show."""
     from click.shell_completion import CompletionItem
 
     from gym_gui.services.trainer.errors import TrainerError
@@ -242,12 +242,12 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
             runs = client.list(limit=50).runs
     except (TrainerError, click.UsageError):
         return []
-    wanted = incomplete.upper()
+    prefix = incomplete.upper()
     return [
         CompletionItem(run_id, help=f"{run.algo} {run.env_id} {run.name}".strip())
         for run in runs
         for run_id in (short_id(run.run_id), run.run_id, run.name)
-        if run_id.upper().startswith(wanted) and (wanted or run_id == short_id(run.run_id))
+        if run_id.upper().startswith(prefix) and (prefix or run_id == short_id(run.run_id))
     ]
 
 

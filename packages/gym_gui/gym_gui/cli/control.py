@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from mosaic_wire.run_status import RunStatus
 
-from gym_gui.cli.context import Cli, complete_run, find_runs, one_run, pass_cli, say, some_runs
+from gym_gui.cli.context import Cli, complete_run, find_runs, notify, one_run, pass_cli, some_runs
 from gym_gui.cli.flags import Steps
 from gym_gui.cli.selection import Selection, runs_to_change, select_to_change
 from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 @click.command()
 @runs_to_change
-@click.option("--wait", is_flag=True, help="Return when they have ended and their processes are gone.")
+@click.option("--wait", is_flag=True, help="Return when they have ended and their processes have exited.")
 @pass_cli
 def cancel_command(cli: Cli, /, wait: bool, yes: bool, **options: Any) -> int:
     """End runs. Their processes are asked to stop, and killed when they do not."""
-    selection = Selection.take(options)
+    selection = Selection.pop_from(options)
     with cli.client() as client:
         found = select_to_change(
             client, selection, "cancel", yes=yes, fits=lambda run: run.status != RunStatus.TERM, unfit="ended already"
         )
         refused = client.cancel_many([run.run_id for run in found])
         for run_id, why in refused.items():
-            say(f"mosaic: cannot cancel {short_id(run_id)}: {why}")
+            notify(f"mosaic: cannot cancel {short_id(run_id)}: {why}")
         changed, code = [run for run in found if run.run_id not in refused], int(bool(refused))
         for run in changed:
             state = "cancelled" if run.status in (RunStatus.INIT, RunStatus.TERM) else "cancelling"
@@ -65,9 +65,9 @@ def pause_command(cli: Cli, /, runs: tuple[str, ...], release: bool) -> int:
     help="Of a finished run: start from this checkpoint. Without RUN: a checkpoint folder or a .cleanrl_model file.",
 )
 @click.option("--timesteps", type=Steps(), help="Without RUN: train this many steps.")
-@click.option("--algo", metavar="ALGO", help="Without RUN: the algorithm, for a file that does not say it.")
-@click.option("--env-id", metavar="ENV", help="Without RUN: the environment, for a file that does not say it.")
-@click.option("--no-statistics", is_flag=True, help="Without RUN: a file without a normaliser's statistics, as it is.")
+@click.option("--algo", metavar="ALGO", help="Without RUN: the algorithm, for a file that does not name it.")
+@click.option("--env-id", metavar="ENV", help="Without RUN: the environment, for a file that does not name it.")
+@click.option("--no-statistics", is_flag=True, help="Without RUN: a file without a normalizer's statistics, as it is.")
 @click.option("-f/-d", "--follow/--detach", "wants_follow", help="Follow them until they end.")
 @pass_cli
 def resume_command(
@@ -119,14 +119,14 @@ def extend_command(cli: Cli, /, run: str, timesteps: int, checkpoint: str, wants
     with cli.client() as client:
         parent = client.find(run)
         extended = client.resume(parent.run_id, additional_timesteps=timesteps, checkpoint=checkpoint)
-        _tell(parent, extended, "extended")
+        _print_result(parent, extended, "extended")
         return _follow(client, [extended]) if wants_follow else 0
 
 
 def for_each(
     runs: Sequence[pb.Run], action: Callable[[pb.Run], pb.Run], verb: str, done: str = ""
 ) -> tuple[list[pb.Run], int]:
-    """Do it to every run and print each result (`done`, or its state); one that cannot does not stop the others."""
+    """Apply it to every run and print each result (`done`, or its state); continue after a failure."""
     changed: list[pb.Run] = []
     code = 0
     for run in runs:
@@ -135,15 +135,15 @@ def for_each(
         except DaemonUnreachable:
             raise
         except TrainerError as error:
-            say(f"mosaic: cannot {verb} {short_id(run.run_id)}: {error}")
+            notify(f"mosaic: cannot {verb} {short_id(run.run_id)}: {error}")
             code = 1
             continue
-        _tell(run, after, done)
+        _print_result(run, after, done)
         changed.append(after)
     return changed, code
 
 
-def _tell(before: pb.Run, after: pb.Run, done: str = "") -> None:
+def _print_result(before: pb.Run, after: pb.Run, done: str = "") -> None:
     continues = f", continues {short_id(before.run_id)}" if before.run_id != after.run_id else ""
     waits = f" ({after.queue_reason})" if done and after.status == RunStatus.INIT and after.queue_reason else ""
     click.echo(f"{after.run_id}  {title_of(after)}: {done or state_of(after)}{continues}{waits}")

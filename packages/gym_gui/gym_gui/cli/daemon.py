@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gym_gui.cli.context import Cli, as_it_is, json_option, pass_cli, say, style
+from gym_gui.cli.context import Cli, as_it_is, json_option, notify, pass_cli, style
 from gym_gui.cli.listing import write_json_object, write_pairs
 from gym_gui.wording import formats
 
@@ -55,10 +55,10 @@ def start(cli: Cli, /, timeout: float, **listening: Any) -> int:
 
     _refuse_connect(cli)
     options = [
-        word
+        argument
         for name, value in listening.items()
         if value is not None
-        for word in ("--" + name.replace("_", "-"), str(value))
+        for argument in ("--" + name.replace("_", "-"), str(value))
     ]
     started = start_daemon(cli.home, timeout, options=options)
     state = "runs already" if started.already_running else "started"
@@ -66,7 +66,7 @@ def start(cli: Cli, /, timeout: float, **listening: Any) -> int:
     address = f", TCP {record.tcp}" if record is not None and record.tcp else ""
     click.echo(f"the trainer daemon {state} (pid {started.pid}, home {cli.home.root}{address})")
     if started.already_running and options:
-        say("mosaic: the options were not used; `mosaic daemon stop` first (runs continue)")
+        notify("mosaic: the options were not used; `mosaic daemon stop` first (runs continue)")
         return 1
     return 0
 
@@ -85,9 +85,11 @@ def stop(cli: Cli, /, force: bool, timeout: float, yes: bool) -> int:
         with cli.client(start=False) as client:
             if not (yes or client.copies.is_here):
                 health = client.health()
-                say(f"{formats.plural(health.running, 'run')} would continue; nothing can start this daemon from here")
+                notify(
+                    f"{formats.plural(health.running, 'run')} would continue; nothing can start this daemon from here"
+                )
                 click.confirm(f"stop the daemon of {health.home} at {cli.connect}?", abort=True, err=True)
-            _say_stopped(client.shutdown())
+            _print_stopped(client.shutdown())
         return 0
     record = running_record(cli.home)
     if record is None:
@@ -104,9 +106,9 @@ def stop(cli: Cli, /, force: bool, timeout: float, yes: bool) -> int:
             raise DaemonUnreachable(f"{error}; --force ends its process") from error
     patience_s = 0 if record.is_stopped() else timeout
     if not wait_for_end(record, patience_s) and not (force and stop_process(record, timeout_s=timeout)):
-        say(f"mosaic: the daemon (pid {record.pid}) is still there after {timeout:g} s; --force ends its process")
+        notify(f"mosaic: the daemon (pid {record.pid}) is still there after {timeout:g} s; --force ends its process")
         return 1
-    _say_stopped(running)
+    _print_stopped(running)
     return 0
 
 
@@ -114,7 +116,7 @@ def stop(cli: Cli, /, force: bool, timeout: float, yes: bool) -> int:
 @json_option
 @pass_cli
 def status(cli: Cli, /, as_json: bool) -> int:
-    """Tell whether the daemon runs, and what the machine has free. Exits 1 when it does not run."""
+    """Show whether the daemon runs, and the free resources of the machine. Exit 1 if it does not run."""
     from gym_gui.services.trainer.errors import DaemonUnreachable
     from gym_gui.services.trainer.local_daemon import running_record
 
@@ -202,7 +204,7 @@ def _refuse_connect(cli: Cli) -> None:
         raise click.UsageError("--connect names a daemon that runs already; use --home to start one here")
 
 
-def _say_stopped(running: int) -> None:
+def _print_stopped(running: int) -> None:
     rest = f"; {formats.plural(running, 'run')} continue, the next daemon recovers them" if running > 1 else ""
     rest = "; 1 run continues, the next daemon recovers it" if running == 1 else rest
     click.echo(f"the trainer daemon stopped{rest}")

@@ -1,4 +1,4 @@
-"""`mosaic doctor`: check this machine, and whether Weights & Biases can be reached; say what to do."""
+"""`mosaic doctor`: check this machine, and whether Weights & Biases can be reached; suggest remedies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import click
 from mosaic_wire.paths import Home, config_home
 
-from gym_gui.cli.context import Cli, json_option, pass_cli, say, style
+from gym_gui.cli.context import Cli, json_option, notify, pass_cli, style
 from gym_gui.cli.listing import write_json
 from gym_gui.wording import formats
 
@@ -52,13 +52,13 @@ OLDEST_SANE_CLOCK = 1_735_689_600
 @json_option
 @pass_cli
 def doctor_command(cli: Cli, /, as_json: bool, only_wandb: bool) -> int:
-    """Check this machine, its packages, the home and the daemon; say what to do. Exits 1 when something is broken."""
+    """Check this machine, its packages, the home and the daemon; suggest remedies. Exit 1 if something is broken."""
     if cli.connect:
         from gym_gui.cli.daemon import relay_program
 
         with cli.client() as client:
             if not client.copies.is_here:
-                say(f"the daemon at {cli.connect} answers; this is its machine:")
+                notify(f"the daemon at {cli.connect} answers; this is its machine:")
                 options = {"--json": as_json, "--wandb": only_wandb}
                 return relay_program(client, "", "doctor", [name for name, is_given in options.items() if is_given])
     findings = list(wandb_findings(cli) if only_wandb else (each for check in _checks(cli) for each in check()))
@@ -67,8 +67,8 @@ def doctor_command(cli: Cli, /, as_json: bool, only_wandb: bool) -> int:
     else:
         wide = max(len(finding.name) for finding in findings)
         for finding in findings:
-            mark, colour = {"ok": ("✓", "green"), "note": ("·", "yellow"), "broken": ("✗", "red")}[finding.state]
-            click.echo(f"{style(mark, fg=colour)} {finding.name.ljust(wide)}  {finding.text}")
+            mark, color = {"ok": ("✓", "green"), "note": ("·", "yellow"), "broken": ("✗", "red")}[finding.state]
+            click.echo(f"{style(mark, fg=color)} {finding.name.ljust(wide)}  {finding.text}")
             if finding.cure:
                 click.echo(f"  {' ' * wide}  → {finding.cure}")
         broken = sum(finding.state == "broken" for finding in findings)
@@ -141,7 +141,9 @@ def _disk(home: Home) -> Iterator[Finding]:
 
 
 def _permissions(home: Home) -> Iterator[Finding]:
-    wrong = [f"{path} ({problem})" for path, wanted in _private_paths(home) if (problem := _problem_with(path, wanted))]
+    wrong = [
+        f"{path} ({problem})" for path, expected in _private_paths(home) if (problem := _problem_with(path, expected))
+    ]
     if wrong:
         cure = f"chmod -R go-rwx {home.trainer}; a folder of another user: choose another home"
         yield Finding("permissions", "broken", "; ".join(wrong), cure)
@@ -153,7 +155,7 @@ def _private_paths(home: Home) -> list[tuple[Path, int]]:
     return [(home.trainer, 0o700), (home.token, 0o600), (home.socket.parent, 0o700), (home.socket, 0o600)]
 
 
-def _problem_with(path: Path, wanted: int) -> str:
+def _problem_with(path: Path, expected: int) -> str:
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -163,7 +165,7 @@ def _problem_with(path: Path, wanted: int) -> str:
     if status.st_uid != os.getuid():
         return f"belongs to uid {status.st_uid}"
     mode = stat.S_IMODE(status.st_mode)
-    return f"mode {mode:04o}, expected {wanted:04o}" if mode & ~wanted & 0o777 else ""
+    return f"mode {mode:04o}, expected {expected:04o}" if mode & ~expected & 0o777 else ""
 
 
 def _settings() -> Iterator[Finding]:
@@ -299,7 +301,7 @@ _AUTHORIZE = "https://wandb.ai/authorize"
 
 
 def wandb_findings(cli: Cli) -> Iterator[Finding]:
-    """The address, the way to it, the key, and what W&B says to it."""
+    """Yield the address, the way to it, the key, and the answer of W&B."""
     from gym_gui.services.analytics.wandb_access import address, find_proxies
 
     api = address()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from mosaic_wire.ids import is_run_id
 from mosaic_wire.manifest import AnalyticsManifest
-from mosaic_wire.paths import person_path
+from mosaic_wire.paths import user_path
 from mosaic_wire.run_request import NOT_TRAINING, Extras, Mode, run_request, worker_part
 from mosaic_wire.run_status import RunStatus
 from mosaic_wire.worker_spec import AlgorithmSpec
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 @click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Cut an episode after so many steps.")
 @click.option("--max-seconds", type=click.FloatRange(min=0), metavar="S", help="Cut an episode after so long.")
 @click.option("--stochastic", is_flag=True, help="Sample actions instead of taking the best.")
-@click.option("--no-statistics", is_flag=True, help="Of a file without a normaliser's statistics: play it without.")
+@click.option("--no-statistics", is_flag=True, help="Of a file without a normalizer's statistics: play it without.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Another seed than the training's.")
 @click.option("--env-id", metavar="ENV", help="Another environment than it was trained in.")
-@click.option("--algo", metavar="ALGO", help="The algorithm, for a file that does not say it.")
+@click.option("--algo", metavar="ALGO", help="The algorithm, for a file that does not name it.")
 @click.option("--checkpoint", default="", metavar="STEP", help="This checkpoint of the run, not its last.")
 @click.option("--name", help="Name of the evaluation.")
 @click.option("--tag", "tags", multiple=True, help="A tag; may be repeated.")
@@ -70,11 +70,11 @@ def eval_command(cli: Cli, /, policy: str | None, random_env: str | None, **opti
 
 
 def evaluation_config(cli: Cli, chosen: Chosen, options: dict[str, Any]) -> dict[str, Any]:
-    """The run config of an evaluation."""
+    """Return the run config of an evaluation."""
     algo, env_id = options["algo"] or chosen.algo, options["env_id"] or chosen.env_id
     missing = [flag for flag, value in (("--algo", algo), ("--env-id", env_id)) if not value]
     if missing:
-        raise click.UsageError(f"{chosen.title} does not say what it was trained with; give {' and '.join(missing)}")
+        raise click.UsageError(f"{chosen.title} does not name what it was trained with; give {' and '.join(missing)}")
     spec, algorithm = choose_algorithm(installed_workers(cli), algo, chosen.worker_type or None)
     if Mode.EVALUATE not in algorithm.modes:
         raise click.UsageError(f"policies of {algo!r} (worker {spec.name}) cannot be evaluated")
@@ -109,15 +109,15 @@ def evaluation_config(cli: Cli, chosen: Chosen, options: dict[str, Any]) -> dict
 __all__ = ["MODEL_SUFFIX", "Chosen", "choose", "of_path"]
 
 
-def choose(client: TrainerClient, word: str, checkpoint: str = "") -> Chosen:
-    """A run (or one checkpoint of it), a checkpoint folder, or a file with weights."""
-    path = person_path(word)
+def choose(client: TrainerClient, source: str, checkpoint: str = "") -> Chosen:
+    """Return the policy in `source`: a run (or one checkpoint of it), a checkpoint folder, or a file with weights."""
+    path = user_path(source)
     if path.suffix == MODEL_SUFFIX or path.exists():
         if checkpoint:
             raise click.UsageError("--checkpoint chooses among the checkpoints of a run; a path names one already")
         refuse_own_path(client, path)
         return of_path(path)
-    return _of_run(client, client.find(word), checkpoint)
+    return _of_run(client, client.find(source), checkpoint)
 
 
 def refuse_own_path(client: TrainerClient, path: Path) -> None:
@@ -155,13 +155,13 @@ def _of_run(client: TrainerClient, run: pb.Run, checkpoint: str) -> Chosen:
 
 
 def _saved_no_model(client: TrainerClient, run: pb.Run) -> bool:
-    """Whether the run's manifest names none."""
+    """Return whether the run's manifest names none."""
     manifest = AnalyticsManifest.find(Path(client.local(run, "run/analytics.json").run_dir) / "analytics.json")
     return manifest is not None and not manifest.policy
 
 
 def _last_env(schedule: Any) -> str:
-    """A curriculum's policy is judged in its last environment."""
+    """Return the last environment of a curriculum, in which its policy is evaluated."""
     if isinstance(schedule, dict):
         schedule = schedule.get("stages")
     last = schedule[-1] if isinstance(schedule, list) and schedule else None
@@ -169,7 +169,7 @@ def _last_env(schedule: Any) -> str:
 
 
 def of_path(path: Path) -> Chosen:
-    """A checkpoint folder or a file with weights, by what lies in it and around it."""
+    """Return a checkpoint folder or a file with weights, by what lies in it and around it."""
     try:
         return policy_files.of_path(path)
     except policy_files.NoPolicy as error:
@@ -179,12 +179,12 @@ def of_path(path: Path) -> Chosen:
 # ---------------------------------------------------------------- resuming from a checkpoint
 
 
-_SAID_ELSEWHERE = ("env_id", "seed", "total_timesteps", "track", "cuda")
+_GIVEN_ELSEWHERE = ("env_id", "seed", "total_timesteps", "track", "cuda")
 
 
 def resume_checkpoint(
     cli: Cli,
-    word: str,
+    source: str,
     *,
     timesteps: int | None,
     algo: str | None,
@@ -193,7 +193,7 @@ def resume_checkpoint(
     follow: bool,
 ) -> int:
     """Queue a run that resumes from this folder or file."""
-    path = person_path(word)
+    path = user_path(source)
     if not path.exists():
         raise click.UsageError(f"there is no {path}; name the run in front to choose one of its checkpoints")
     chosen = of_path(path)
@@ -217,12 +217,12 @@ def resume_checkpoint(
 def _config(cli: Cli, chosen: Chosen, timesteps: int | None, algo: str, env_id: str) -> dict[str, Any]:
     missing = [flag for flag, value in (("--algo", algo), ("--env-id", env_id)) if not value]
     if missing:
-        raise click.UsageError(f"{chosen.title} does not say what it was trained with; give {' and '.join(missing)}")
+        raise click.UsageError(f"{chosen.title} does not name what it was trained with; give {' and '.join(missing)}")
     spec, algorithm = choose_algorithm(installed_workers(cli), algo, None)
     total = chosen.step + timesteps if timesteps else chosen.args.get("total_timesteps")
     total = total or default_of(algorithm, "total_timesteps")
     if not total or total <= chosen.step:
-        raise click.UsageError(f"{chosen.title} has trained {chosen.step} steps; say how many more: --timesteps N")
+        raise click.UsageError(f"{chosen.title} has trained {chosen.step} steps; choose how many more: --timesteps N")
     return run_request(
         spec.name,
         module=spec.module,
@@ -235,11 +235,11 @@ def _config(cli: Cli, chosen: Chosen, timesteps: int | None, algo: str, env_id: 
 
 
 def _flags(chosen: Chosen, algorithm: AlgorithmSpec) -> dict[str, Any]:
-    """The flags it was trained with, as far as the algorithm still has them."""
+    """Return the flags it was trained with, as far as the algorithm still has them."""
     return {
         name: value
         for name, value in chosen.args.items()
-        if name not in _SAID_ELSEWHERE
+        if name not in _GIVEN_ELSEWHERE
         and (known := algorithm.field(name)) is not None
         and value != known.default
         and known.problem_with(value) is None

@@ -38,20 +38,20 @@ _USUAL_NAMES = {
 }
 """Names that users of other libraries type"""
 
-_BOOLEAN_WORDS = ("true", "false", "yes", "no", "1", "0")
+_BOOLEANS = ("true", "false", "yes", "no", "1", "0")
 
 
 @dataclass
 class ParsedFlags:
-    """Algorithm parameters, what was no flag, and everything that is wrong."""
+    """Algorithm parameters, positional arguments, and all problems."""
 
     parameters: dict[str, Any] = field(default_factory=dict)
-    words: list[str] = field(default_factory=list)
+    positional: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
 def parse_flags(tokens: Sequence[str], algorithm: AlgorithmSpec, own_options: Iterable[str] = ()) -> ParsedFlags:
-    """Read `--learning-rate 3e-4 --learning_rate=3e-4 --anneal-lr --no-anneal-lr --anneal-lr False` and plain words."""
+    """Read `--gamma 0.9 --learning_rate=3e-4 --anneal-lr --no-anneal-lr --anneal-lr False` and positional arguments."""
     return _Reader(canonical_flags(tokens), algorithm, tuple(own_options)).read()
 
 
@@ -68,17 +68,17 @@ class _Reader:
             if token == "--":  # not needed, and not in the way of people who are used to it
                 continue
             if not token.startswith("--"):
-                self._word(token)
+                self._positional(token)
                 continue
             name, _, value = token[2:].partition("=")
             self._flag(token.partition("=")[0], name.replace("-", "_"), value if "=" in token else None)
         return self._found
 
-    def _word(self, token: str) -> None:
+    def _positional(self, token: str) -> None:
         if token.startswith("-") and len(token) > 1:
             self._found.problems.append(self._unknown_flag(token))
         else:
-            self._found.words.append(token)
+            self._found.positional.append(token)
 
     def _flag(self, written: str, name: str, value: str | None) -> None:
         known = self._algorithm.field(name)
@@ -100,7 +100,7 @@ class _Reader:
 
     def _known(self, known: FieldSpec, value: str | None) -> None:
         if known.kind == "bool":
-            if value is None and self._rest and self._rest[0].lower() in _BOOLEAN_WORDS:
+            if value is None and self._rest and self._rest[0].lower() in _BOOLEANS:
                 value = self._rest.pop(0)
             value = "true" if value is None else value
         elif value is None:

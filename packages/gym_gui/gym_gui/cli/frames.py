@@ -16,7 +16,7 @@ from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.run_status import RunStatus
 
-from gym_gui.cli.context import Cli, one_run, pass_cli, say
+from gym_gui.cli.context import Cli, notify, one_run, pass_cli
 from gym_gui.cli.listing import check_target, force_option
 from gym_gui.cli.summary import videos_of
 from gym_gui.services.trainer.errors import NotPossibleNow
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MOVING = (".gif", ".webp", ".png")
 _PATIENCE_S = 60.0
-"""How long a run may show nothing before we give up"""
+"""Seconds without a frame before the command gives up"""
 
 
 @click.command()
@@ -66,25 +66,25 @@ def frames_command(
                     clip.add(frame)
                     recorded += 1
         except KeyboardInterrupt:
-            say("")  # what was recorded so far stays
+            notify("")  # what was recorded so far stays
     if not recorded:
         with suppress(FileNotFoundError):
             out.unlink()
         raise NotPossibleNow(f"run {run} drew no frame within {_PATIENCE_S:g} s")
-    say(f"{out}: {recorded} frames")
+    notify(f"{out}: {recorded} frames")
     return 0
 
 
 def _frames(client: TrainerClient, run_id: str, fps: float, max_side: int, seconds: float) -> Iterator[pb.RunFrame]:
     began: float | None = None
-    asked = time.monotonic()
+    requested_at = time.monotonic()
     with client.frames(run_id, max_fps=fps, max_side=max_side, encoding="png") as stream:
         for frame in stream:
             now = time.monotonic()
             if not frame.data:
-                if began is None and frame.notice and now - asked > 2:
-                    say(frame.notice)
-                if began is None and now - asked > _PATIENCE_S:
+                if began is None and frame.notice and now - requested_at > 2:
+                    notify(frame.notice)
+                if began is None and now - requested_at > _PATIENCE_S:
                     return
                 continue
             began = began or now

@@ -31,7 +31,7 @@ def gui_command(cli: Cli, /, theme: str | None) -> int:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     token = cli.remote_token() if cli.connect else ""
     if cli.connect:
-        cli.client().close()  # a wrong address or certificate is said here, not in a window that never fills
+        cli.client().close()  # a wrong address or certificate is reported here, not in an empty window
     try:
         from gym_gui import app
         from gym_gui.ui.theme import ThemeChoice
@@ -42,7 +42,7 @@ def gui_command(cli: Cli, /, theme: str | None) -> int:
 
 
 def _check_that_qt_can_run() -> None:
-    """Qt ends the whole process when it finds no screen: say it in words first."""
+    """Refuse to start without a screen, because Qt would abort the process."""
     missing = [name for name in ("PySide6", "pyqtgraph", "numpy") if importlib.util.find_spec(name) is None]
     if missing:
         raise click.ClickException(f"the window needs {', '.join(missing)}, not installed here: {INSTALL}")

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from gym_gui.cli.context import coloured, style, use_colour
+from gym_gui.cli.context import colored, style, use_color
 from gym_gui.wording.formats import json_escaped, one_line
 
 _GAP = "  "
@@ -30,7 +30,7 @@ class Column:
     """May be cut to this width; 0: never cut"""
     optional: int = 0
     """Dropped when the terminal is too narrow, the highest number first; 0: never dropped"""
-    colours: Sequence[str | None] | None = None
+    colors: Sequence[str | None] | None = None
 
 
 def terminal_width() -> int | None:
@@ -40,11 +40,11 @@ def terminal_width() -> int | None:
 
 def write_table(columns: Sequence[Column], *, width: int | None = None) -> None:
     """Print a table; cut to `width` or, on a terminal, to its width."""
-    sys.stdout.write(layout(columns, width=width if width is not None else terminal_width(), colour=use_colour()))
+    sys.stdout.write(layout(columns, width=width if width is not None else terminal_width(), color=use_color()))
 
 
-def layout(columns: Sequence[Column], *, width: int | None, colour: bool = False) -> str:
-    """The table as text, a header line first; columns without any content are left out."""
+def layout(columns: Sequence[Column], *, width: int | None, color: bool = False) -> str:
+    """Return the table as text, a header line first; columns without any content are left out."""
     shown = [column for column in columns if any(column.cells)]
     if not shown:
         return ""
@@ -52,9 +52,7 @@ def layout(columns: Sequence[Column], *, width: int | None, colour: bool = False
     widths = {key: max(map(_cells_wide, texts)) for key, texts in cells.items()}
     if width is not None:
         shown = _fit(shown, widths, width)
-    laid_out = [
-        _lay_out(column, cells[id(column)], widths[id(column)], column is shown[-1], colour) for column in shown
-    ]
+    laid_out = [_lay_out(column, cells[id(column)], widths[id(column)], column is shown[-1], color) for column in shown]
     return "".join([_GAP.join(row).rstrip() + "\n" for row in zip(*laid_out, strict=True)])
 
 
@@ -110,7 +108,7 @@ def _fit(columns: list[Column], widths: dict[int, int], width: int) -> list[Colu
     return columns
 
 
-def _lay_out(column: Column, cells: list[str], width: int, is_last: bool, colour: bool) -> list[str]:
+def _lay_out(column: Column, cells: list[str], width: int, is_last: bool, color: bool) -> list[str]:
     plain = all(map(str.isascii, cells))
     if plain and max(map(len, cells)) <= width:
         laid_out = [cell.rjust(width) for cell in cells] if column.right else [cell.ljust(width) for cell in cells]
@@ -118,13 +116,13 @@ def _lay_out(column: Column, cells: list[str], width: int, is_last: bool, colour
         laid_out = [_pad(_cut(cell, width), width, column.right) for cell in cells]
     if is_last and not column.right:
         laid_out = [cell.rstrip() for cell in laid_out]
-    if not colour:
+    if not color:
         return laid_out
-    laid_out[0] = coloured(laid_out[0], bold=True)
-    if column.colours is not None:
-        for position, name in enumerate(column.colours, start=1):
+    laid_out[0] = colored(laid_out[0], bold=True)
+    if column.colors is not None:
+        for position, name in enumerate(column.colors, start=1):
             if name:
-                laid_out[position] = coloured(laid_out[position], fg=name)
+                laid_out[position] = colored(laid_out[position], fg=name)
     return laid_out
 
 

@@ -12,7 +12,7 @@ import click
 from mosaic_wire.run_status import RunStatus
 from mosaic_wire.sweep_settings import WORKER_TYPE
 
-from gym_gui.cli.context import Cli, complete_run, find_runs, one_run, pass_cli, say, some_runs
+from gym_gui.cli.context import Cli, complete_run, find_runs, notify, one_run, pass_cli, some_runs
 from gym_gui.cli.control import for_each
 from gym_gui.cli.listing import check_target, force_option
 from gym_gui.cli.selection import Selection, run_conditions, runs_to_change, select_to_change
@@ -35,7 +35,7 @@ _UNFINISHED = "not finished"
 @pass_cli
 def archive_command(cli: Cli, /, undo: bool, yes: bool, **options: Any) -> int:
     """Hide finished runs from listings; nothing is deleted (`mosaic runs --archived` shows them)."""
-    selection = replace(Selection.take(options), archived=undo)
+    selection = replace(Selection.pop_from(options), archived=undo)
     verb, done = ("bring back", "brought back") if undo else ("archive", "archived")
     with cli.client() as client:
         found = select_to_change(
@@ -64,13 +64,13 @@ def archive_command(cli: Cli, /, undo: bool, yes: bool, **options: Any) -> int:
 @click.option("--with-earlier", is_flag=True, help="Also each run that it continues, into a file of its own beside it.")
 @pass_cli
 def export_command(cli: Cli, /, run: str, output: Path | None, force: bool, report: bool, with_earlier: bool) -> int:
-    """Write a run into an archive file: its story, its logs and its folder.
+    """Write a run into an archive file: its history, its logs and its folder.
 
     Event files, the W&B folder, checkpoints, videos and plots lie in the run's folder, so they are in the archive.
     """
     with cli.client() as client:
         found = client.find(run)
-        if report and found.status == RunStatus.TERM:  # of any other, the daemon says why it cannot be exported
+        if report and found.status == RunStatus.TERM:  # for any other run the daemon reports why it cannot be exported
             from gym_gui.cli.compare import keep_report
 
             keep_report(client, found)
@@ -85,7 +85,7 @@ def export_command(cli: Cli, /, run: str, output: Path | None, force: bool, repo
             _export_files(client, found, output or Path(f"mosaic-{found.run_id}.tar.gz"), force, with_earlier)
         if found.HasField("parent") and not with_earlier:
             needed = f"export run {found.parent.run_id}, too, which it continues (--with-earlier does)"
-            say(f"the beginning of its curves is not in it: {needed}")
+            notify(f"the beginning of its curves is not in it: {needed}")
     return 0
 
 
@@ -117,7 +117,7 @@ def import_command(cli: Cli, /, files: tuple[Path, ...]) -> int:
         from gym_gui.services.analytics import lineage
 
         if note := lineage.missing_note(lineage.with_earlier(client, runs)):
-            say(f"{note}; import its archive, too")
+            notify(f"{note}; import its archive, too")
     return 0
 
 
@@ -126,7 +126,7 @@ def import_command(cli: Cli, /, files: tuple[Path, ...]) -> int:
 @pass_cli
 def delete_command(cli: Cli, /, yes: bool, **options: Any) -> int:
     """Remove finished runs with all their files: checkpoints, logs, configs, evaluations."""
-    selection = Selection.take(options)
+    selection = Selection.pop_from(options)
     with cli.client() as client:
         found = select_to_change(
             client,
@@ -143,21 +143,21 @@ def delete_command(cli: Cli, /, yes: bool, **options: Any) -> int:
             try:
                 freed += client.delete(run.run_id)
             except DaemonUnreachable:
-                say(f"deleted {number} of {formats.plural(len(found), 'run')}; the same command deletes the rest")
+                notify(f"deleted {number} of {formats.plural(len(found), 'run')}; the same command deletes the rest")
                 raise
             except TrainerError as error:
-                say(f"mosaic: cannot delete {short_id(run.run_id)}: {error}")
+                notify(f"mosaic: cannot delete {short_id(run.run_id)}: {error}")
                 code = 1
-        say(f"freed {formats.size(freed)}")
+        notify(f"freed {formats.size(freed)}")
         for tag in (f"sweep:{run.run_id}" for run in found if run.worker_type == WORKER_TYPE):
             if left := client.list(tags=[tag], include_archived=True, limit=1).matching:
                 count = formats.plural(left, "run")
-                say(f"its trials are still there ({count}); `mosaic delete --tag {tag}` deletes them, too")
+                notify(f"its trials are still there ({count}); `mosaic delete --tag {tag}` deletes them, too")
         return code
 
 
 def _continued_note(client: TrainerClient, runs: Sequence[pb.Run]) -> str:
-    """Say which other runs continue these; empty for none."""
+    """Return a sentence about other runs that continue these; empty for none."""
     left = continued_by(runs, client.list(include_archived=True).runs if runs else ())
     what = "it" if len(runs) == 1 else "them"
     if len(left) == 1:
@@ -169,14 +169,14 @@ def _continued_note(client: TrainerClient, runs: Sequence[pb.Run]) -> str:
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("words", metavar="[RUN]... [TAG | +TAG | -TAG]...", nargs=-1, shell_complete=complete_run)
+@click.argument("arguments", metavar="[RUN]... [TAG | +TAG | -TAG]...", nargs=-1, shell_complete=complete_run)
 @click.option("--add", multiple=True, metavar="TAG", help="Add a tag; may be repeated.")
 @click.option("--remove", multiple=True, metavar="TAG", help="Remove a tag; may be repeated.")
 @run_conditions(short=False)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @pass_cli
 def tag_command(
-    cli: Cli, /, words: tuple[str, ...], add: tuple[str, ...], remove: tuple[str, ...], yes: bool, **options: Any
+    cli: Cli, /, arguments: tuple[str, ...], add: tuple[str, ...], remove: tuple[str, ...], yes: bool, **options: Any
 ) -> int:
     """Add and remove tags.
 
@@ -185,23 +185,23 @@ def tag_command(
       mosaic tag RUN RUN +baseline -draft
       mosaic tag --algo ppo --env CartPole-v1 good
     """
-    if mistaken := [word for word in words if word.startswith("--")]:
+    if mistaken := [argument for argument in arguments if argument.startswith("--")]:
         raise click.UsageError(
             f"there is no option {mistaken[0]}; tags are given as +TAG, -TAG, --add TAG or --remove TAG"
         )
-    plain = [word for word in words if word[:1] not in ("+", "-")]
-    added = [*add, *(word[1:] for word in words if word[:1] == "+")]
-    removed = [*remove, *(word[1:] for word in words if word[:1] == "-")]
+    plain = [argument for argument in arguments if argument[:1] not in ("+", "-")]
+    added = [*add, *(argument[1:] for argument in arguments if argument[:1] == "+")]
+    removed = [*remove, *(argument[1:] for argument in arguments if argument[:1] == "-")]
     if not all(added + removed):
         raise click.UsageError("a tag needs a name: +baseline")
-    selection = Selection.take(options)
+    selection = Selection.pop_from(options)
     with cli.client() as client:
         if not (added or removed):
-            # `tag RUN good`: the first word is a run, as is every other that is an id.
+            # `tag RUN good`: the first argument is a run, as is every other that is an id.
             first = 0 if selection.narrows else 1
-            is_id = [number < first or _is_id(client, word) for number, word in enumerate(plain)]
-            added = [word for word, is_run in zip(plain, is_id, strict=True) if not is_run]
-            plain = [word for word, is_run in zip(plain, is_id, strict=True) if is_run]
+            is_id = [number < first or _is_id(client, argument) for number, argument in enumerate(plain)]
+            added = [argument for argument, is_run in zip(plain, is_id, strict=True) if not is_run]
+            plain = [argument for argument, is_run in zip(plain, is_id, strict=True) if is_run]
         selection = replace(selection, runs=tuple(plain))
         for run in select_to_change(client, selection, "tag", yes=yes, fits=lambda run: True, unfit=""):
             after = client.update(run.run_id, add_tags=added, remove_tags=removed) if added or removed else run
@@ -209,12 +209,12 @@ def tag_command(
     return 0
 
 
-def _is_id(client: TrainerClient, word: str) -> bool:
-    """Whether it is the id of a run as listings show it; shorter words are tags."""
-    if len(word) < SHORT_ID or not word.isalnum():
+def _is_id(client: TrainerClient, argument: str) -> bool:
+    """Return whether it is the id of a run as listings show it; shorter arguments are tags."""
+    if len(argument) < SHORT_ID or not argument.isalnum():
         return False
     try:
-        return client.find(word).run_id.endswith(word.upper())
+        return client.find(argument).run_id.endswith(argument.upper())
     except (RunNotFound, AmbiguousRunId):
         return False
 
@@ -254,7 +254,7 @@ def rename_command(cli: Cli, /, run: str, name: str) -> int:
 
 
 class Priority(click.IntRange):
-    """The last word of the command."""
+    """The last argument of the command."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not str(value).lstrip("+-").isdigit():

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gym_gui.cli.context import Cli, json_option, one_run, pass_cli, say, style, use_colour
+from gym_gui.cli.context import Cli, json_option, notify, one_run, pass_cli, style, use_color
 from gym_gui.cli.listing import Column, check_target, force_option, write_json, write_table
 from gym_gui.cli.progress import reconnecting
-from gym_gui.cli.selection import Selection, run_selection, say_left_out, select_runs
+from gym_gui.cli.selection import Selection, notify_left_out, run_selection, select_runs
 from gym_gui.wording import formats
 from gym_gui.wording.formats import one_line
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gym_gui.services.analytics.figure import Figure, FigureOptions
     from gym_gui.services.trainer.client import RpcStream, TrainerClient
 
-_PICTURES = (".png", ".svg", ".pdf")
+_IMAGES = (".png", ".svg", ".pdf")
 _TABLES = (".csv", ".parquet")
 _SMOOTH = 0.9
 _MOST_TAGS = 30
@@ -104,36 +104,36 @@ def plot_command(cli: Cli, /, **options: Any) -> int:
     """
     from gym_gui.services.analytics.lineage import missing_note, with_earlier
 
-    selection = Selection.take(options)
+    selection = Selection.pop_from(options)
     out: Path | None = options["out"]
     _check_out(out)
-    wanted = _figure_options(options)
+    figure_options = _figure_options(options)
     with cli.client() as client:
         chosen = select_runs(client, selection)
         runs = with_earlier(client, chosen)
         if note := missing_note(runs):
-            say(note)
+            notify(note)
         tags = _tags(client, runs, options["tags"])
         if out is not None and out.suffix.lower() in _TABLES:
             check_target(out, force=options["force"])
             return _write_points(client, runs, tags, out)
-        curves = _load(client, runs, tags, wanted)
+        curves = _load(client, runs, tags, figure_options)
     environments = list(dict.fromkeys(run.env_id for run in chosen))
     if len(environments) > 1:
-        say(f"{len(environments)} environments: a figure for each, as their axes differ (--env draws one)")
+        notify(f"{len(environments)} environments: a figure for each, as their axes differ (--env draws one)")
     for tag in tags:
         for env_id in environments:
             here, ours = ([run for run in some if run.env_id == env_id] for some in (runs, chosen))
             endings = [tag] * (len(tags) > 1) + [env_id] * (len(environments) > 1)
-            _show(tag, here, ours, curves, wanted, options, endings)
+            _show(tag, here, ours, curves, figure_options, options, endings)
     return 0
 
 
 def _check_out(out: Path | None) -> None:
     if out is None:
         return
-    if out.suffix.lower() not in (*_PICTURES, *_TABLES):
-        raise click.UsageError(f"--out: a file ends in {', '.join((*_PICTURES, *_TABLES))}; {out.name!r} does not")
+    if out.suffix.lower() not in (*_IMAGES, *_TABLES):
+        raise click.UsageError(f"--out: a file ends in {', '.join((*_IMAGES, *_TABLES))}; {out.name!r} does not")
     check_target(out, force=True)  # what it is called in the end is known with the figures
 
 
@@ -159,7 +159,7 @@ def _figure_options(options: Mapping[str, Any]) -> FigureOptions:
 
 
 def _tags(client: TrainerClient, runs: Sequence[pb.Run], patterns: Sequence[str]) -> list[str]:
-    """The tags these patterns mean; raise UsageError with those there are when it is none."""
+    """Return the tags these patterns mean; raise UsageError with those there are when it is none."""
     from gym_gui.services.analytics.curves import RETURN_TAGS
 
     if not patterns:
@@ -173,7 +173,7 @@ def _tags(client: TrainerClient, runs: Sequence[pb.Run], patterns: Sequence[str]
     if not found:
         raise click.UsageError(f"no curve is called {' or '.join(patterns)}{_offer(known)}")
     if len(found) > _MOST_TAGS:
-        raise click.UsageError(f"{len(found)} curves fit, at most {_MOST_TAGS} are drawn at once; say which")
+        raise click.UsageError(f"{len(found)} curves fit, at most {_MOST_TAGS} are drawn at once; choose some")
     return found
 
 
@@ -184,13 +184,17 @@ def _offer(known: Sequence[str]) -> str:
 
 
 def _load(
-    client: TrainerClient, runs: Sequence[pb.Run], tags: Sequence[str], wanted: FigureOptions
+    client: TrainerClient, runs: Sequence[pb.Run], tags: Sequence[str], figure_options: FigureOptions
 ) -> dict[str, dict[str, Curve]]:
     from gym_gui.services.analytics.curves import RETURN_TAGS, Axis, load_curves, points_per_curve
 
-    asked = [*tags, *(RETURN_TAGS if RETURN_TAGS[0] in tags else ())]
+    requested = [*tags, *(RETURN_TAGS if RETURN_TAGS[0] in tags else ())]
     curves = load_curves(
-        client, runs, asked, max_points=points_per_curve(len(runs) * len(tags)), episodes=wanted.axis is Axis.EPISODE
+        client,
+        runs,
+        requested,
+        max_points=points_per_curve(len(runs) * len(tags)),
+        episodes=figure_options.axis is Axis.EPISODE,
     )
     if not any(len(curve) for own in curves.values() for curve in own.values()):
         known = sorted({entry.tag for run in runs for entry in client.metric_tags(run.run_id)})
@@ -203,8 +207,8 @@ def _write_points(client: TrainerClient, runs: Sequence[pb.Run], tags: Sequence[
     from gym_gui.services.analytics.curves import RETURN_TAGS, load_curves, return_curve
     from gym_gui.services.analytics.exporting import MissingPackage, write_csv, write_parquet
 
-    asked = [*tags, *(RETURN_TAGS if RETURN_TAGS[0] in tags else ())]
-    curves = load_curves(client, runs, asked, max_points=None)
+    requested = [*tags, *(RETURN_TAGS if RETURN_TAGS[0] in tags else ())]
+    curves = load_curves(client, runs, requested, max_points=None)
     if tags == [RETURN_TAGS[0]]:  # of the names a return has, the one that is drawn
         chosen = {run_id: return_curve(own) for run_id, own in curves.items()}
         curves = {run_id: {curve.tag: curve} if curve is not None else {} for run_id, curve in chosen.items()}
@@ -213,7 +217,7 @@ def _write_points(client: TrainerClient, runs: Sequence[pb.Run], tags: Sequence[
         written = write(out, curves, runs)
     except MissingPackage as error:
         raise click.ClickException(str(error)) from None
-    say_left_out([run for run in runs if not curves[run.run_id]], "these curves")
+    notify_left_out([run for run in runs if not curves[run.run_id]], "these curves")
     click.echo(f"{out}  {formats.plural(written, 'point')} of {formats.plural(len(runs), 'run')}")
     return 0
 
@@ -223,7 +227,7 @@ def _show(
     runs: Sequence[pb.Run],
     chosen: Sequence[pb.Run],
     curves: Mapping[str, Mapping[str, Curve]],
-    wanted: FigureOptions,
+    figure_options: FigureOptions,
     options: Mapping[str, Any],
     endings: Sequence[str],
 ) -> None:
@@ -232,10 +236,10 @@ def _show(
     from gym_gui.services.analytics.figure import build_figure
     from gym_gui.services.analytics.lineage import unfinished_note
 
-    figure = build_figure(runs, curves, replace(wanted, tag=tag))
+    figure = build_figure(runs, curves, replace(figure_options, tag=tag))
     drawn = {run_id for line in figure.lines for run_id in line.run_ids}
     missing = [run for run in chosen if run.run_id not in drawn and run.run_id not in figure.repeated]
-    say_left_out(missing, f"a curve {tag}")
+    notify_left_out(missing, f"a curve {tag}")
     if figure.is_empty:
         return
     going = unfinished_note([run for run in chosen if run.run_id in drawn])
@@ -254,27 +258,27 @@ def _show(
 
 
 def _print_sketch(figure: Figure) -> None:
-    from gym_gui.services.analytics.drawing import COLOURS, mark_of, sketch, visible
+    from gym_gui.services.analytics.drawing import COLORS, mark_of, sketch, visible
 
-    colour = use_colour()
+    color = use_color()
 
-    def coloured(text: str, owner: int | None) -> str:
-        return style(text, fg=COLOURS[owner % len(COLOURS)]) if colour and owner is not None else text
+    def colored(text: str, owner: int | None) -> str:
+        return style(text, fg=COLORS[owner % len(COLORS)]) if color and owner is not None else text
 
     width = min(120, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
     title = style(one_line(figure.title), bold=True)
     click.echo(title + (f"  ({figure.note})" if figure.note else ""))
     for row in sketch(figure, width=width):
-        stretches = groupby(row, key=lambda cell: cell[1])
-        click.echo("".join(coloured("".join(text for text, _ in cells), owner) for owner, cells in stretches).rstrip())
+        spans = groupby(row, key=lambda cell: cell[1])
+        click.echo("".join(colored("".join(text for text, _ in cells), owner) for owner, cells in spans).rstrip())
     lines = visible(figure)
     for index, line in enumerate(lines[:_MOST_LISTED]):
         end = formats.quantity(float(line.y[-1]))
-        click.echo(f"  {coloured(mark_of(index), index)}  {one_line(line.label)}, ends at {end}")
+        click.echo(f"  {colored(mark_of(index), index)}  {one_line(line.label)}, ends at {end}")
     if len(lines) > _MOST_LISTED:
         click.echo(f"     … and {len(lines) - _MOST_LISTED} more")
     if sys.stdout.isatty():
-        say("--out plot.png draws it properly")
+        notify("--out plot.png draws it properly")
 
 
 # ---------------------------------------------------------------- metrics
@@ -315,7 +319,7 @@ def _print_table(client: TrainerClient, run_id: str, tags: Sequence[str], name: 
         for update in stream:
             curves |= {curve.tag: curve for curve in update.curves}
     if not curves:
-        say(f"{name} has no curves" + (f" called {', '.join(tags)}" if tags else " yet"))
+        notify(f"{name} has no curves" + (f" called {', '.join(tags)}" if tags else " yet"))
         return 1 if tags else 0
     rows = [curves[tag] for tag in sorted(curves)]
     write_table(
@@ -338,15 +342,15 @@ def _extremes(values: Sequence[float]) -> tuple[float, float]:
 
 
 def sparkline(steps: Sequence[int], values: Sequence[float], width: int = _SPARK_POINTS) -> str:
-    """A curve in one line: the mean of each stretch of steps."""
+    """Return a curve in one line: the mean of each bucket."""
     known = [(step, value) for step, value in zip(steps, values, strict=True) if math.isfinite(value)]
     if len(known) < 2:
         return ""
     first, span = known[0][0], max(1, known[-1][0] - known[0][0])
-    stretches: list[list[float]] = [[] for _ in range(width)]
+    buckets: list[list[float]] = [[] for _ in range(width)]
     for step, value in known:
-        stretches[min(width - 1, max(0, (step - first) * width // span))].append(value)
-    means = [sum(stretch) / len(stretch) if stretch else None for stretch in stretches]
+        buckets[min(width - 1, max(0, (step - first) * width // span))].append(value)
+    means = [sum(bucket) / len(bucket) if bucket else None for bucket in buckets]
     present = [mean for mean in means if mean is not None]
     low, reach = min(present), (max(present) - min(present)) or 1.0
     return "".join(" " if mean is None else _BARS[int((mean - low) / reach * (len(_BARS) - 1))] for mean in means)
@@ -363,7 +367,7 @@ def _print_points(client: TrainerClient, run_id: str, tags: Sequence[str], point
         return client.metrics(run_id, tags, max_points=points, follow=follow)
 
     try:
-        for update in reconnecting(opened, say):
+        for update in reconnecting(opened, notify):
             for curve in update.curves:
                 rows, before = zip(curve.steps, curve.wall_times, curve.values, strict=True), printed.get(curve.tag)
                 new = [row for row in rows if before is None or row[:2] > before]

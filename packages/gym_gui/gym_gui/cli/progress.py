@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import click
 from mosaic_wire.run_status import UNFINISHED, RunStatus
 
-from gym_gui.cli.context import Cleaned, Cli, as_it_is, complete_run, find_runs, pass_cli, say
+from gym_gui.cli.context import Cleaned, Cli, as_it_is, complete_run, find_runs, notify, pass_cli
 from gym_gui.services.trainer.errors import DaemonUnreachable, NotPossibleNow, RunNotFound, TrainerError
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import (
-    COLOURS,
+    COLORS,
     elapsed_s,
     figures_of,
     fraction,
@@ -43,22 +43,22 @@ _RETRY_S = 0.5
 T = TypeVar("T")
 
 
-def reconnecting(open_stream: Callable[[], RpcStream[T]], notify: Callable[[str], object]) -> Iterator[T]:
-    """Yield a stream's messages, reopening it while the daemon is unreachable; `notify` gets messages about that."""
+def reconnecting(open_stream: Callable[[], RpcStream[T]], on_message: Callable[[str], object]) -> Iterator[T]:
+    """Yield a stream's messages, reopening it while the daemon is unreachable; `on_message` is called about that."""
     away_since: float | None = None
     while True:
         try:
             with open_stream() as stream:
                 for item in stream:
                     if away_since is not None:
-                        notify("the daemon answers again")
+                        on_message("the daemon answers again")
                         away_since = None
                     yield item
             return
         except DaemonUnreachable as error:
             if away_since is None:
                 away_since = time.monotonic()
-                notify(f"{error}; waiting for it")
+                on_message(f"{error}; waiting for it")
             elif time.monotonic() - away_since > GIVE_UP_S:
                 raise DaemonUnreachable(f"{error}. Runs continue without it; the same command follows again") from None
         time.sleep(_RETRY_S)
@@ -75,12 +75,12 @@ class RunFollower:
         """Why there are no updates, or empty"""
         self._client = client
         self._adopt = adopt
-        self._news: queue.SimpleQueue[pb.RunUpdate | TrainerError] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[pb.RunUpdate | TrainerError] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._stream: RpcStream[pb.RunUpdate] | None = None
         self._last_seq = min((run.event_seq for run in runs), default=0) if since_seq is None else since_seq
         self._only = next(iter(self.runs)) if len(self.runs) == 1 and not adopt else ""
-        self._last_news = time.monotonic()
+        self._last_update = time.monotonic()
         self._away_since: float | None = None
         self._thread = threading.Thread(target=self._read, name="follow-runs", daemon=True)
 
@@ -101,15 +101,15 @@ class RunFollower:
     def poll(self, timeout_s: float) -> list[pb.RunUpdate]:
         """Wait up to `timeout_s` for updates; raise when the daemon stays unreachable."""
         deadline = time.monotonic() + timeout_s
-        news: list[pb.RunUpdate] = []
+        updates: list[pb.RunUpdate] = []
         while True:
             try:
-                item = self._news.get(timeout=max(0.0, deadline - time.monotonic()) if not news else 0)
+                item = self._queue.get(timeout=max(0.0, deadline - time.monotonic()) if not updates else 0)
             except queue.Empty:
                 break
-            self._last_news = time.monotonic()
+            self._last_update = time.monotonic()
             if isinstance(item, TrainerError):
-                self._bear(item)
+                self._handle_unreachable(item)
                 continue
             self.trouble, self._away_since = "", None
             if self._adopt or item.run.run_id in self.runs:
@@ -117,12 +117,12 @@ class RunFollower:
                 # A replayed event brings the run as it is now; the live ones behind it are older.
                 if known is None or item.run.event_seq >= known.event_seq:
                     self.runs[item.run.run_id] = item.run
-                news.append(item)
-        if time.monotonic() - self._last_news > QUIET_S:
-            self._look_around()
-        return news
+                updates.append(item)
+        if time.monotonic() - self._last_update > QUIET_S:
+            self._poll_one_run()
+        return updates
 
-    def _bear(self, error: TrainerError) -> None:
+    def _handle_unreachable(self, error: TrainerError) -> None:
         if not isinstance(error, DaemonUnreachable):
             raise error
         now = time.monotonic()
@@ -131,11 +131,11 @@ class RunFollower:
         if now - self._away_since > GIVE_UP_S:
             raise DaemonUnreachable(f"{error}. Runs continue without it; `mosaic watch` follows them again later")
 
-    def _look_around(self) -> None:
+    def _poll_one_run(self) -> None:
         run = next((run for run in self.runs.values() if run.status != RunStatus.TERM), None)
         if run is None:
             return
-        self._last_news = time.monotonic()
+        self._last_update = time.monotonic()
         try:
             self.runs[run.run_id] = self._client.get(run.run_id)
             self.trouble, self._away_since = "", None
@@ -144,7 +144,7 @@ class RunFollower:
             if not self.runs:
                 raise
         except DaemonUnreachable as error:
-            self._bear(error)
+            self._handle_unreachable(error)
 
     def _read(self) -> None:
         while not self._closed.is_set():
@@ -155,11 +155,11 @@ class RunFollower:
                 for update in self._stream:
                     if update.HasField("event"):
                         self._last_seq = max(self._last_seq, update.event.seq)
-                    self._news.put(update)
+                    self._queue.put(update)
             except NotPossibleNow:
                 pass  # the stream was too slow; missed events are sent again
             except TrainerError as error:
-                self._news.put(error)
+                self._queue.put(error)
             except ValueError:
                 return  # the channel was closed: the command has ended
             self._closed.wait(_RETRY_S)
@@ -187,13 +187,13 @@ def follow_to_end(
     client: TrainerClient, runs: Sequence[pb.Run], *, expect_return: float | None = None, code_when_left: int = 130
 ) -> int:
     """Follow these runs, print how they ended and return the exit code."""
-    from gym_gui.cli.summary import say_how_to_return, summarise
+    from gym_gui.cli.summary import notify_detached, summarize
 
     ended = follow(client, runs)
     if ended is None:
-        say_how_to_return(runs)
+        notify_detached(runs)
         return code_when_left
-    return summarise(client, ended, expect_return=expect_return)
+    return summarize(client, ended, expect_return=expect_return)
 
 
 def show(follower: RunFollower, *, until: Callable[[], bool], headline: Headline | None = None) -> None:
@@ -240,7 +240,7 @@ def _show_lines(follower: RunFollower, until: Callable[[], bool], headline: Head
             print(f"{time.strftime('%H:%M:%S')} {above}", flush=True)
         if follower.trouble != trouble:
             trouble = follower.trouble
-            say(trouble or "the daemon answers again")
+            notify(trouble or "the daemon answers again")
         if until():
             return
         follower.poll(0.5)
@@ -285,7 +285,7 @@ def live_display(runs: Sequence[pb.Run], console: Console, trouble: str = "", *,
     if len(runs) > len(shown):
         parts.append(Text(f"… and {formats.plural(len(runs) - len(shown), 'more run')}", style="dim"))
     if trouble:
-        parts.append(Text(f"no news: {trouble}", style="red"))
+        parts.append(Text(f"no updates: {trouble}", style="red"))
     # The terminal prints ^C at the end of the last line; without room for it the line would wrap and be drawn twice.
     return Constrain(Cleaned(Group(*parts)), console.width - 3)
 
@@ -318,7 +318,7 @@ def _table(runs: Sequence[pb.Run], width: int) -> RenderableType:
         steps = f"{number(run.step)}/{number(run.total)}" if run.total else number(run.step) if run.step else ""
         table.add_row(
             Text(_label(run, same, roomy), overflow="ellipsis"),
-            Text(state, style=COLOURS.get(state, "")),
+            Text(state, style=COLORS.get(state, "")),
             ProgressBar(total=1.0, completed=done or 0.0, finished_style="green", complete_style="blue"),
             steps,
             formats.quantity(run.episodic_return) if run.HasField("episodic_return") else "",
@@ -355,10 +355,10 @@ def _watch_all(client: TrainerClient) -> int:
 
     answer = client.list(statuses=UNFINISHED)
     if not answer.runs:
-        say("nothing is queued or running; new runs show up here, Ctrl-C leaves")
+        notify("nothing is queued or running; new runs show up here, Ctrl-C leaves")
     with RunFollower(client, answer.runs, since_seq=answer.last_seq, adopt=True) as follower:
         try:
             show(follower, until=lambda: False)
         except KeyboardInterrupt:
-            say("")
+            notify("")
     return 0

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gym_gui.cli.context import Cli, json_option, pass_cli, say
+from gym_gui.cli.context import Cli, json_option, notify, pass_cli
 from gym_gui.cli.listing import Column, write_json, write_table
-from gym_gui.cli.selection import Selection, check_filter, conditions_of, list_runs, run_conditions, status_words
+from gym_gui.cli.selection import Selection, check_filter, conditions_of, list_runs, parse_states, run_conditions
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import (
-    COLOURS,
+    COLORS,
     algo_of,
     elapsed_s,
     progress_of,
@@ -46,7 +46,7 @@ _DOWN: dict[str, Callable[[pb.Run], float]] = {
     "size": lambda run: run.size_bytes,
     "duration": lambda run: elapsed_s(run) or 0.0,
 }
-"""What is sorted the highest first"""
+"""Keys sorted in descending order"""
 
 
 @click.command()
@@ -64,15 +64,15 @@ def runs_command(
     cli: Cli, /, as_json: bool, quiet: bool, list_filters: bool, delete_filter: str | None, **options: Any
 ) -> int:
     """List runs, the newest first."""
-    selection = Selection.take(options)
-    status_words(selection.states)  # a mistake is told before anything else
+    selection = Selection.pop_from(options)
+    parse_states(selection.states)  # report a mistake before anything else
     if options["save_filter"] and not selection.narrows:
         raise click.UsageError("a filter needs conditions: --algo, --env, --tag, --text, --status or --outcome")
     with cli.client() as client:
         if delete_filter:
             check_filter(delete_filter, client.filters())
             client.delete_filter(delete_filter)
-            say(f"forgot the filter {delete_filter!r}")
+            notify(f"forgot the filter {delete_filter!r}")
             return 0
         if list_filters:
             _write_filters(client.filters(), as_json)
@@ -80,18 +80,18 @@ def runs_command(
         conditions = conditions_of(client, selection)
         if name := options["save_filter"]:
             client.save_filter(name, {key: value for key, value in conditions.items() if value})
-            say(f"saved; `mosaic runs --filter {name}` uses it")
+            notify(f"saved; `mosaic runs --filter {name}` uses it")
         runs, matching = _sorted_runs(client, conditions, selection.limit, **options)
     if as_json:
         write_json(run_document(run) for run in runs)
     elif quiet:
         click.echo("".join(f"{run.run_id}\n" for run in runs), nl=False)
     elif not runs:
-        say("no run fits" if selection.narrows else "no runs yet; `mosaic train ppo CartPole-v1` makes one")
+        notify("no run fits" if selection.narrows else "no runs yet; `mosaic train ppo CartPole-v1` makes one")
     else:
         write_runs(runs)
         if (hidden := matching - len(runs)) > 0:
-            say(f"… and {formats.plural(hidden, 'more run')}; --all shows them")
+            notify(f"… and {formats.plural(hidden, 'more run')}; --all shows them")
     return 0
 
 
@@ -119,16 +119,16 @@ def _write_filters(saved: dict[str, dict[str, Any]], as_json: bool) -> None:
         write_json({"name": name, "query": query} for name, query in sorted(saved.items()))
         return
     if not saved:
-        say("no saved filters; `mosaic runs --tag x --save-filter mine` makes one")
+        notify("no saved filters; `mosaic runs --tag x --save-filter mine` makes one")
     write_table(
         [
             Column("NAME", sorted(saved)),
-            Column("CONDITIONS", [_in_words(saved[name]) for name in sorted(saved)], shrink_to=20),
+            Column("CONDITIONS", [_conditions_text(saved[name]) for name in sorted(saved)], shrink_to=20),
         ]
     )
 
 
-def _in_words(query: dict[str, Any]) -> str:
+def _conditions_text(query: dict[str, Any]) -> str:
     return "; ".join(
         f"{key}: {', '.join(map(str, value)) if isinstance(value, list) else value}" for key, value in query.items()
     )
@@ -146,7 +146,7 @@ def write_runs(runs: Sequence[pb.Run]) -> None:
     write_table(
         [
             Column("ID", [short_id(run.run_id) if on_terminal else run.run_id for run in runs]),
-            Column("STATUS", states, colours=[COLOURS.get(state) for state in states]),
+            Column("STATUS", states, colors=[COLORS.get(state) for state in states]),
             Column("ALGO", [algo_of(run) for run in runs], shrink_to=8),
             Column("ENV", [run.env_id for run in runs], shrink_to=11),
             Column("SEED", seeds, right=True, optional=1),
@@ -162,6 +162,6 @@ def write_runs(runs: Sequence[pb.Run]) -> None:
 
 
 def _is_default_name(run: pb.Run) -> bool:
-    """`cleanrl-ppo-20260101-120000` says nothing that the other columns do not say."""
+    """Return a run's name, or nothing for a default name like `cleanrl-ppo-20260101-120000`."""
     stamp = run.name.removeprefix(f"{run.worker_type}-{run.algo}-")
     return stamp != run.name and re.fullmatch(r"\d{8}-\d{6}(-s\d+)?", stamp) is not None

@@ -12,7 +12,7 @@ import click
 from mosaic_wire import env
 from mosaic_wire.errors import ConfigProblems, SpecError
 from mosaic_wire.files import write_bytes_atomically
-from mosaic_wire.paths import person_path
+from mosaic_wire.paths import user_path
 from mosaic_wire.run_request import OWN_SOURCES, UPSTREAM, Extras, Mode
 from mosaic_wire.worker_spec import AlgorithmSpec, ScriptSpec, WorkerSpec, read_script_header
 
@@ -21,22 +21,22 @@ from gym_gui.cli.algorithms import PREFERRED_WORKER, InstalledWorker
 if TYPE_CHECKING:
     from gym_gui.cli.algorithms import InstalledWorker
     from gym_gui.cli.context import Cli
-    from gym_gui.cli.train import TrainRequest
+    from gym_gui.cli.train import TrainingTask
 
 SHELL = ".sh"
 NO_ENVIRONMENT = "none"
-"""What is written for the environment of a script that has no parameter for it"""
+"""The environment of a script that has no parameter for it"""
 
 
-def is_script(word: str) -> bool:
+def is_script(name: str) -> bool:
     """`./my_ppo.py` and `/home/me/my_ppo.py` are files, `ppo` is an algorithm."""
-    return word.endswith((".py", SHELL)) or os.sep in word
+    return name.endswith((".py", SHELL)) or os.sep in name
 
 
 def choose_script(
-    workers: Sequence[InstalledWorker], word: str, worker_name: str | None, source: str
+    workers: Sequence[InstalledWorker], name: str, worker_name: str | None, source: str
 ) -> tuple[WorkerSpec, ScriptSpec]:
-    """The worker that runs this script, and what it makes of it."""
+    """Return the worker that runs this script, and its description of it."""
     from gym_gui.services.trainer.describe import describe_script
 
     able = [worker.spec for worker in workers if worker.spec is not None and worker.spec.runs_scripts]
@@ -44,7 +44,7 @@ def choose_script(
         able = [spec for spec in able if spec.name == worker_name]
     if not able:
         raise click.UsageError(f"no installed worker runs scripts{f' as {worker_name!r}' if worker_name else ''}")
-    name, place = (str(person_path(word)), "") if is_script(word) else (word, checkout_of(source))
+    name, place = (str(user_path(name)), "") if is_script(name) else (name, checkout_of(source))
     try:
         script = describe_script(able[0].argv, name, source=place)
     except SpecError as error:
@@ -53,11 +53,11 @@ def choose_script(
 
 
 def checkout_of(source: str) -> str:
-    """The folder of the CleanRL checkout that `--source` means."""
+    """Return the folder of the CleanRL checkout that `--source` means."""
     if source != UPSTREAM:
-        return str(person_path(source))
+        return str(user_path(source))
     if chosen := os.environ.get(env.CLEANRL_HOME):
-        return str(person_path(chosen))
+        return str(user_path(chosen))
     from gym_gui.config.settings import load_settings, settings_file
 
     try:
@@ -73,16 +73,16 @@ def checkout_of(source: str) -> str:
 
 
 def with_script_found(config: dict[str, Any]) -> dict[str, Any]:
-    """A run config in which `source: upstream` and a relative `script_path` have become the path of a file."""
+    """Return a run config in which `source: upstream` and a relative `script_path` have become the path of a file."""
     worker: Any = config
     for key in ("metadata", "worker", "config"):
         worker = worker.get(key) if isinstance(worker, dict) else None
     extras = worker.get("extras") if isinstance(worker, dict) else None
     if not isinstance(extras, dict):
-        return config  # whatever is wrong with it, the daemon tells
+        return config  # the daemon reports its problems
     path, source, algo = extras.get("script_path"), extras.get("source"), worker.get("algo")
     if isinstance(path, str) and path:
-        extras["script_path"] = str(person_path(path))
+        extras["script_path"] = str(user_path(path))
     elif (
         isinstance(source, str)
         and source not in OWN_SOURCES
@@ -101,10 +101,10 @@ _OF_AN_ALGORITHM = ("stop_at_return", "expect_return", "source")
 
 
 def shell_request(
-    cli: Cli, workers: Sequence[InstalledWorker], word: str, arguments: Sequence[str], options: dict[str, Any]
-) -> TrainRequest:
-    """What to run, checked; `arguments` go to the script as they are."""
-    from gym_gui.cli.train import TrainRequest
+    cli: Cli, workers: Sequence[InstalledWorker], file: str, arguments: Sequence[str], options: dict[str, Any]
+) -> TrainingTask:
+    """Return what to run, checked; `arguments` go to the script as they are."""
+    from gym_gui.cli.train import TrainingTask
 
     if wrong := [f"--{name.replace('_', '-')}" for name in _OF_AN_ALGORITHM if options[name]]:
         raise click.UsageError(f"{wrong[0]} is for algorithms; arguments of the script stand behind --")
@@ -113,7 +113,7 @@ def shell_request(
     spec = next((w.spec for w in workers if w.spec is not None and w.name == PREFERRED_WORKER), None)
     if spec is None:
         raise click.UsageError(f"scripts are run by the worker {PREFERRED_WORKER!r}, which is not installed")
-    path = Path(word)
+    path = Path(file)
     facts = facts_of(path)
     options["name"] = options["name"] or path.name
     env_id = options["env_id"] or str(facts.get("env_family") or "custom")
@@ -125,11 +125,11 @@ def shell_request(
         "script_arguments": list(arguments) or None,
     }
     seeds = tuple(options["seeds"] or [options["seed"]])
-    return TrainRequest(spec, AlgorithmSpec(Mode.CUSTOM_SCRIPT), env_id, seeds, total, {}, extras=extras)
+    return TrainingTask(spec, AlgorithmSpec(Mode.CUSTOM_SCRIPT), env_id, seeds, total, {}, extras=extras)
 
 
 def facts_of(path: Path) -> dict[str, Any]:
-    """What a script says about itself in its first lines."""
+    """Return what a script says about itself in its first lines."""
     if path.exists() and not path.is_file():  # a pipe would be waited on for ever
         raise click.UsageError(f"{path} is {'a folder' if path.is_dir() else 'no regular file'}, not a script")
     try:
@@ -138,15 +138,15 @@ def facts_of(path: Path) -> dict[str, Any]:
         raise click.UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
-def find_file(cli: Cli, word: str) -> Path:
-    """The file a person means: by its path, or by its name in the home's folder for scripts."""
-    path = person_path(word)
-    kept = cli.home.custom_scripts / word
-    return kept if not path.exists() and Path(word).name == word and kept.exists() else path
+def find_file(cli: Cli, name: str) -> Path:
+    """Find a script by its path, or by its name in the home's folder for scripts."""
+    path = user_path(name)
+    kept = cli.home.custom_scripts / name
+    return kept if not path.exists() and Path(name).name == name and kept.exists() else path
 
 
 def _allowed(cli: Cli, path: Path) -> Path:
-    """A file of the user's own, where the daemon runs scripts from: there, or as a copy of what it says now."""
+    """Return a file of the user's own, where the daemon runs scripts from: there, or as a copy of what it says now."""
     from gym_gui.config.settings import load_settings
     from gym_gui.services.trainer.validation.worker_part import script_folders
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from mosaic_wire.run_status import RunOutcome
 
-from gym_gui.cli.context import complete_run, find_runs, say
+from gym_gui.cli.context import complete_run, find_runs, notify
 from gym_gui.wording import formats
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Selection:
     with_trials: bool
 
     @classmethod
-    def take(cls, options: dict[str, Any]) -> Selection:
+    def pop_from(cls, options: dict[str, Any]) -> Selection:
         """Remove these options from a command's options and return them."""
         return cls(**{part.name: options.pop(part.name, ()) for part in fields(cls)})
 
@@ -138,7 +138,7 @@ def select_runs(client: TrainerClient, selection: Selection, *, with_failed: boo
     parts = {part for run in kept for part in members(run, by_id)}  # of a curve that is shown
     if counts := Counter(kind for run_id, kind in others.items() if run_id not in parts):
         counted = ", ".join(formats.plural(number, kind) for kind, number in counts.items())
-        say(f"left out: {counted} (name them, or --with-trials, --outcome failed …, to see them)")
+        notify(f"left out: {counted} (name them, or --with-trials, --outcome failed …, to see them)")
     return _found(kept[: selection.limit][::-1])
 
 
@@ -165,11 +165,11 @@ def select_to_change(
         matching, _ = list_runs(client, conditions)
         found = _found([run for run in matching if fits(run)][: selection.limit])
         if left := sum(not fits(run) for run in matching):
-            say(f"left out: {formats.plural(left, 'run')} ({unfit})")
+            notify(f"left out: {formats.plural(left, 'run')} ({unfit})")
     elif not for_good:
         return found
     if warning is not None and (text := warning(found)):
-        say(text)
+        notify(text)
     _confirm(found, verb, yes=yes, for_good=for_good)
     return found
 
@@ -179,9 +179,9 @@ def _confirm(runs: Sequence[pb.Run], verb: str, *, yes: bool, for_good: bool) ->
     from gym_gui.wording.run_view import title_of
 
     for run in runs[:_SHOWN_BEFORE_ASKING]:
-        say(f"{run.run_id}  {title_of(run)}  {run.name}  {formats.size(run.size_bytes)}")
+        notify(f"{run.run_id}  {title_of(run)}  {run.name}  {formats.size(run.size_bytes)}")
     if len(runs) > _SHOWN_BEFORE_ASKING:
-        say(f"… and {formats.plural(len(runs) - _SHOWN_BEFORE_ASKING, 'more run')}")
+        notify(f"… and {formats.plural(len(runs) - _SHOWN_BEFORE_ASKING, 'more run')}")
     if yes:
         return
     number = formats.plural(len(runs), "run")
@@ -194,12 +194,12 @@ def _confirm(runs: Sequence[pb.Run], verb: str, *, yes: bool, for_good: bool) ->
 
 def _named(client: TrainerClient, selection: Selection, has_conditions: bool) -> list[pb.Run] | None:
     if selection.runs and has_conditions:
-        raise click.UsageError("name the runs, or say what they have in common; not both")
+        raise click.UsageError("name the runs or give conditions, not both")
     if selection.runs:
         return find_runs(client, selection.runs)
     if not has_conditions:
         raise click.UsageError(
-            "which runs? Name them, or say what they have in common: --algo, --env, --with-tag, --text, --filter … "
+            "which runs? Name them or give conditions: --algo, --env, --with-tag, --text, --filter … "
             "(`mosaic runs` lists them)"
         )
     return None
@@ -216,7 +216,7 @@ def _found(runs: list[pb.Run]) -> list[pb.Run]:
 
 def conditions_of(client: TrainerClient, selection: Selection) -> dict[str, Any]:
     """Return the conditions as a query, added to those of the saved filter if one is named."""
-    statuses, ends = status_words(selection.states)
+    statuses, ends = parse_states(selection.states)
     conditions: dict[str, Any] = {
         "statuses": statuses,
         "outcomes": list(dict.fromkeys([*selection.outcomes, *ends])),
@@ -268,37 +268,37 @@ def check_filter(name: str, saved: dict[str, Any]) -> None:
         raise click.UsageError(f"there is no filter {name!r}" + (f"; did you mean {close!r}?" if close else ""))
 
 
-def status_words(texts: Sequence[str]) -> tuple[list[str], list[str]]:
+def parse_states(texts: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return statuses and outcomes; --status accepts both, because users do not distinguish them."""
     names = [name for text in texts for name in text.split(",")]
     return _status_names([name for name in names if name not in _OUTCOMES]), [n for n in names if n in _OUTCOMES]
 
 
-def _status_names(words: Sequence[str]) -> list[str]:
+def _status_names(names: Sequence[str]) -> list[str]:
     """Return the statuses with these names or labels."""
     from gym_gui.wording.run_view import STATE_LABELS
 
     aliases = {"EXECUTING": "EXEC", "TERMINATED": "TERM", "TRAINING": "EXEC"}
-    names: list[str] = []
-    for word in words:
-        upper = aliases.get(word.upper(), word.upper())
-        fitting = [status for status, name in STATE_LABELS.items() if upper == status or word.lower() == name]
+    statuses: list[str] = []
+    for name in names:
+        upper = aliases.get(name.upper(), name.upper())
+        fitting = [status for status, label in STATE_LABELS.items() if upper == status or name.lower() == label]
         if not fitting:
             from mosaic_wire.worker_spec import nearest
 
             known = [*dict.fromkeys(STATE_LABELS.values()), *_OUTCOMES]
-            close = nearest(word, [*known, *STATE_LABELS])
+            close = nearest(name, [*known, *STATE_LABELS])
             hint = f"; did you mean {close!r}?" if close else ""
-            raise click.UsageError(f"--status: expected {', '.join(known)}, not {word!r}{hint}")
-        names.extend(fitting)
-    return names
+            raise click.UsageError(f"--status: expected {', '.join(known)}, not {name!r}{hint}")
+        statuses.extend(fitting)
+    return statuses
 
 
-def say_left_out(missing: Sequence[pb.Run], what: str) -> None:
+def notify_left_out(missing: Sequence[pb.Run], what: str) -> None:
     """Print which runs are not in a figure, and why."""
     from gym_gui.wording.run_view import short_id
 
     if not missing:
         return
     named = ", ".join(short_id(run.run_id) for run in missing[:5]) + (" …" if len(missing) > 5 else "")
-    say(f"left out: {formats.plural(len(missing), 'run')} without {what} ({named})")
+    notify(f"left out: {formats.plural(len(missing), 'run')} without {what} ({named})")

@@ -17,15 +17,15 @@ from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
 from mosaic_wire.run_status import RunStatus
 
-from gym_gui.cli.context import Cli, as_it_is, find_runs, json_option, one_run, pass_cli, say, some_runs, style
+from gym_gui.cli.context import Cli, as_it_is, find_runs, json_option, notify, one_run, pass_cli, some_runs, style
 from gym_gui.cli.listing import Column, write_json, write_pairs, write_table
 from gym_gui.cli.progress import reconnecting
-from gym_gui.cli.summary import evaluation_in_words
+from gym_gui.cli.summary import evaluation_text
 from gym_gui.services.trainer.errors import TrainerError
 from gym_gui.wording import formats
 from gym_gui.wording.formats import printable, without_escapes
 from gym_gui.wording.run_view import (
-    COLOURS,
+    COLORS,
     elapsed_s,
     evaluation_of,
     figures_of,
@@ -65,7 +65,7 @@ def show_command(cli: Cli, /, runs: tuple[str, ...], as_json: bool) -> int:
 
 
 def provenance_of(run: pb.Run) -> dict[str, Any]:
-    """What the run was made with, from its manifest: argv, versions, requirement sets, machine, code that is not ours.
+    """Return the run's provenance from its manifest: argv, versions, requirement sets, machine, foreign code.
 
     Empty where the run has no manifest yet.
     """
@@ -92,13 +92,13 @@ def _pairs(run: pb.Run, here: pb.Run) -> Iterator[tuple[str, str]]:
     yield "run", style(run.run_id, bold=True) + ("  (archived)" if run.archived else "")
     yield "name", run.name
     yield "what", f"{title_of(run)}, worker {run.worker_type}"
-    yield "status", style(state, fg=COLOURS.get(state)) + f"  {run.status}{flags}"
+    yield "status", style(state, fg=COLORS.get(state)) + f"  {run.status}{flags}"
     yield "reason", run.reason if run.reason != run.outcome else ""
     yield "stopped early", stopped_early(run)
     yield "waits for", run.queue_reason
     yield "progress", _progress(run)
     yield "curves", figures_of(run)
-    yield "evaluation", evaluation_in_words(evaluation_of(run))
+    yield "evaluation", evaluation_text(evaluation_of(run))
     yield "result", _compact(parsed(run.result_json), leave_out=("evaluation", "stopped_early"))
     yield "submitted", formats.moment(run.created_at)
     yield "started", formats.moment(run.started_at)
@@ -180,7 +180,7 @@ def _compact(value: Any, leave_out: tuple[str, ...] = ()) -> str:
 @json_option
 @pass_cli
 def history_command(cli: Cli, /, run: str, as_json: bool) -> int:
-    """What happened to a run, step by step."""
+    """Show the history of a run."""
     with cli.client() as client:
         events = list(client.history(client.find(run).run_id))
     if as_json:
@@ -251,7 +251,7 @@ def logs_command(cli: Cli, /, run: str, follow: bool, stream: str | None, raw: b
                     printer.write(name, data)
                 printer.end(name)
         if not printer.wrote:
-            say(f"{run} wrote nothing yet" if found.status != RunStatus.TERM else f"{run} wrote nothing")
+            notify(f"{run} wrote nothing yet" if found.status != RunStatus.TERM else f"{run} wrote nothing")
     return 0
 
 
@@ -314,7 +314,7 @@ def _content(client: TrainerClient, run_id: str, stream: str, tail: int | None) 
 
 
 def _last_lines(client: TrainerClient, run_id: str, stream: str, lines: int) -> tuple[int, bytes]:
-    """The last lines of a log and where they begin; reads only as far back as it must."""
+    """Return the last lines of a log and where they begin; reads only as far back as it must."""
     reach = max(1 << 16, lines * _BYTES_PER_LINE)
     while True:
         with client.logs(run_id, stream, tail_bytes=reach) as chunks:
@@ -332,14 +332,14 @@ def _last_lines(client: TrainerClient, run_id: str, stream: str, lines: int) -> 
 
 
 _Arrived = queue.SimpleQueue[tuple[str, bytes | str | TrainerError | None]]
-"""What came of a stream: bytes, something to tell the user, why it failed, or None at its end"""
+"""An item of a stream: bytes, a message for the user, the error that ended it, or None at its end"""
 
 
 def _follow(client: TrainerClient, run_id: str, streams: Sequence[str], tail: int | None, printer: _Printer) -> None:
     arrived: _Arrived = queue.SimpleQueue()
     for stream in streams:
         threading.Thread(target=_read, args=(client, run_id, stream, tail, arrived), daemon=True).start()
-    open_streams, told = len(streams), ""
+    open_streams, notice = len(streams), ""
     while open_streams:
         stream, item = arrived.get()
         if isinstance(item, TrainerError):
@@ -349,9 +349,9 @@ def _follow(client: TrainerClient, run_id: str, streams: Sequence[str], tail: in
             printer.end(stream)
         elif isinstance(item, bytes):
             printer.write(stream, item)
-        elif item != told:  # the streams break off together
-            told = item
-            say(item)
+        elif item != notice:  # the streams break off together
+            notice = item
+            notify(item)
 
 
 def _read(client: TrainerClient, run_id: str, stream: str, tail: int | None, arrived: _Arrived) -> None:

@@ -16,7 +16,7 @@ from mosaic_wire.run_request import Extras, run_request, worker_part
 from mosaic_wire.run_status import RunOutcome, RunStatus
 
 from gym_gui.cli.algorithms import choose_algorithm, installed_workers
-from gym_gui.cli.context import Cli, json_option, one_run, pass_cli, read_limited, say
+from gym_gui.cli.context import Cli, json_option, notify, one_run, pass_cli, read_limited
 from gym_gui.cli.flags import parse_flags
 from gym_gui.cli.listing import write_json_object
 from gym_gui.cli.progress import follow_to_end
@@ -48,9 +48,9 @@ def submit_command(cli: Cli, /, file: str, wants_follow: bool, idempotency_key: 
         answer = client.submit(config, idempotency_key=idempotency_key)
         run = answer.run
         if answer.already_known:
-            say(f"this key is known already: {short_id(run.run_id)}")
+            notify(f"this key is known already: {short_id(run.run_id)}")
         for note in answer.notes:
-            say(f"note: {note}")
+            notify(f"note: {note}")
         message = "" if wants_follow else f"queued {title_of(run)}; `mosaic watch {short_id(run.run_id)}` follows"
         print_queued(run, message, as_json=as_json)
         return follow_to_end(client, [run]) if wants_follow else 0
@@ -83,18 +83,18 @@ def print_queued(run: pb.Run, message: str, *, as_json: bool) -> int:
         return 0
     click.echo(run.run_id)
     if message:
-        say(message)
+        notify(message)
     return 0
 
 
 def follow_or_print(
     client: TrainerClient, run: pb.Run, *, detach: bool, as_json: bool = False, expect_return: float | None = None
 ) -> int:
-    """Follow the run and summarise its end, or print its id and return."""
+    """Follow the run and summarize its end, or print its id and return."""
     if detach:
         message = f"queued {title_of(run)}; `mosaic watch {short_id(run.run_id)}` follows"
         return print_queued(run, message, as_json=as_json)
-    say(f"queued {title_of(run)}  {run.run_id}")
+    notify(f"queued {title_of(run)}  {run.run_id}")
     return follow_to_end(client, [run], expect_return=expect_return)
 
 
@@ -125,7 +125,7 @@ def clone_command(
         if name is not None:
             config["run_name"] = name
         for missing in take_secrets_from(os.environ, worker):
-            say(f"mosaic: {missing} is left out: a secret is not copied. Set it in the environment to pass it on")
+            notify(f"mosaic: {missing} is left out: a secret is not copied. Set it in the environment to pass it on")
         if only_print:
             write_json_object(shown(config))
             return 0
@@ -133,23 +133,23 @@ def clone_command(
         click.echo(answer.run.run_id)
         if wants_follow:
             return follow_to_end(client, [answer.run])
-        say(f"queued {title_of(answer.run)} like {short_id(original.run_id)}")
+        notify(f"queued {title_of(answer.run)} like {short_id(original.run_id)}")
         return 0
 
 
 def config_of(run: pb.Run, here: pb.Run | None = None) -> dict[str, Any]:
-    """The run's config as it can be submitted again; `here` is the run with folders on this machine."""
+    """Return the run's config as it can be submitted again; `here` is the run with folders on this machine."""
     try:
         found = run_configs.config_of(run, here)
     except ConfigUnreadable as error:
         raise click.ClickException(str(error)) from error
     for notice in found.notices:
-        say(f"mosaic: {notice}")
+        notify(f"mosaic: {notice}")
     return found.document
 
 
 def shown(config: dict[str, Any]) -> Any:
-    """The config without secrets, for the screen."""
+    """Return the config without secrets, for the screen."""
     from mosaic_wire.redaction import redact_document, secret_values
 
     return redact_document(config, secret_values(config))
@@ -160,11 +160,11 @@ def shown(config: dict[str, Any]) -> Any:
 
 SMOKE_FILE = "smoke.json"
 STEPS = 2048
-_MOST_ARTEFACTS = 200
+_MOST_ARTIFACTS = 200
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []}, options_metavar=None)
-@click.argument("words", metavar="ALGO ENV... [OPTIONS] [ALGORITHM FLAGS]", nargs=-1, type=click.UNPROCESSED)
+@click.argument("arguments", metavar="ALGO ENV... [OPTIONS] [ALGORITHM FLAGS]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--total-timesteps", type=click.IntRange(min=1), default=STEPS, metavar="N", help="Steps of each run.")
 @click.option("--seed", type=click.IntRange(min=0), default=1, metavar="N", help="Seed of each run.")
 @click.option("--extras", default="{}", metavar="JSON", help='More of the config\'s extras: {"source": "upstream"}.')
@@ -174,7 +174,7 @@ _MOST_ARTEFACTS = 200
 def smoke_command(
     ctx: click.Context,
     /,
-    words: tuple[str, ...],
+    arguments: tuple[str, ...],
     total_timesteps: int,
     seed: int,
     extras: str,
@@ -187,12 +187,12 @@ def smoke_command(
     ended. The coverage table of a worker's documentation is made from these files.
     """
     cli = ctx.find_object(Cli) or Cli()
-    if wants_help or not words:
+    if wants_help or not arguments:
         click.echo(ctx.get_help())
         return 0 if wants_help else 2
-    spec, algorithm = choose_algorithm(installed_workers(cli), words[0], worker)
-    given = parse_flags(words[1:], algorithm)
-    problems = [*given.problems] if given.words else [*given.problems, "which environment? Name one or more"]
+    spec, algorithm = choose_algorithm(installed_workers(cli), arguments[0], worker)
+    given = parse_flags(arguments[1:], algorithm)
+    problems = [*given.problems] if given.positional else [*given.problems, "which environment? Name one or more"]
     try:
         more: Extras = json.loads(extras)
     except ValueError as error:
@@ -214,7 +214,7 @@ def smoke_command(
                     tags=["smoke"],
                 ),
             )
-            for env_id in given.words
+            for env_id in given.positional
         ]
     return 0 if all(run.outcome == RunOutcome.COMPLETED for run in ended) else 1
 
@@ -224,7 +224,7 @@ def _run_once(client: TrainerClient, config: dict[str, Any]) -> pb.Run:
     here = client.local(run, *DOCUMENTS, listed=("run/*",))
     write_json_atomically(Path(here.run_dir) / SMOKE_FILE, smoke_report(client, here))
     if here is not run:
-        say(f"its {SMOKE_FILE} is on this machine: {Path(here.run_dir) / SMOKE_FILE}")
+        notify(f"its {SMOKE_FILE} is on this machine: {Path(here.run_dir) / SMOKE_FILE}")
     click.echo(f"{state_of(run):10} {run.algo:28} {run.env_id:28} {run.run_id}  {one_line(run.reason)}")
     return run
 
@@ -236,10 +236,10 @@ def wait_for_end(client: TrainerClient, run: pb.Run) -> pb.Run:
 
 
 def smoke_report(client: TrainerClient, run: pb.Run) -> dict[str, Any]:
-    """What `smoke.json` holds of an ended run."""
+    """Return what `smoke.json` holds of an ended run."""
     folder = RunFolder(Path(run.run_dir))
-    story = list(client.history(run.run_id))
-    registered = next((event for event in story if event.kind == "registered"), None)
+    history = list(client.history(run.run_id))
+    registered = next((event for event in history if event.kind == "registered"), None)
     handshake = (
         f"{_moment(registered.timestamp)} RegisterWorker of {run.run_id}: {registered.from_status} -> "
         f"{registered.to_status}"
@@ -257,7 +257,7 @@ def smoke_report(client: TrainerClient, run: pb.Run) -> dict[str, Any]:
         "env_id": run.env_id,
         "payload": str(folder.root.parent.parent / "configs" / f"config-{run.run_id}.json"),
         "handshake": handshake,
-        "artefacts": artefacts_of(folder),
+        "artefacts": artifacts_of(folder),
         "status": run.status,
         "outcome": run.outcome,
         "reason": run.reason,
@@ -271,10 +271,10 @@ def smoke_report(client: TrainerClient, run: pb.Run) -> dict[str, Any]:
     }
 
 
-def artefacts_of(folder: RunFolder) -> list[str]:
+def artifacts_of(folder: RunFolder) -> list[str]:
     """Files of the run folder, relative to it."""
     files = (path for path in sorted(folder.root.rglob("*")) if path.is_file() and path.name != SMOKE_FILE)
-    return [str(path.relative_to(folder.root)) for path in files][:_MOST_ARTEFACTS]
+    return [str(path.relative_to(folder.root)) for path in files][:_MOST_ARTIFACTS]
 
 
 def _source_of(manifest: dict[str, Any]) -> str:

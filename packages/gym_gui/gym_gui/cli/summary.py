@@ -12,12 +12,12 @@ from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
 from mosaic_wire.run_status import RunOutcome
 
-from gym_gui.cli.context import say, style
+from gym_gui.cli.context import notify, style
 from gym_gui.cli.listing import write_pairs
 from gym_gui.services.trainer.errors import TrainerError
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import (
-    COLOURS,
+    COLORS,
     SYMBOLS,
     elapsed_s,
     evaluation_of,
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 _MOST_VIDEOS = 3
 
 
-def summarise(client: TrainerClient, runs: Sequence[pb.Run], *, expect_return: float | None = None) -> int:
+def summarize(client: TrainerClient, runs: Sequence[pb.Run], *, expect_return: float | None = None) -> int:
     """Print the end of these runs; return the exit code."""
     for run in runs:
         _write_end(run, brief=len(runs) > 1)
         if run.outcome == RunOutcome.FAILED:
-            _write_last_words(client, run)
+            _write_last_output(client, run)
     if len(runs) > 1:
         _write_spread(runs)
     if any(run.outcome != RunOutcome.COMPLETED for run in runs):
@@ -51,11 +51,11 @@ def summarise(client: TrainerClient, runs: Sequence[pb.Run], *, expect_return: f
     return _check_expectation(runs, expect_return)
 
 
-def say_how_to_return(runs: Sequence[pb.Run]) -> None:
+def notify_detached(runs: Sequence[pb.Run]) -> None:
     """After Ctrl-C: the runs continue; how to see and to end them."""
     ids = " ".join(short_id(run.run_id) for run in runs)
     what = "the run continues" if len(runs) == 1 else f"{formats.plural(len(runs), 'run')} continue"
-    say(f"\ndetached; {what}\n  follow again   mosaic watch {ids}\n  end            mosaic cancel {ids}")
+    notify(f"\ndetached; {what}\n  follow again   mosaic watch {ids}\n  end            mosaic cancel {ids}")
 
 
 def _write_end(run: pb.Run, *, brief: bool) -> None:
@@ -63,8 +63,8 @@ def _write_end(run: pb.Run, *, brief: bool) -> None:
     took = elapsed_s(run)
     headline = f"{SYMBOLS.get(state, '·')} {state}"
     after = f" after {formats.duration(took)}" if took is not None else ""
-    click.echo(style(headline, fg=COLOURS.get(state), bold=True) + f"  {title_of(run)}{after}  {run.run_id}")
-    pairs = [("stopped early", stopped_early(run)), ("evaluation", evaluation_in_words(evaluation_of(run)))]
+    click.echo(style(headline, fg=COLORS.get(state), bold=True) + f"  {title_of(run)}{after}  {run.run_id}")
+    pairs = [("stopped early", stopped_early(run)), ("evaluation", evaluation_text(evaluation_of(run)))]
     if state != "completed":
         pairs.append(("reason", run.reason))
     if not brief or state == "failed":
@@ -73,7 +73,7 @@ def _write_end(run: pb.Run, *, brief: bool) -> None:
     write_pairs((f"  {label}", value) for label, value in pairs)
 
 
-def evaluation_in_words(evaluation: dict[str, Any] | None) -> str:
+def evaluation_text(evaluation: dict[str, Any] | None) -> str:
     """`mean return 498.2 ± 3.1 over 20 episodes`"""
     mean = mean_return(evaluation)
     if mean is None or evaluation is None:
@@ -95,24 +95,24 @@ def _checkpoints(run: pb.Run) -> str:
 
 
 def videos_of(run: pb.Run) -> list[str]:
-    """Where its videos lie, the newest last; empty where the run's folder is on another machine."""
+    """Return where its videos lie, the newest last; empty where the run's folder is on another machine."""
     manifest = AnalyticsManifest.find(RunFolder(Path(run.run_dir)).manifest)
     return [str(Path(run.run_dir) / video) for video in manifest.videos] if manifest is not None else []
 
 
-def _write_last_words(client: TrainerClient, run: pb.Run) -> None:
+def _write_last_output(client: TrainerClient, run: pb.Run) -> None:
     try:
         events = list(client.history(run.run_id))
     except TrainerError as error:
-        say(f"mosaic: cannot read the run's history: {error}")
+        notify(f"mosaic: cannot read the run's history: {error}")
         return
     name, lines = last_output(events)
     if lines:
-        say(f"  the end of its {name}:")
+        notify(f"  the end of its {name}:")
     for line in lines:
-        say(f"    {line}")
+        notify(f"    {line}")
     if any(event.kind == "checkpoint_saved" for event in events):
-        say(f"  to continue from its last checkpoint: mosaic resume {short_id(run.run_id)}")
+        notify(f"  to continue from its last checkpoint: mosaic resume {short_id(run.run_id)}")
 
 
 def _write_spread(runs: Sequence[pb.Run]) -> None:
@@ -136,10 +136,12 @@ def _check_expectation(runs: Sequence[pb.Run], expected: float | None) -> int:
     for run in runs:
         reached = mean_return(evaluation_of(run))
         if reached is None:
-            say(f"mosaic: {short_id(run.run_id)} made no evaluation, so a return of {expected:g} cannot be confirmed")
+            notify(
+                f"mosaic: {short_id(run.run_id)} made no evaluation, so a return of {expected:g} cannot be confirmed"
+            )
             code = 1
         elif reached < expected:
-            say(
+            notify(
                 f"mosaic: {short_id(run.run_id)} reached a mean return of {formats.quantity(reached)}, "
                 f"expected at least {expected:g}"
             )

@@ -15,7 +15,7 @@ from mosaic_wire.run_request import worker_part
 from mosaic_wire.run_status import RunStatus
 from mosaic_wire.sweep_settings import AGGREGATES, DIRECTIONS, PRUNERS, SAMPLERS, WORKER_TYPE
 
-from gym_gui.cli.context import Cli, complete_run, json_option, one_run, pass_cli, read_limited, say
+from gym_gui.cli.context import Cli, complete_run, json_option, notify, one_run, pass_cli, read_limited
 from gym_gui.cli.flags import Minutes, Seeds, Steps, listed_problems
 from gym_gui.cli.listing import write_json_object
 from gym_gui.cli.submit import print_queued, submit_once
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mosaic_wire.worker_spec import ScriptSpec
 
     from gym_gui.cli.algorithms import InstalledWorker
-    from gym_gui.services.sweeps import SweepRequest
+    from gym_gui.services.sweeps import SweepDocument
     from gym_gui.services.trainer.client import TrainerClient
 
 _OTHERWISE = ("parameters", "fixed", "cpus", "gpus", "memory_mb", "install_missing", "tags")
@@ -56,7 +56,7 @@ def sweep_command() -> None:
 
 
 class Trials(click.ParamType[int]):
-    """How many trials; with --resume, +20 means so many more."""
+    """Number of trials; with --resume, +20 means 20 more."""
 
     name = "N"
 
@@ -170,14 +170,14 @@ def best_command(cli: Cli, /, run: str, as_json: bool) -> int:
         return write_best(client.local(find_sweep(client, run), *STUDY), as_json=as_json)
 
 
-def find_sweep(client: TrainerClient, word: str) -> pb.Run:
-    """The sweep that a person means; `last` is the newest sweep, not the newest of its trials."""
-    if word in ("last", "@"):
+def find_sweep(client: TrainerClient, name: str) -> pb.Run:
+    """Find a sweep by name or id; `last` is the newest sweep, not the newest of its trials."""
+    if name in ("last", "@"):
         found = client.list(text=WORKER_TYPE, include_archived=True).runs
         for run in found:
             if run.worker_type == WORKER_TYPE and not client.was_imported(run.run_id):
                 return run
-    return client.find(word)
+    return client.find(name)
 
 
 # ---------------------------------------------------------------- starting
@@ -187,13 +187,13 @@ def _queued(client: TrainerClient, run: pb.Run, *, detach: bool, as_json: bool) 
     if detach:
         message = f"queued; `mosaic sweep show {short_id(run.run_id)}` lists its trials, `mosaic watch` follows it"
         return print_queued(run, message, as_json=as_json)
-    say(f"queued {run.name}  {run.run_id}")
+    notify(f"queued {run.name}  {run.run_id}")
     from gym_gui.cli.sweep_display import follow_sweep, write_end
 
     ended = follow_sweep(client, run)
     if ended is None:
         known = short_id(run.run_id)
-        say(
+        notify(
             f"\ndetached; the sweep continues\n  follow again   mosaic watch {known}\n"
             f"  its trials     mosaic sweep show {known}\n  end            mosaic cancel {known}"
         )
@@ -212,8 +212,8 @@ def _resume(cli: Cli, ctx: click.Context, file: str | None, options: dict[str, A
             raise click.UsageError(f"{short_id(earlier.run_id)} is no sweep; `mosaic resume` continues other runs", ctx)
         if earlier.status != RunStatus.TERM and earlier.status != RunStatus.PAUSE:
             raise NotPossibleNow(f"sweep {earlier.run_id} has not ended; `mosaic watch {short_id(earlier.run_id)}`")
-        wanted = options["trials"] or 0
-        more = wanted if is_more else max(0, wanted - earlier.total)
+        trials = options["trials"] or 0
+        more = trials if is_more else max(0, trials - earlier.total)
         if earlier.status == RunStatus.TERM and not more and earlier.step >= earlier.total:
             known = short_id(earlier.run_id)
             raise click.UsageError(
@@ -224,16 +224,16 @@ def _resume(cli: Cli, ctx: click.Context, file: str | None, options: dict[str, A
 
 
 def _config(cli: Cli, ctx: click.Context, file: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    """The run config; everything that is wrong with it is told at once."""
+    """Return the run config, or report all its problems at once."""
     from gym_gui.cli.algorithms import choose_algorithm, installed_workers
     from gym_gui.cli.scripts import choose_script, is_script
-    from gym_gui.services.sweeps import SweepRequest
+    from gym_gui.services.sweeps import SweepDocument
 
     document = _read(file) if file else {}
     if "metadata" in document:
         return document  # a run config: the daemon checks it
     problems: list[str] = []
-    request = SweepRequest(_merged(document, options, problems))
+    request = SweepDocument(_merged(document, options, problems))
     workers = installed_workers(cli)
     _require_sweep_worker(workers)
     algo = request.values.get("algo")
@@ -243,7 +243,7 @@ def _config(cli: Cli, ctx: click.Context, file: str | None, options: dict[str, A
         spec, script = choose_script(workers, algo, request.values.get("worker"), "")
         algorithm = script.algorithm
         request.values["extras"] = {**(request.values.get("extras") or {}), "script_path": script.path}
-        request.values = {**_told_by(script), **request.values}
+        request.values = {**_script_defaults(script), **request.values}
     else:
         spec, algorithm = choose_algorithm(workers, algo, request.values.get("worker"))
     _read_fixed(request, options["fixed"], algorithm, problems)
@@ -254,19 +254,19 @@ def _config(cli: Cli, ctx: click.Context, file: str | None, options: dict[str, A
     return config
 
 
-def _told_by(script: ScriptSpec) -> dict[str, Any]:
-    """What the script says where the person does not: its environment, its length, that it has no seed."""
+def _script_defaults(script: ScriptSpec) -> dict[str, Any]:
+    """Return the defaults of the script: its environment, its length, and no seed if it has none."""
     from gym_gui.cli.flags import default_of
     from gym_gui.cli.scripts import NO_ENVIRONMENT, facts_of
 
     algorithm = script.algorithm
     length = default_of(algorithm, "total_timesteps") or facts_of(Path(script.path)).get("total_timesteps")
-    told = {
+    defaults = {
         "env_id": default_of(algorithm, "env_id") if algorithm.field("env_id") else NO_ENVIRONMENT,
         "total_timesteps": length,
         "seeds": None if algorithm.open_flags or algorithm.field("seed") else [None],
     }
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in defaults.items() if value}
 
 
 def _in_a_sentence(problem: Problem) -> str:
@@ -290,7 +290,7 @@ def _read(file: str) -> dict[str, Any]:
 
 
 def _merged(document: dict[str, Any], options: dict[str, Any], problems: list[str]) -> dict[str, Any]:
-    """The file with what was typed over it."""
+    """Return the file with what was typed over it."""
     from gym_gui.wording.formats import parse_seeds
 
     values = dict(document)
@@ -320,7 +320,7 @@ def _merged(document: dict[str, Any], options: dict[str, Any], problems: list[st
     return values
 
 
-def _read_fixed(request: SweepRequest, fixed: tuple[str, ...], algorithm: Any, problems: list[str]) -> None:
+def _read_fixed(request: SweepDocument, fixed: tuple[str, ...], algorithm: Any, problems: list[str]) -> None:
     """`--set NAME=VALUE`, read as the algorithm's flag would be."""
     found = dict(request.values.get("fixed") or {})
     for text in fixed:
@@ -330,7 +330,7 @@ def _read_fixed(request: SweepRequest, fixed: tuple[str, ...], algorithm: Any, p
         if not is_given:
             problems.append(f"--set {text}: write NAME=VALUE")
         elif known is None:
-            found[name] = value  # unknown names are told with everything else
+            found[name] = value  # unknown names are reported with all other problems
         else:
             try:
                 found[name] = known.parse(value)
@@ -354,11 +354,11 @@ def _require_sweep_worker(workers: list[InstalledWorker]) -> None:
 # ---------------------------------------------------------------- training with a trial's values
 
 
-def queue_trial(client: TrainerClient, word: str, options: dict[str, Any]) -> list[pb.Run]:
+def queue_trial(client: TrainerClient, trial_name: str, options: dict[str, Any]) -> list[pb.Run]:
     """Queue runs with the values of the best trial of a sweep, or of the one after the colon; one run per seed."""
-    name, _, number = word.partition(":")
+    name, _, number = trial_name.partition(":")
     if number and not number.isdigit():
-        raise click.UsageError(f"--from-trial {word}: the trial is a number: {name}:3")
+        raise click.UsageError(f"--from-trial {trial_name}: the trial is a number: {name}:3")
     sweep = find_sweep(client, name)
     try:
         here = client.local(sweep, *STUDY)
@@ -369,9 +369,9 @@ def queue_trial(client: TrainerClient, word: str, options: dict[str, Any]) -> li
     values = ", ".join(
         f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in trial.params.items()
     )
-    say(f"trial {trial.number} of {short_id(sweep.run_id)}: {values}")
+    notify(f"trial {trial.number} of {short_id(sweep.run_id)}: {values}")
     for notice in use_trials_script(sweep, trial, config, client):
-        say(f"mosaic: {notice}")
+        notify(f"mosaic: {notice}")
     _adjust(config, options)
     usual = [None] if settings_of(here).get("seeds") == [None] else [1]
     seeds = options["seeds"] or ([options["seed"]] if options["seed"] is not None else usual)
@@ -387,7 +387,7 @@ def queue_trial(client: TrainerClient, word: str, options: dict[str, Any]) -> li
 
 
 def _adjust(config: dict[str, Any], options: dict[str, Any]) -> None:
-    """What the command line says about the run, not about the algorithm."""
+    """Apply the run's settings on the command line to a config; those of the algorithm come from the trial."""
     worker = worker_part(config)
     if options["total_timesteps"]:
         worker["total_timesteps"] = options["total_timesteps"]

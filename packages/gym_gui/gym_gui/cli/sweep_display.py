@@ -13,14 +13,14 @@ import click
 from mosaic_wire.run_request import algo_params, worker_part
 from mosaic_wire.run_status import RunOutcome, RunStatus
 
-from gym_gui.cli.context import Cleaned, hint, say
+from gym_gui.cli.context import Cleaned, hint, notify
 from gym_gui.cli.listing import Column, write_json, write_json_object, write_table
 from gym_gui.cli.progress import RunFollower, line_about, show_live
 from gym_gui.cli.scripts import NO_ENVIRONMENT
 from gym_gui.services.sweeps import SweepUnreadable, settings_of, study_of, trial_of
 from gym_gui.services.trainer.run_copies import STUDY
 from gym_gui.wording import formats
-from gym_gui.wording.run_view import COLOURS, extras_of, fraction, remaining_s, remark_on, short_id, state_of
+from gym_gui.wording.run_view import COLORS, extras_of, fraction, remaining_s, remark_on, short_id, state_of
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
@@ -58,7 +58,7 @@ def trial_number(run: pb.Run) -> str:
 
 
 def searched_values(run: pb.Run, sweep: pb.Run) -> str:
-    """The values this run was given of what the sweep searches for."""
+    """Return the values this run was given of what the sweep searches for."""
     searched = algo_params(extras_of(sweep)).get("parameters") or {}
     given = algo_params(extras_of(run))
     return "  ".join(f"{name} {value_text(given[name])}" for name in searched if name in given)
@@ -83,7 +83,7 @@ def _show_lines(follower: RunFollower, sweep_id: str) -> None:
             state, printed_at = state_of(sweep), now
         if follower.trouble != trouble:
             trouble = follower.trouble
-            say(trouble or "the daemon answers again")
+            notify(trouble or "the daemon answers again")
         if sweep.status == RunStatus.TERM:
             return
         follower.poll(0.5)
@@ -93,16 +93,16 @@ def _line_about_trial(run: pb.Run, sweep: pb.Run) -> str:
     seed = f" seed {run.seed}" if len(algo_params(extras_of(sweep)).get("seeds") or [1]) > 1 else ""
     figure = f", return {formats.quantity(run.episodic_return)}" if run.HasField("episodic_return") else ""
     remark = f" ({remark_on(run)})" if run.outcome == RunOutcome.FAILED else ""
-    word = "pruned" if "pruned at step" in run.reason else state_of(run)
+    label = "pruned" if "pruned at step" in run.reason else state_of(run)
     values = searched_values(run, sweep)
     return (
-        f"{time.strftime('%H:%M:%S')} {short_id(run.run_id)} trial {trial_number(run)}{seed}: {word}{remark}{figure}"
+        f"{time.strftime('%H:%M:%S')} {short_id(run.run_id)} trial {trial_number(run)}{seed}: {label}{remark}{figure}"
         f"  {values}"
     )
 
 
 def live_display(sweep: pb.Run, children: list[pb.Run], console: Console, trouble: str = "") -> RenderableType:
-    """The live display."""
+    """Return the live display."""
     from rich.console import Group
     from rich.constrain import Constrain
     from rich.progress_bar import ProgressBar
@@ -116,7 +116,7 @@ def live_display(sweep: pb.Run, children: list[pb.Run], console: Console, troubl
     label = f"{sweep.name or 'sweep'} · {short_id(sweep.run_id)}" if console.width >= 100 else short_id(sweep.run_id)
     head.add_row(
         Text(label, overflow="ellipsis"),
-        Text(state, style=COLOURS.get(state, "")),
+        Text(state, style=COLORS.get(state, "")),
         ProgressBar(total=1.0, completed=fraction(sweep) or 0.0, finished_style="green", complete_style="blue"),
         f"{sweep.step}/{sweep.total} trials",
         f"best {formats.quantity(sweep.episodic_return)}" if sweep.HasField("episodic_return") else "",
@@ -132,12 +132,12 @@ def live_display(sweep: pb.Run, children: list[pb.Run], console: Console, troubl
     going = sorted((run for run in children if run.status != RunStatus.TERM), key=lambda run: run.number)
     ended = sorted((run for run in children if run.status == RunStatus.TERM), key=lambda run: run.finished_at)
     for run in [*ended[-_ENDED_SHOWN:], *going[:height]]:
-        word = "pruned" if "pruned at step" in run.reason else state_of(run)
+        label = "pruned" if "pruned at step" in run.reason else state_of(run)
         done = fraction(run)
         table.add_row(
             Text(f"trial {trial_number(run)}", style="" if run.status != RunStatus.TERM else "dim"),
             Text(f"seed {run.seed}" if run.HasField("seed") else "", style="dim"),
-            Text(word, style="yellow" if word == "pruned" else COLOURS.get(word, "")),
+            Text(label, style="yellow" if label == "pruned" else COLORS.get(label, "")),
             f"{100 * done:.0f} %" if done is not None and run.status != RunStatus.TERM else "",
             formats.quantity(run.episodic_return) if run.HasField("episodic_return") else "",
             Text(searched_values(run, sweep), style="dim", overflow="ellipsis", no_wrap=True),
@@ -148,14 +148,14 @@ def live_display(sweep: pb.Run, children: list[pb.Run], console: Console, troubl
     if remark := remark_on(sweep):
         parts.append(Text(remark, style="yellow", overflow="ellipsis", no_wrap=True))
     if trouble:
-        parts.append(Text(f"no news: {trouble}", style="red"))
+        parts.append(Text(f"no updates: {trouble}", style="red"))
     return Constrain(Cleaned(Group(*parts)), console.width - 3)
 
 
 # ---------------------------------------------------------------- the table of trials
 
 
-_COLOURS = {"complete": "green", "pruned": "yellow", "fail": "red", "running": "blue", "waiting": "cyan"}
+_COLORS = {"complete": "green", "pruned": "yellow", "fail": "red", "running": "blue", "waiting": "cyan"}
 _SHOWN_AT_THE_END = 5
 
 
@@ -175,7 +175,7 @@ def write_trials(run: pb.Run, *, limit: int | None = None, as_json: bool = False
     write_table(
         [
             Column("trial", [str(trial.number) for trial in shown], right=True),
-            Column("state", states, colours=[_COLOURS.get(state) for state in states]),
+            Column("state", states, colors=[_COLORS.get(state) for state in states]),
             Column("objective", [_value(trial) for trial in shown], right=True),
             *(
                 Column(name, [value_text(trial.params.get(name)) for trial in shown], right=True, shrink_to=8)
@@ -216,10 +216,10 @@ def write_best(run: pb.Run, *, as_json: bool = False) -> int:
 
 
 def write_end(client: TrainerClient, run: pb.Run) -> int:
-    """The end of a followed sweep: how it ended, and its best trials."""
-    from gym_gui.cli.summary import summarise
+    """Print how a followed sweep ended, and its best trials; return the exit code."""
+    from gym_gui.cli.summary import summarize
 
-    code = summarise(client, [run])
+    code = summarize(client, [run])
     run = client.local(run, *STUDY)
     try:
         study = study_of(run)
@@ -233,7 +233,7 @@ def write_end(client: TrainerClient, run: pb.Run) -> int:
 
 
 def in_order_of_merit(study: Study) -> list[Trial]:
-    sign = -1 if study.is_maximised() else 1
+    sign = -1 if study.is_maximized() else 1
 
     def rank(trial: Trial) -> tuple[int, float, int]:
         is_judged = trial.state.name == "COMPLETE" and bool(trial.values)
@@ -254,7 +254,7 @@ def _value(trial: Trial) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A parameter's value, short."""
+    """Return a parameter's value, short."""
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else json.dumps(value) if isinstance(value, bool) else str(value)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gym_gui.cli.context import Cli, pass_cli, say
-from gym_gui.cli.selection import Selection, run_selection, say_left_out, select_runs
+from gym_gui.cli.context import Cli, notify, pass_cli
+from gym_gui.cli.selection import Selection, notify_left_out, run_selection, select_runs
 from gym_gui.wording import formats
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def tensorboard_command(cli: Cli, /, in_browser: bool, **options: Any) -> int:
     if cli.connect:
         raise click.UsageError("event files lie on the daemon's machine: run `mosaic tensorboard` there")
     with cli.client() as client:
-        runs = select_runs(client, Selection.take(options), with_failed=True)
+        runs = select_runs(client, Selection.pop_from(options), with_failed=True)
         pythons = interpreters_of(client)
     written: list[Linked] = []
     missing: list[pb.Run] = []
@@ -42,9 +42,9 @@ def tensorboard_command(cli: Cli, /, in_browser: bool, **options: Any) -> int:
         else:
             missing.append(run)
     if not written:
-        say("none of these runs has written event files yet")
+        notify("none of these runs has written event files yet")
         return 1
-    say_left_out(missing, "event files")
+    notify_left_out(missing, "event files")
     return _serve(cli, written, pythons, in_browser=in_browser)
 
 
@@ -62,19 +62,19 @@ def _serve(cli: Cli, runs: Sequence[Linked], pythons: Sequence[str], *, in_brows
     try:
         for one in runs:
             links.add(one.name, one.folder)
-        say(f"starting TensorBoard for {formats.plural(len(runs), 'run')} …")
+        notify(f"starting TensorBoard for {formats.plural(len(runs), 'run')} …")
         server = TensorBoardServer.start(links, find_interpreter(pythons), log_for(cli.home))
         click.echo(server.address)
-        say("Ctrl-C ends it")
+        notify("Ctrl-C ends it")
         if in_browser:
             click.launch(server.address)
         while server.is_running:
             time.sleep(_LOOK_EVERY_S)
-        say(f"TensorBoard has ended. {server.last_output()}")
+        notify(f"TensorBoard has ended. {server.last_output()}")
     except ServerProblem as problem:
-        say(str(problem))
+        notify(str(problem))
     except KeyboardInterrupt:
-        say("ended")
+        notify("ended")
         return 0
     finally:
         if server is not None:

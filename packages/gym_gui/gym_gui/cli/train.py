@@ -14,7 +14,7 @@ from mosaic_wire.run_request import OWN_SOURCES, UPSTREAM, Extras, run_request
 from mosaic_wire.worker_spec import AlgorithmSpec, ScriptSpec, WorkerSpec, check_algorithm_choice
 
 from gym_gui.cli.algorithms import choose_algorithm, installed_workers
-from gym_gui.cli.context import Cli, say
+from gym_gui.cli.context import Cli, notify
 from gym_gui.cli.flags import OWN_FIELDS, Minutes, Seeds, Steps, default_of, flag_help, listed_problems, parse_flags
 from gym_gui.cli.listing import write_json
 from gym_gui.cli.progress import follow_to_end
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from gym_gui.services.trainer.client import TrainerClient
 
 EVALUATION_EPISODES = 20
-"""How many episodes --expect-return judges by, unless --eval-episodes says otherwise"""
+"""Default number of episodes for --expect-return, overridden by --eval-episodes"""
 
 
 @dataclass(frozen=True)
-class TrainRequest:
-    """What to train, checked."""
+class TrainingTask:
+    """A checked training: one run per seed."""
 
     spec: WorkerSpec
     algorithm: AlgorithmSpec
@@ -54,7 +54,7 @@ class TrainRequest:
 def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 
-    if len(ctx.params.get("words") or ()) > 0:
+    if len(ctx.params.get("arguments") or ()) > 0:
         return []
     workers = installed_workers(ctx.find_object(Cli) or Cli())
     return [
@@ -68,13 +68,13 @@ def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: s
 
 @click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []}, options_metavar=None)
 @click.argument(
-    "words",
+    "arguments",
     metavar="ALGO|FILE.py|FILE.sh [ENV] [OPTIONS] [ALGORITHM FLAGS]",
     nargs=-1,
     type=click.UNPROCESSED,
     shell_complete=complete_algorithm,
 )
-@click.option("--env-id", metavar="ENV", help="The environment, if not given as a word.")
+@click.option("--env-id", metavar="ENV", help="The environment, if not given as an argument.")
 @click.option("--total-timesteps", type=Steps(), help="Steps to train for: 500000, 500k, 5e5.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="One seed.")
 @click.option("--seeds", type=Seeds(), help="One run per seed: 1-5 or 1,3,7.")
@@ -108,7 +108,7 @@ def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: s
 @click.option("--json", "as_json", is_flag=True, help="Print the queued runs as JSON (with --detach).")
 @click.option("-h", "--help", "wants_help", is_flag=True, help="This text; after ALGO, also the algorithm's flags.")
 @click.pass_context
-def train_command(ctx: click.Context, /, words: tuple[str, ...], wants_help: bool, **options: Any) -> int:
+def train_command(ctx: click.Context, /, arguments: tuple[str, ...], wants_help: bool, **options: Any) -> int:
     """Train an algorithm and follow it until it ends. Ctrl-C leaves the run going.
 
     \b
@@ -119,13 +119,13 @@ def train_command(ctx: click.Context, /, words: tuple[str, ...], wants_help: boo
     """
     cli = ctx.find_object(Cli) or Cli()
     if options["from_trial"] and not wants_help:
-        return _train_trial(ctx, cli, words, options)
-    if not words:
+        return _train_trial(ctx, cli, arguments, options)
+    if not arguments:
         if wants_help:
             click.echo(ctx.get_help())
             return 0
         raise click.UsageError("which algorithm? `mosaic algos` lists them", ctx)
-    algo, *rest = words
+    algo, *rest = arguments
     if algo.startswith("-"):
         raise click.UsageError(f"the algorithm comes first, before {algo}: mosaic train ppo CartPole-v1 {algo} …", ctx)
     workers = installed_workers(cli)
@@ -158,9 +158,9 @@ script_command = train_command
 """`mosaic script FILE`: the same"""
 
 
-def _train_trial(ctx: click.Context, cli: Cli, words: tuple[str, ...], options: dict[str, Any]) -> int:
-    if words:
-        raise click.UsageError(f"the trial says what is trained; what is {' '.join(words)!r}?", ctx)
+def _train_trial(ctx: click.Context, cli: Cli, arguments: tuple[str, ...], options: dict[str, Any]) -> int:
+    if arguments:
+        raise click.UsageError(f"the trial defines what is trained; what is {' '.join(arguments)!r}?", ctx)
     from gym_gui.cli.sweep import queue_trial
 
     with cli.client(start=True) as client:
@@ -169,10 +169,10 @@ def _train_trial(ctx: click.Context, cli: Cli, words: tuple[str, ...], options: 
 
 def _follow(client: TrainerClient, runs: list[pb.Run], options: dict[str, Any]) -> int:
     if options["detach"]:
-        _say_queued(runs, as_json=options["as_json"])
+        _print_queued(runs, as_json=options["as_json"])
         return 0
     for run in runs:
-        say(f"queued {title_of(run)}  {run.run_id}")
+        notify(f"queued {title_of(run)}  {run.run_id}")
     return follow_to_end(client, runs, expect_return=options["expect_return"])
 
 
@@ -183,20 +183,20 @@ def _check(
     script: ScriptSpec | None,
     rest: list[str],
     options: dict[str, Any],
-) -> TrainRequest:
+) -> TrainingTask:
     """Everything that is wrong with the command line, at once, before anything is queued."""
     own_options = [name for param in ctx.command.params for name in param.opts if name.startswith("--")]
     given = parse_flags(rest, algorithm, own_options)
     problems = list(given.problems)
-    env_id = options["env_id"] or (given.words[0] if given.words else default_of(algorithm, "env_id")) or ""
+    env_id = options["env_id"] or (given.positional[0] if given.positional else default_of(algorithm, "env_id")) or ""
     if not env_id and script is not None and algorithm.field("env_id") is None:
         env_id = NO_ENVIRONMENT  # it decides itself
-    if len(given.words) > 1 or (given.words and options["env_id"] not in (None, given.words[0])):
-        extra = given.words if options["env_id"] else given.words[1:]
+    if len(given.positional) > 1 or (given.positional and options["env_id"] not in (None, given.positional[0])):
+        extra = given.positional if options["env_id"] else given.positional[1:]
         problems.append(f"one environment at a time; what is {' '.join(extra)!r}?")
     if not env_id:
         problems.append("which environment? Name it after the algorithm: mosaic train " + algorithm.name + " ENV")
-    elif not problems or given.words or options["env_id"]:
+    elif not problems or given.positional or options["env_id"]:
         problems += [_in_a_sentence(problem) for problem in check_algorithm_choice(spec, algorithm.name, env_id, {})]
     parameters = {key: value for key, value in given.parameters.items() if key not in OWN_FIELDS}
     if options["stop_at_return"] is not None:
@@ -218,15 +218,15 @@ def _check(
     if problems:
         raise click.UsageError(listed_problems(problems), ctx)
     seeds = options["seeds"] or [options["seed"] if options["seed"] is not None else default_of(algorithm, "seed")]
-    return TrainRequest(spec, algorithm, env_id, tuple(seeds), total, parameters, script)
+    return TrainingTask(spec, algorithm, env_id, tuple(seeds), total, parameters, script)
 
 
 def _in_a_sentence(problem: Problem) -> str:
     return problem.message + (f"; did you mean {problem.suggestion!r}?" if problem.suggestion else "")
 
 
-def _config(request: TrainRequest, seed: int | None, options: dict[str, Any]) -> dict[str, Any]:
-    """The run config of one seed; what was not asked for is left to the daemon's defaults."""
+def _config(request: TrainingTask, seed: int | None, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the run config of one seed; what was not asked for is left to the daemon's defaults."""
     # Without a total the daemon takes that of the variant it chooses.
     spec, script, algo = request.spec, request.script, request.algorithm.name
     is_clear = script is not None or not spec.checks or len(spec.variants(algo)) < 2
@@ -266,7 +266,7 @@ def resources_of(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _queue(client: TrainerClient, request: TrainRequest, options: dict[str, Any]) -> list[pb.Run]:
+def _queue(client: TrainerClient, request: TrainingTask, options: dict[str, Any]) -> list[pb.Run]:
     # With a key of our own a submission whose answer got lost can be sent again without making two runs.
     key = options["idempotency_key"] or secrets.token_hex(16)
     runs: list[pb.Run] = []
@@ -277,31 +277,31 @@ def _queue(client: TrainerClient, request: TrainRequest, options: dict[str, Any]
         except TrainerError as error:
             if runs:
                 queued = " ".join(run.run_id for run in runs)
-                say(f"mosaic: {len(runs)} of {len(request.seeds)} runs were queued: {queued}")
+                notify(f"mosaic: {len(runs)} of {len(request.seeds)} runs were queued: {queued}")
             if isinstance(error, InvalidConfig):
                 raise click.UsageError(listed_problems([_in_a_sentence(each) for each in error.problems])) from error
             raise
         run = answer.run
         if answer.already_known:
-            say(f"this key is known already: {short_id(run.run_id)}")
+            notify(f"this key is known already: {short_id(run.run_id)}")
         elif options["notes"] and run.notes != options["notes"]:
             run = client.update(run.run_id, notes=options["notes"])
         if run.algo != request.algorithm.name and not runs:
-            say(f"{request.algorithm.name} in {run.env_id} means {run.algo}")
+            notify(f"{request.algorithm.name} in {run.env_id} means {run.algo}")
         for note in answer.notes if not runs else ():
-            say(f"note: {note}")
+            notify(f"note: {note}")
         runs.append(run)
     return runs
 
 
-def _say_queued(runs: list[pb.Run], *, as_json: bool) -> None:
+def _print_queued(runs: list[pb.Run], *, as_json: bool) -> None:
     if as_json:
         write_json(run_document(run) for run in runs)
         return
     for run in runs:
         click.echo(run.run_id)
     ids = " ".join(short_id(run.run_id) for run in runs)
-    say(f"queued {formats.plural(len(runs), 'run')}; `mosaic watch {ids}` follows")
+    notify(f"queued {formats.plural(len(runs), 'run')}; `mosaic watch {ids}` follows")
 
 
 def _algorithm_help(ctx: click.Context, spec: WorkerSpec, algorithm: AlgorithmSpec) -> str:

@@ -13,12 +13,12 @@ from mosaic_wire import env
 from mosaic_wire.worker_spec import EXTRAS, AlgorithmSpec, WorkerSpec, nearest
 
 from gym_gui.cli.algorithms import PREFERRED_WORKER, InstalledWorker, installed_workers
-from gym_gui.cli.context import Cli, json_option, pass_cli, say
+from gym_gui.cli.context import Cli, json_option, notify, pass_cli
 from gym_gui.cli.listing import Column, write_json, write_table
 
 
 @click.command()
-@click.option("--all", "everything", is_flag=True, help="Also workers that are not meant for people.")
+@click.option("--all", "everything", is_flag=True, help="Also hidden workers.")
 @click.option("--refresh", is_flag=True, help="Ask every worker anew, past the cache.")
 @json_option
 @pass_cli
@@ -33,7 +33,7 @@ def workers_command(cli: Cli, /, everything: bool, refresh: bool, as_json: bool)
         write_json(_document(worker) for worker in workers)
         return 0
     if not workers:
-        say("no worker is installed")
+        notify("no worker is installed")
     write_table(
         [
             Column("NAME", [worker.name for worker in workers]),
@@ -77,7 +77,7 @@ def algos_command(cli: Cli, /, env_id: str | None, worker: str | None, everythin
     unavailable = sum(bool(algorithm.unavailable) for _, algorithm in pairs)
     refused = [algorithm.unavailable for spec, algorithm in pairs if spec.checks and env_id is not None]
     if refused and all(refused):
-        say(refused[0])
+        notify(refused[0])
     if not everything:
         pairs = [pair for pair in pairs if not pair[1].unavailable]
     write_table(
@@ -91,14 +91,14 @@ def algos_command(cli: Cli, /, env_id: str | None, worker: str | None, everythin
         ]
     )
     if unavailable and not everything:
-        say(f"{unavailable}{' more' if pairs else ''} cannot run now; --all lists them with the reason")
+        notify(f"{unavailable}{' more' if pairs else ''} cannot run now; --all lists them with the reason")
     return 0
 
 
 def _with_refusals(
     cli: Cli, pairs: list[tuple[WorkerSpec, AlgorithmSpec]], env_id: str
 ) -> list[tuple[WorkerSpec, AlgorithmSpec]]:
-    """Those that know the environment; where a run with default flags would be refused, with the reason."""
+    """Return the workers that know the environment, with the reason if a run with default flags would be refused."""
     knowing = [(spec, algorithm) for spec, algorithm in pairs if spec.knows_environment(env_id)]
     names = {name for spec, _ in pairs for name in spec.environments or ()}
     if names and all(spec.environments is None for spec, _ in knowing):
@@ -107,7 +107,7 @@ def _with_refusals(
             f"no worker knows the environment {env_id!r}" + (f"; did you mean {close!r}?" if close else "")
         )
     if cli.connect is not None:
-        say(f"the daemon is on another machine; these are all algorithms that might fit {env_id}")
+        notify(f"the daemon is on another machine; these are all algorithms that might fit {env_id}")
         return knowing
     return asyncio.run(_asked(cli, knowing, env_id))
 
@@ -174,7 +174,7 @@ def envs_command(cli: Cli, /, family: str | None, search: str, as_json: bool) ->
         write_json(rows)
         return 0
     if not rows:
-        say("no environment fits; `mosaic envs` lists all")
+        notify("no environment fits; `mosaic envs` lists all")
     write_table(
         [
             Column("ENV", [str(row["env_id"]) for row in rows]),
@@ -234,16 +234,16 @@ def remove_command(cli: Cli, /, sets: tuple[str, ...], as_json: bool) -> int:
     return _run(cli, ["--remove", "--set", ",".join(sets)], as_json=as_json)
 
 
-def _run(cli: Cli, words: Sequence[str], *, as_json: bool) -> int:
+def _run(cli: Cli, arguments: Sequence[str], *, as_json: bool) -> int:
     spec = next((w.spec for w in installed_workers(cli) if w.spec is not None and w.name == PREFERRED_WORKER), None)
     if spec is None or not spec.extras_program:
         raise click.UsageError(f"requirement sets belong to the worker {PREFERRED_WORKER!r}, which is not installed")
-    words = [*words, *(["--json"] if as_json else [])]
+    arguments = [*arguments, *(["--json"] if as_json else [])]
     if cli.connect:
         from gym_gui.cli.daemon import relay_program
 
         with cli.client() as client:
             if not client.copies.is_here:
-                return relay_program(client, spec.name, EXTRAS, words)
-    argv = [*spec.extras_program, *words]
+                return relay_program(client, spec.name, EXTRAS, arguments)
+    argv = [*spec.extras_program, *arguments]
     return subprocess.run(argv, env={**os.environ, env.MOSAIC_HOME: str(cli.home.root)}, check=False).returncode

@@ -40,10 +40,10 @@ class Profile:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a person may change about the daemon."""
+    """The daemon's settings that a user may change."""
 
     heartbeat_s: float = 5.0
-    """how often workers say that they live"""
+    """interval of the workers' heartbeats"""
     silence_s: float = 120.0
     """a running worker that is silent for longer is faulted"""
     handshake_s: float = 120.0
@@ -81,7 +81,7 @@ class Settings:
 
 
 def settings_file() -> Path:
-    """Where the settings lie."""
+    """Return where the settings lie."""
     return config_home() / "settings.toml"
 
 
@@ -126,7 +126,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _problems_together(values: Mapping[str, Any], broken: set[str]) -> list[Problem]:
-    """What is wrong between settings that are each right."""
+    """Return what is wrong between settings that are each right."""
     problems = []
     certificate, key = values.get("tls_cert"), values.get("tls_key")
     if (certificate is None) != (key is None) and not broken & {"tls_cert", "tls_key"}:
@@ -305,13 +305,13 @@ def change_settings(changes: Mapping[str, Any], path: Path | None = None) -> Set
 
 
 def changed_text(text: str, changes: Mapping[str, Any]) -> str:
-    """The file with these settings changed: each on its old line, new ones at the end."""
+    """Return the file with these settings changed: each on its old line, new ones at the end."""
     try:
-        wanted = {**tomllib.loads(text), **changes}
+        target = {**tomllib.loads(text), **changes}
     except tomllib.TOMLDecodeError:
-        wanted = dict(changes)
+        target = dict(changes)
         text = ""  # it cannot be parsed; keep only what was typed in the form
-    wanted = {key: value for key, value in wanted.items() if value is not None}
+    target = {key: value for key, value in target.items() if value is not None}
     lines, done = [], set()
     for line in text.splitlines():
         match = re.match(r"\s*([A-Za-z0-9_-]+)\s*=", line)
@@ -326,16 +326,16 @@ def changed_text(text: str, changes: Mapping[str, Any]) -> str:
             lines.append(f"{key} = {to_toml(value)}")
     result = "\n".join(lines) + "\n" if lines else ""
     try:
-        if tomllib.loads(result) == _plain(wanted):
+        if tomllib.loads(result) == _plain(target):
             return result
     except tomllib.TOMLDecodeError:
         pass
     # A value over several lines, or a table: written anew as a whole, without its comments.
-    return "".join(f"{key} = {to_toml(value)}\n" for key, value in wanted.items())
+    return "".join(f"{key} = {to_toml(value)}\n" for key, value in target.items())
 
 
 def to_toml(value: Any) -> str:
-    """A value of a flat setting."""
+    """Return a value of a flat setting."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():

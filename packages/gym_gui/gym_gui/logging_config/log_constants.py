@@ -69,7 +69,7 @@ _EXTRA = " | extra="
 
 
 def code_of(number: int) -> LogCode | None:
-    """The code with this number, or None."""
+    """Return the code with this number, or None."""
     return _BY_NUMBER.get(number)
 
 

@@ -1,4 +1,4 @@
-"""A policy by its path: what a checkpoint folder or a file with weights says about itself. No Qt, no command line."""
+"""A policy by its path: the facts in a checkpoint folder or a file with weights. No Qt, no command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODEL_SUFFIX = ".cleanrl_model"
 
 
 class NoPolicy(ValueError):
-    """No policy lies at this path; says why."""
+    """There is no policy at this path; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Chosen:
 
 
 def of_path(path: Path) -> Chosen:
-    """A checkpoint folder or a file with weights, by what lies in it and around it."""
+    """Return a checkpoint folder or a file with weights, by what lies in it and around it."""
     if not path.exists():
         raise NoPolicy(f"there is no {path}")
     if path.is_file() and path.name != STATE_FILE:

@@ -33,7 +33,7 @@ MADE_UP_NAME = re.compile(r".+-\d{8}-\d{6}(-s\d+)?")
 
 
 def seed_name(name: str, worker: str, algo: str, seed: int | None, seeds: Sequence[int | None]) -> str:
-    """The name of the run with this seed: of several, each has its own; empty: the daemon chooses one."""
+    """Return the name of the run with this seed: of several, each has its own; empty: the daemon chooses one."""
     if len(seeds) < 2:
         return name
     return f"{name or f'{worker}-{algo}-' + time.strftime('%Y%m%d-%H%M%S')}-s{seed}"
@@ -76,7 +76,7 @@ def config_in(run_dir: Path, run_id: str, daemons_dir: Path | None = None) -> Ru
 
 
 def _without_id(value: Any, run_id: str) -> Any:
-    """The run's id stands in paths below its folder; the clone's paths have the clone's."""
+    """Return the value without paths below the run's folder, because a clone has its own."""
     if isinstance(value, dict):
         return {key: _without_id(item, run_id) for key, item in value.items()}
     if isinstance(value, list):
@@ -133,7 +133,7 @@ def continued_config(document: Mapping[str, Any], checkpoint: Path, *, step: int
     config = with_checkpoint(worker_part(document), checkpoint)
     planned = config.get("total_timesteps") or 0
     if more <= 0 and step >= planned:
-        raise ValueError(f"it has trained all of its {planned} timesteps: say how many more")
+        raise ValueError(f"it has trained all of its {planned} timesteps: choose how many more")
     config["total_timesteps"] = step + more if more > 0 else planned
     return with_worker_part(document, config)
 
@@ -152,7 +152,7 @@ def evaluation_config(
     tags: Sequence[str] = (),
     settings: Extras | None = None,
 ) -> dict[str, Any]:
-    """The config of a run that plays a policy (without a checkpoint: one that acts at random).
+    """Return the config of a run that plays a policy (without a checkpoint: one that acts at random).
 
     `settings` are other `eval_…` extras, None where there is none.
     """

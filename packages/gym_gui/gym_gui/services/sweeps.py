@@ -50,7 +50,7 @@ class SweepUnreadable(ValueError):
 
 
 @dataclass
-class SweepRequest:
+class SweepDocument:
     """A sweep as written in a file or on the command line, with the keys of `KEYS`."""
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -198,7 +198,7 @@ def config_of_trial(run: pb.Run, trial: Trial) -> dict[str, Any]:
     """Return the run config that trains with a trial's values, without a seed."""
     template = settings_of(run).get("trial")
     if not isinstance(template, dict):
-        raise SweepUnreadable(f"the config of sweep {run.run_id} does not say what a trial is")
+        raise SweepUnreadable(f"the config of sweep {run.run_id} does not define a trial")
     document = with_parameters(template, trial.params)
     worker_part(document).pop("seed", None)
     document["tags"] = [*document.get("tags", []), f"from:{run.run_id}", f"from-trial:{trial.number}"]
@@ -220,7 +220,7 @@ def use_trials_script(
         daemons = pb.Run(run_id=run_id, run_dir=str(Path(run.run_dir).parent / run_id))
         found = run_configs.config_of(daemons, client.local(daemons, *DOCUMENTS, *SCRIPTS) if client else None)
     except (InvalidRunId, ConfigUnreadable, RunNotFound):
-        return (f"the run of the trial is gone; whether {extras['script_path']} has changed since is not known",)
+        return (f"the run of the trial is missing; whether {extras['script_path']} has changed since is not known",)
     trained = worker_part(found.document)["extras"]
     extras["script_path"], extras["script_sha256"] = trained.get("script_path"), trained.get("script_sha256")
     return found.notices
@@ -246,7 +246,7 @@ class TrainingConfig:
 
 
 def training_of_sweep(sweep: pb.Run, trial: Trial, client: TrainerClient) -> TrainingConfig:
-    """What the trial of a sweep trained; SweepUnreadable when the sweep's config cannot be read."""
+    """Return what the trial of a sweep trained; SweepUnreadable when the sweep's config cannot be read."""
     document = config_of_trial(client.local(sweep, *DOCUMENTS), trial)
     document["run_name"] = f"trial-{trial.number}-of-{short_id(sweep.run_id)}"
     worker_part(document)["seed"] = 1
@@ -259,5 +259,5 @@ def training_of_parameters(trial: Trial) -> TrainingConfig:
     parameters = {name.lstrip("-").replace("-", "_"): value for name, value in trial.params.items()}
     return TrainingConfig(
         run_request(_USUAL_WORKER, algo=_USUAL_ALGORITHM, run_id=None, extras={"algo_params": parameters}),
-        "The study does not say which algorithm it tuned, nor where and how long: please choose them.",
+        "The study does not name the algorithm, environment and length of its trials: please choose them.",
     )

@@ -342,7 +342,7 @@ class DaemonLink(QObject):
             if client is not None:
                 client.close()
             if not self._stopped.is_set():
-                self._say(LinkState(LinkPhase.LOST, text))
+                self._set_state(LinkState(LinkPhase.LOST, text))
                 self._stopped.wait(retry_s)
                 retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
 
@@ -371,7 +371,7 @@ class DaemonLink(QObject):
         for update in self._watch_stream:
             self._note(update)
 
-    def _say(self, state: LinkState) -> None:
+    def _set_state(self, state: LinkState) -> None:
         def change() -> None:
             self.state = state
             self.state_changed.emit(state)

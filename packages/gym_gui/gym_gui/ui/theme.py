@@ -1,7 +1,7 @@
 """Colors, fonts, text size and icon of the window, light and dark: Fusion with our own palettes.
 
 A widget asks `theme.colors()` when it paints and again on `QEvent.Type.PaletteChange`; nothing else holds a color.
-Curves and states use the palette of Okabe and Ito, which users with any kind of color vision can tell apart; a state
+Curves and states use the palette of Okabe and Ito, which users with any kind of color vision can distinguish; a state
 is never shown by color alone.
 """
 

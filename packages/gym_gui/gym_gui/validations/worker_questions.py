@@ -1,4 +1,4 @@
-"""What a worker says of a config: its own `--dry-run`, or a question such as `--models`, in a process of its own.
+"""A worker's answers about a config: its own `--dry-run`, or a question such as `--models`, in a process of its own.
 
 Call it off the window's thread: it waits for the process.
 """

@@ -23,7 +23,7 @@ def short_count(number: float) -> str:
 
 
 def quantity(number: float) -> str:
-    """A return or score: as many digits as say something."""
+    """Return a return or score: with its significant digits."""
     if not math.isfinite(number):
         return str(number)
     size = abs(number)
@@ -42,7 +42,7 @@ def duration(seconds: float) -> str:
 
 
 def age(then: float, now: float | None = None) -> str:
-    """How long ago, in one unit: 12s, 5m, 3h, 2d."""
+    """Return how long ago, in one unit: 12s, 5m, 3h, 2d."""
     if not then:
         return ""
     seconds = max(0.0, (time.time() if now is None else now) - then)
@@ -53,7 +53,7 @@ def age(then: float, now: float | None = None) -> str:
 
 
 def moment(then: float) -> str:
-    """A point in time on this machine's clock."""
+    """Return a point in time on this machine's clock."""
     try:
         return datetime.fromtimestamp(then).strftime("%Y-%m-%d %H:%M:%S") if then else ""
     except (OSError, OverflowError, ValueError):  # beyond the calendar: a damaged archive
@@ -95,7 +95,7 @@ def one_line(text: str) -> str:
 
 
 def without_escapes(text: str) -> str:
-    """Return the text of a log without the colours and cursor movements it was written with."""
+    """Return the text of a log without the colors and cursor movements it was written with."""
     return _ESCAPES.sub("", text) if "\x1b" in text else text
 
 
@@ -105,7 +105,7 @@ def json_escaped(document: str) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether it has a UTF-8 form: file names and arguments of undecodable bytes have none."""
+    """Return whether it has a UTF-8 form: file names and arguments of undecodable bytes have none."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -120,7 +120,7 @@ MOST_SEEDS = 1000
 
 
 def parse_steps(text: str) -> int:
-    """A number of steps: 500000, 500_000, 5e5 or 500k."""
+    """Return a number of steps: 500000, 500_000, 5e5 or 500k."""
     plain = text.strip().replace("_", "").replace(",", "").lower()
     scale = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000}.get(plain[-1:], 1)
     try:
@@ -133,7 +133,7 @@ def parse_steps(text: str) -> int:
 
 
 def parse_minutes(text: str) -> float:
-    """A time: a plain number is minutes; 90m, 2h, 1.5h, 30s, 1d."""
+    """Return a time: a plain number is minutes; 90m, 2h, 1.5h, 30s, 1d."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip().lower())
     if match is None or float(match[1]) == 0:
         raise ValueError(f"expected a time such as 90 (minutes), 30s, 2h or 1d, not {text!r}")

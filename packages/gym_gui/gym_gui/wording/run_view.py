@@ -1,4 +1,4 @@
-"""A run as people read it: short id, one word for its state, one JSON object."""
+"""A run as people read it: short id, label of its state, one JSON object."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STATE_LABELS: dict[str, str] = {
     RunStatus.FAULT: "faulted",
     RunStatus.TERM: "finished",
 }
-COLOURS = {
+COLORS = {
     "queued": "yellow",
     "starting": "cyan",
     "running": "blue",
@@ -47,7 +47,7 @@ COLOURS = {
 }
 _SHOWN_ELSEWHERE = frozenset({"charts/SPS", "charts/episodic_return", "charts/episodic_length"})
 _NEVER_S = 100 * 365 * 86400.0
-"""A speed that makes a run take longer says nothing"""
+"""Slower speeds give no useful estimate"""
 SYMBOLS = {"completed": "✓", "failed": "✗", "cancelled": "–"}
 
 
@@ -57,7 +57,7 @@ def short_id(run_id: str) -> str:
 
 
 def state_of(run: pb.Run) -> str:
-    """One word: the outcome once it has one, else what it is doing."""
+    """Return the label of its state: the outcome once it has one, else what it is doing."""
     status = run.status
     if status == RunStatus.TERM:
         return run.outcome or "finished"
@@ -93,7 +93,7 @@ def stopped_early(run: pb.Run) -> str:
 
 
 def unit_of(run: pb.Run) -> str:
-    """What `step` and `total` count: an evaluation plays episodes, a sweep makes trials."""
+    """Return what `step` and `total` count: an evaluation plays episodes, a sweep makes trials."""
     if run.worker_type == "sweep":
         return "trials"
     return "episodes" if '"policy_eval"' in run.extras_json else "steps"
@@ -124,7 +124,7 @@ def elapsed_s(run: pb.Run, now: float | None = None) -> float | None:
 
 
 def remaining_s(run: pb.Run) -> float | None:
-    """Seconds to go at the present speed; None when that cannot be said."""
+    """Seconds to go at the present speed; None if unknown."""
     if run.status != RunStatus.EXEC or run.total <= run.step or not run.HasField("sps") or not run.sps > 0:
         return None
     if run.step < 2:
@@ -164,7 +164,7 @@ def title_of(run: pb.Run) -> str:
 
 
 def run_document(run: pb.Run) -> dict[str, Any]:
-    """A run for `--json`; what is not known yet is null."""
+    """Return a run for `--json`; what is not known yet is null."""
     return {
         "run_id": run.run_id,
         "number": run.number,
@@ -216,7 +216,7 @@ def run_document(run: pb.Run) -> dict[str, Any]:
 
 
 def evaluation_of(run: pb.Run) -> dict[str, Any] | None:
-    """The evaluation at the end of training, when the worker made one."""
+    """Return the evaluation at the end of training, when the worker made one."""
     result = parsed(run.result_json)
     evaluation = result.get("evaluation") if isinstance(result, dict) else None
     return evaluation if isinstance(evaluation, dict) else None

@@ -45,7 +45,7 @@ def _with_generous_timeout(wait: Callable[..., object]) -> Callable[..., object]
 
 @pytest.fixture(autouse=True)
 def _own_settings(tmp_path: Path) -> None:
-    """Nobody's real window layout is read or changed."""
+    """No user's real window layout is read or changed."""
     QSettings.setDefaultFormat(QSettings.Format.IniFormat)
     # QSettings("MOSAIC", "mosaic") takes the native format, whatever the default is.
     for kind in (QSettings.Format.IniFormat, QSettings.Format.NativeFormat):
@@ -62,7 +62,7 @@ def _garbage_dies_here() -> Iterator[None]:
 
 
 @pytest.fixture
-def dressed(qapp: QApplication) -> QApplication:
+def themed(qapp: QApplication) -> QApplication:
     """The application in its light theme."""
     theme.apply(qapp, theme.ThemeChoice.LIGHT)
     return qapp
@@ -108,8 +108,8 @@ def make_video() -> Callable[..., Path]:
             stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
             for number in range(frames):
                 bars = np.repeat([255 * (number >> bit & 1) for bit in range(8)], width // 8).astype(np.uint8)
-                picture = np.broadcast_to(bars[None, :, None], (height, width, 3)).copy()
-                container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+                image = np.broadcast_to(bars[None, :, None], (height, width, 3)).copy()
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
             container.mux(stream.encode())
         return path
 

@@ -3,7 +3,7 @@
     python first_openings.py HOME RUN_ID
 
 A process of its own, because an opening is a first one only once. Prints a JSON object: what was opened → what the
-window's thread waited for meanwhile. benchmarks/gui_turns.py opens the same and measures how long it takes.
+window's thread waited for meanwhile. benchmarks/gui_event_loop.py opens the same and measures how long it takes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Openings:
         self.window = self.parts.window
         self.garbage = GarbageCollection(self.application)
         self.garbage.start()
-        self.told: dict[str, list[str]] = {}
+        self.results: dict[str, list[str]] = {}
 
     def turn(self, milliseconds: int) -> None:
         loop = QEventLoop()
@@ -49,7 +49,7 @@ class Openings:
             self.turn(10)
 
     def measure(self, name: str, open_it: Callable[[], object], is_there: Callable[[], object] = lambda: True) -> None:
-        with blocking_calls() as self.told[name]:
+        with blocking_calls() as self.results[name]:
             self.open(name, open_it, is_there)
 
     def open(self, name: str, open_it: Callable[[], object], is_there: Callable[[], object]) -> None:
@@ -126,7 +126,7 @@ class Openings:
         self.open_dialogs(run_id)
         self.garbage.stop()
         self.parts.close()
-        sys.stdout.write(json.dumps(self.told) + "\n")
+        sys.stdout.write(json.dumps(self.results) + "\n")
 
 
 if __name__ == "__main__":

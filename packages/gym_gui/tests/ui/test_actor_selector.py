@@ -1,4 +1,4 @@
-"""Who acts: the named workers, a line, the others; what is not installed is greyed with its command."""
+"""Who acts: the named workers, a line, the others; what is not installed is grayed with its command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def entries(*specs: WorkerSpec) -> tuple[catalog.WorkerEntry, ...]:
 
 
 @pytest.fixture
-def selector(qtbot, dressed) -> ActorSelector:
+def selector(qtbot, themed) -> ActorSelector:
     selector = ActorSelector()
     qtbot.addWidget(selector)
     return selector
@@ -41,7 +41,7 @@ def test_before_anybody_was_asked_the_named_ones_are_there(selector: ActorSelect
     assert selector.current_name() == "cleanrl"
 
 
-def test_what_is_not_installed_is_greyed_with_its_command(selector: ActorSelector) -> None:
+def test_what_is_not_installed_is_grayed_with_its_command(selector: ActorSelector) -> None:
     selector.set_entries(entries(CLEANRL, OTHER, HIDDEN))
     shown = texts(selector)
     assert (shown[3], shown[-1], len(shown)) == ("CleanRL Worker", "My worker", 6)

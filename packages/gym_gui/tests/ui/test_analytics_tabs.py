@@ -10,7 +10,7 @@ import pytest
 from gym_gui.testing import RunningDaemon
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.presenters.run_files import scan_artefacts
+from gym_gui.ui.presenters.run_files import scan_artifacts
 from gym_gui.ui.presenters.workers.registry import TAB_ORDER, PresenterRegistry
 from gym_gui.ui.run_page.page import AnalyticsTabManager, RunPage
 from gym_gui.ui.runs.actions import RunActions
@@ -34,7 +34,7 @@ def manager(background: Background) -> AnalyticsTabManager:
 
 
 @pytest.fixture
-def page(qtbot, dressed, link: DaemonLink, background: Background) -> Iterator[RunPage]:
+def page(qtbot, themed, link: DaemonLink, background: Background) -> Iterator[RunPage]:
     window = QMainWindow()
     qtbot.addWidget(window)
     window.resize(1280, 800)
@@ -70,7 +70,7 @@ def test_lanes_decide_what_is_named_at_all() -> None:
 def test_the_manifest_and_the_files_are_followed(qtbot, manager: AnalyticsTabManager, tmp_path: Path) -> None:
     run = run_of(tmp_path)
     manager.watch(run)
-    assert manager.found is None  # nobody looks
+    assert manager.found is None  # there is no viewer
     with qtbot.waitSignal(manager.changed, timeout=WAIT):
         manager.set_seen(True)
     assert manager.found.reading.problem is not None
@@ -101,15 +101,15 @@ def test_another_run_starts_from_nothing(qtbot, manager: AnalyticsTabManager, tm
 def test_an_unchanged_manifest_is_not_read_again(tmp_path: Path) -> None:
     path = tmp_path / "analytics.json"
     AnalyticsManifest("01ARZ3NDEKTSV4RRFFQ69G5FAV", algo="ppo").write(path)
-    first = scan_artefacts(str(tmp_path))
-    second = scan_artefacts(str(tmp_path), first)
+    first = scan_artifacts(str(tmp_path))
+    second = scan_artifacts(str(tmp_path), first)
     assert second == first
     assert second.reading is first.reading
     path.write_text("{broken")
-    third = scan_artefacts(str(tmp_path), second)
+    third = scan_artifacts(str(tmp_path), second)
     assert third.manifest is None
     assert third.reading.problem is not None
-    assert scan_artefacts("").manifest is None
+    assert scan_artifacts("").manifest is None
 
 
 def test_a_tab_appears_on_the_page_when_its_files_do(qtbot, page: RunPage, window_daemon: RunningDaemon) -> None:
@@ -123,7 +123,7 @@ def test_a_tab_appears_on_the_page_when_its_files_do(qtbot, page: RunPage, windo
     (Path(page.run.run_dir) / "wandb" / "run-20260101_000000-abc").mkdir(parents=True)
     qtbot.waitUntil(lambda: "wandb" in page.tab_names(), timeout=WAIT)
     assert page.tab_names() == [name for name in TAB_ORDER if name in page.tab_names()]
-    assert page.tab_names()[page.tabs.currentIndex()] == "story"  # what somebody reads stays in front
+    assert page.tab_names()[page.tabs.currentIndex()] == "story"  # the tab that the user reads stays in front
     window_daemon.client.cancel(run.run_id)
 
 

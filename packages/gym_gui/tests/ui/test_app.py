@@ -29,18 +29,18 @@ def opened(home: Home, tmp_path: Path) -> Iterator[WindowProcess]:
 
 def client_of(window: WindowProcess, home: Home) -> TrainerClient:
     assert wait_until(lambda: running_record(home) is not None or not window.is_open, timeout_s=120)
-    assert window.is_open, window.words()
+    assert window.is_open, window.stderr()
     return TrainerClient.connect(home, timeout_s=30)
 
 
 def test_an_orderly_end_keeps_the_layout_and_stops_nothing(opened: WindowProcess, home: Home) -> None:
     client_of(opened, home).close()
-    assert opened.end() == 0, opened.words()
-    assert "Traceback" not in opened.words()
+    assert opened.end() == 0, opened.stderr()
+    assert "Traceback" not in opened.stderr()
     assert running_record(home) is not None, "the daemon goes on"
-    assert home.root.stat().st_mode & 0o077 == 0, "the home is nobody else's business"
+    assert home.root.stat().st_mode & 0o077 == 0, "the home is private"
     assert list(opened.folder.rglob("mosaic*")), "the layout is kept"
-    assert not list(home.root.rglob("window-faults*")), "nothing to tell after an orderly end"
+    assert not list(home.root.rglob("window-faults*")), "nothing to report after an orderly end"
 
 
 def test_a_window_that_is_killed_takes_no_run_along(opened: WindowProcess, home: Home) -> None:

@@ -7,7 +7,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QPushButton
 
 
-def test_it_is_hidden_until_it_has_something_to_say(qtbot, dressed) -> None:
+def test_it_is_hidden_until_it_has_a_message(qtbot, themed) -> None:
     banner = Banner()
     qtbot.addWidget(banner)
     assert banner.isHidden()
@@ -19,14 +19,14 @@ def test_it_is_hidden_until_it_has_something_to_say(qtbot, dressed) -> None:
     assert banner.text == ""
 
 
-def test_a_text_at_once_is_shown_at_once(qtbot, dressed) -> None:
+def test_a_text_at_once_is_shown_at_once(qtbot, themed) -> None:
     banner = Banner("Broken.", "bad")
     qtbot.addWidget(banner)
     assert not banner.isHidden()
     assert banner.property("tone") == "bad"
 
 
-def test_the_button_does_what_the_last_message_offered(qtbot, dressed) -> None:
+def test_the_button_does_what_the_last_message_offered(qtbot, themed) -> None:
     banner, done = Banner(), []
     qtbot.addWidget(banner)
     button = banner.findChild(QPushButton, "banner_action")
@@ -40,7 +40,7 @@ def test_the_button_does_what_the_last_message_offered(qtbot, dressed) -> None:
     assert not button.isVisible()
 
 
-def test_what_a_stranger_wrote_is_shown_as_text(qtbot, dressed) -> None:
+def test_what_a_stranger_wrote_is_shown_as_text(qtbot, themed) -> None:
     """A run's reason may hold anything; it must not become a picture or a link."""
     banner = Banner("<b>bold</b> <img src='x'>")
     qtbot.addWidget(banner)

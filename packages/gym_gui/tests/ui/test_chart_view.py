@@ -28,7 +28,7 @@ def figure_of(*lines: Line, log_x: bool = False, log_y: bool = False, x_label: s
 
 
 @pytest.fixture
-def view(qtbot, dressed) -> ChartView:
+def view(qtbot, themed) -> ChartView:
     view = ChartView(TAG)
     qtbot.addWidget(view)
     view.resize(800, 500)
@@ -38,8 +38,8 @@ def view(qtbot, dressed) -> ChartView:
 
 
 def drawn(view: ChartView) -> list[tuple[str, int]]:
-    """Colour and opacity of what is drawn, from the back to the front."""
-    return [(stroke.colour.name(), stroke.colour.alpha()) for stroke in view._layer.strokes]
+    """Color and opacity of what is drawn, from the back to the front."""
+    return [(stroke.color.name(), stroke.color.alpha()) for stroke in view._layer.strokes]
 
 
 def test_a_thousand_lines_are_a_few_items(view: ChartView) -> None:
@@ -49,7 +49,7 @@ def test_a_thousand_lines_are_a_few_items(view: ChartView) -> None:
     assert view.drawn_points() <= 200_000
 
 
-def test_lines_of_one_colour_are_not_joined_to_each_other(view: ChartView) -> None:
+def test_lines_of_one_color_are_not_joined_to_each_other(view: ChartView) -> None:
     view.show_figure(figure_of(line_of("a", 0, points=5), line_of("b", 8, points=4)), Axis.STEP)
     (stroke,) = view._layer.strokes
     path = stroke.path()
@@ -66,7 +66,7 @@ def test_faint_lines_lie_behind_and_the_chosen_one_in_front(view: ChartView) -> 
     assert {pair for pair in drawn(view) if pair[1] == 255} == {(series[0], 255), (series[1], 255)}
     view.highlight((), "b")
     assert drawn(view)[-1] == (series[1], 255)
-    assert all(alpha < 100 for colour, alpha in drawn(view)[:-1])
+    assert all(alpha < 100 for color, alpha in drawn(view)[:-1])
     view.highlight({"a"}, "")
     assert drawn(view) == [(series[1], 255)]
     assert view.visible_keys == ["b"]
@@ -108,21 +108,21 @@ def test_a_logarithmic_axis_always_has_a_few_ticks(view: ChartView, low: float, 
     assert 2 <= len(view.plot.left.tickValues(low, high, 300)[0][1]) <= 14
 
 
-def test_the_picture_is_kept_until_something_changes(qtbot, view: ChartView) -> None:
+def test_the_frame_is_kept_until_something_changes(qtbot, view: ChartView) -> None:
     view.show_figure(figure_of(line_of("a"), line_of("b", 1, offset=20.0)), Axis.STEP)
     view.grab()
     layer = view._layer
-    picture = layer._image
+    frame = layer._image
     view.mark(500.0)  # the crosshair moves over it
     view.grab()
-    assert layer._image is picture
-    image = picture.toImage()
+    assert layer._image is frame
+    image = frame.toImage()
     places = [(x, y) for x in range(0, image.width(), 20) for y in range(image.height())]
     pixels = {image.pixelColor(*place).name() for place in places}
     assert {theme.colors().series[0], theme.colors().series[1]} <= pixels
     view.plot.setXRange(100, 200, padding=0)
     view.grab()
-    assert layer._image is not picture
+    assert layer._image is not frame
 
 
 def test_values_are_read_where_the_pointer_is(qtbot, view: ChartView) -> None:
@@ -130,10 +130,10 @@ def test_values_are_read_where_the_pointer_is(qtbot, view: ChartView) -> None:
     qtbot.wait(50)
     assert view._value.text() == "EMA 0.9"
     box = view.plot.getPlotItem().vb
-    with qtbot.waitSignal(view.pointed_at, timeout=5_000) as told:
+    with qtbot.waitSignal(view.pointed_at, timeout=5_000) as reported:
         view.plot.scene().sigMouseMoved.emit(box.mapViewToScene(QPointF(500.0, 99.0)))
-    assert told.args[0] == pytest.approx(500.0)
-    view.mark(told.args[0])
+    assert reported.args[0] == pytest.approx(500.0)
+    view.mark(reported.args[0])
     assert view.nearest() == "ppo · b"
     assert "step 500" in view._value.text()
     assert view._value.text().split() == ["step", "500", "99.8", "b"]
@@ -185,30 +185,30 @@ def test_looking_closer_draws_more_of_the_points(qtbot, view: ChartView) -> None
     qtbot.waitUntil(lambda: view.drawn_points() == whole, timeout=5_000)
 
 
-def test_colours_follow_the_theme(qtbot, view: ChartView, dressed) -> None:
+def test_colors_follow_the_theme(qtbot, view: ChartView, themed) -> None:
     view.show_figure(figure_of(line_of("a")), Axis.STEP)
     before = drawn(view)
-    theme.apply(dressed, theme.ThemeChoice.DARK)
+    theme.apply(themed, theme.ThemeChoice.DARK)
     qtbot.waitUntil(lambda: drawn(view) != before)
     assert drawn(view) == [(theme.DARK.series[0], 255)]
-    theme.apply(dressed, theme.ThemeChoice.LIGHT)
+    theme.apply(themed, theme.ThemeChoice.LIGHT)
 
 
-def test_the_legend_hides_and_chooses(qtbot, dressed) -> None:
+def test_the_legend_hides_and_chooses(qtbot, themed) -> None:
     legend = ChartLegend()
     qtbot.addWidget(legend)
     legend.show()
     entries = entries_of(figure_of(*(line_of(f"run {number}", number) for number in range(3))))
     legend.model.value_of = lambda key: f"value of {key}"
     legend.show_entries(entries)
-    told: list[tuple[frozenset[str], str]] = []
-    legend.changed.connect(lambda: told.append((legend.hidden, legend.selected)))
+    reported: list[tuple[frozenset[str], str]] = []
+    legend.changed.connect(lambda: reported.append((legend.hidden, legend.selected)))
     index = legend.model.index(1, 0)
     assert legend.model.data(legend.model.index(1, 1)) == "value of run 1"
     assert legend.model.setData(index, Qt.CheckState.Unchecked, Qt.ItemDataRole.CheckStateRole)
-    assert told[-1] == (frozenset({"run 1"}), "")
+    assert reported[-1] == (frozenset({"run 1"}), "")
     legend.select("run 2")
-    assert told[-1] == (frozenset({"run 1"}), "run 2")
+    assert reported[-1] == (frozenset({"run 1"}), "run 2")
     legend.show_entries(
         entries_of(figure_of(line_of("new"), *(line_of(f"run {number}", number) for number in range(3))))
     )

@@ -19,7 +19,7 @@ from gym_gui.ui.charts.curves import (
     points_drawn,
     points_for,
     return_tags,
-    runs_asked_for_tags,
+    runs_to_query,
     visible_part,
 )
 from mosaic_wire.proto import trainer_pb2 as pb
@@ -56,7 +56,7 @@ def test_a_choice_is_kept_as_text() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "nonsense", '{"axis": "sideways"}', "[1]", '{"smoothing": ["ema", 7]}'])
-def test_a_choice_that_somebody_edited_is_the_usual_one(text: str) -> None:
+def test_an_edited_choice_is_the_default(text: str) -> None:
     usual = ChartChoice(is_grouped=True)
     assert ChartChoice.from_text(text, usual) is usual
 
@@ -77,7 +77,7 @@ def test_the_return_is_shown_first_by_whatever_name() -> None:
 def test_a_few_of_many_runs_are_asked_for_their_tags() -> None:
     runs = [run_of(f"r{number}") for number in range(100)] + [run_of("q", status="INIT"), run_of("other")]
     runs[-1].algo = "dqn"
-    assert [run.run_id for run in runs_asked_for_tags(runs)] == ["r0", "other"]
+    assert [run.run_id for run in runs_to_query(runs)] == ["r0", "other"]
 
 
 def test_what_was_loaded_is_not_asked_for_again_until_it_has_grown() -> None:
@@ -91,7 +91,7 @@ def test_what_was_loaded_is_not_asked_for_again_until_it_has_grown() -> None:
     assert store.due(runs, [RETURN], 100, episodes=False) == []
     clock.now = REFRESH_S
     assert store.due(runs, [RETURN], 100, episodes=False) == [live]
-    assert store.due([done], [RETURN], 100, episodes=True) == [done]  # nobody had counted its episodes
+    assert store.due([done], [RETURN], 100, episodes=True) == [done]  # its episodes were not counted
     assert store.due([done], [RETURN, LOSS], 100, episodes=False) == [done]
     assert list(store.curves(runs, [RETURN])) == ["done", "live"]
     store.forget(["done"])
@@ -136,7 +136,7 @@ def test_a_followed_run_grows_and_counts_its_episodes() -> None:
     assert not store.add("a", [part(LOSS, 50)], [LOSS])
 
 
-def test_curves_of_runs_that_nobody_looks_at_are_let_go_when_there_are_many() -> None:
+def test_curves_of_unviewed_runs_are_dropped_when_there_are_many() -> None:
     store = CurveStore(Clock())
     for number in range(8):
         run = run_of(f"r{number}")
@@ -171,7 +171,7 @@ def test_a_figure_of_each_tag_is_built() -> None:
     assert line.low is not None
 
 
-def test_a_run_has_one_colour_in_all_charts_and_while_others_arrive() -> None:
+def test_a_run_has_one_color_in_all_charts_and_while_others_arrive() -> None:
     runs = [run_of("a", seed=1), run_of("b", seed=2), run_of("c", seed=1)]
     runs[2].algo = "dqn"
     curves = {
@@ -181,11 +181,11 @@ def test_a_run_has_one_colour_in_all_charts_and_while_others_arrive() -> None:
     }
     del curves["a"][LOSS]
     alone = build_figures(runs, curves, ChartChoice(), [RETURN, LOSS])
-    assert [(line.run_ids, line.colour) for line in alone[RETURN].lines] == [(("a",), 0), (("c",), 2)]
-    assert [(line.run_ids, line.colour) for line in alone[LOSS].lines] == [(("c",), 2)]
+    assert [(line.run_ids, line.color) for line in alone[RETURN].lines] == [(("a",), 0), (("c",), 2)]
+    assert [(line.run_ids, line.color) for line in alone[LOSS].lines] == [(("c",), 2)]
     grouped = build_figures(runs, curves, ChartChoice(is_grouped=True), [RETURN, LOSS])
-    assert [line.colour for line in grouped[RETURN].lines] == [0, 1]
-    assert [line.colour for line in grouped[LOSS].lines] == [1]
+    assert [line.color for line in grouped[RETURN].lines] == [0, 1]
+    assert [line.color for line in grouped[LOSS].lines] == [1]
 
 
 def test_the_legend_lists_named_lines_and_hides_their_faint_ones_with_them() -> None:
@@ -195,7 +195,7 @@ def test_the_legend_lists_named_lines_and_hides_their_faint_ones_with_them() -> 
     assert [line.run_ids for line in visible_part(figure, ["a"]).lines] == [("b",), ("b",)]
 
 
-def test_two_runs_that_go_on_from_one_have_keys_of_their_own() -> None:
+def test_two_runs_that_continue_from_one_have_keys_of_their_own() -> None:
     figure = Figure("", "", "", False, False, (line_of("A", "root", "a"), line_of("B", "root", "b")))
     assert list(entries_of(figure)) == ["a", "b"]
 
@@ -210,5 +210,5 @@ def test_two_runs_that_go_on_from_one_have_keys_of_their_own() -> None:
         ([], []),
     ],
 )
-def test_labels_say_what_tells_lines_apart(labels: list[str], short: list[str]) -> None:
+def test_labels_name_the_differences_of_lines(labels: list[str], short: list[str]) -> None:
     assert distinct_labels(labels) == short

@@ -44,7 +44,7 @@ def finished(window_daemon: RunningDaemon) -> list[pb.Run]:
 
 
 @pytest.fixture
-def tab(qtbot, dressed, link: DaemonLink) -> Iterator[ChartsTab]:
+def tab(qtbot, themed, link: DaemonLink) -> Iterator[ChartsTab]:
     tab = ChartsTab(link)
     qtbot.addWidget(tab)
     tab.resize(1200, 700)
@@ -166,7 +166,7 @@ def test_one_place_is_read_out_in_every_chart_and_in_the_legend(qtbot, tab, fini
     board.views[LOSS].pointed_at.emit(None)
 
 
-def test_what_is_shown_is_saved_as_picture_and_as_data(qtbot, tab, finished: list[pb.Run], tmp_path: Path) -> None:
+def test_what_is_shown_is_saved_as_image_and_as_data(qtbot, tab, finished: list[pb.Run], tmp_path: Path) -> None:
     board = show(qtbot, tab, finished[0])
     tab.set_added(finished[1:3])
     settle(qtbot, board, lambda: len(lines(board)) == 3)
@@ -195,7 +195,7 @@ def test_what_is_shown_is_saved_as_picture_and_as_data(qtbot, tab, finished: lis
     assert board.banner.tone == "bad"
 
 
-def test_a_run_that_goes_on_is_followed_while_somebody_looks(qtbot, tab, window_daemon: RunningDaemon) -> None:
+def test_a_live_run_is_followed_while_it_is_viewed(qtbot, tab, window_daemon: RunningDaemon) -> None:
     config = curve_config(points=2_000, seed=7, endless=True, pause_s=0.01)
     run = window_daemon.client.submit(config).run
     tab.show_run(run)
@@ -228,7 +228,7 @@ def test_a_run_that_goes_on_is_followed_while_somebody_looks(qtbot, tab, window_
     qtbot.waitUntil(lambda: length() == total, timeout=20_000)
 
 
-def test_a_run_without_curves_says_so_and_one_in_the_queue_too(qtbot, tab, window_daemon: RunningDaemon) -> None:
+def test_a_run_without_curves_reports_it_and_one_in_the_queue_too(qtbot, tab, window_daemon: RunningDaemon) -> None:
     run = window_daemon.wait_for(window_daemon.submit(timesteps=5).run_id)
     tab.show_run(pb.Run(run_id=run.run_id, status="INIT", env_id="none"))
     tab.set_active(True)

@@ -76,7 +76,7 @@ def scripts(window_daemon: RunningDaemon) -> Path:
 
 
 @pytest.fixture
-def window(qtbot, dressed) -> QWidget:
+def window(qtbot, themed) -> QWidget:
     window = QWidget()
     qtbot.addWidget(window)
     return window
@@ -102,7 +102,7 @@ def write(form: QWidget, name: str, text: str) -> None:
 
 
 @pytest.mark.slow  # one is evaluated from its form in every CI
-def test_a_run_goes_on_from_its_checkpoint_with_another_learning_rate(
+def test_a_run_continues_from_its_checkpoint_with_another_learning_rate(
     qtbot, opened, trained: pb.Run, window_daemon: RunningDaemon
 ) -> None:
     form = opened("resume", trained)
@@ -116,7 +116,7 @@ def test_a_run_goes_on_from_its_checkpoint_with_another_learning_rate(
         True,
     )
     form.submit_button.click()
-    assert "say how many more" in form.findChild(QLabel, "more_problem").text()
+    assert "choose how many more" in form.findChild(QLabel, "more_problem").text()
     write(form, "more", "128")
     assert form.parameters.row("num_envs") is None
     assert form.parameters.row("learning_rate").value() == 1e-3  # as it was trained

@@ -28,7 +28,7 @@ def entries(window_daemon: RunningDaemon) -> tuple[WorkerEntry, ...]:
 
 
 @pytest.fixture
-def window(qtbot, dressed) -> QWidget:
+def window(qtbot, themed) -> QWidget:
     window = QWidget()
     qtbot.addWidget(window)
     return window
@@ -104,7 +104,7 @@ def test_a_dry_run_lands_in_the_notes_panel_and_not_in_the_notes(qtbot, opened, 
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "words"),
+    ("name", "text", "message"),
     [
         ("seeds", "one", "expected seeds"),
         ("total_timesteps", "2000.5", "whole number"),
@@ -115,7 +115,7 @@ def test_a_dry_run_lands_in_the_notes_panel_and_not_in_the_notes(qtbot, opened, 
     ],
 )
 def test_a_bad_value_is_refused_beside_its_field(
-    qtbot, opened, window_daemon: RunningDaemon, name: str, text: str, words: str
+    qtbot, opened, window_daemon: RunningDaemon, name: str, text: str, message: str
 ) -> None:
     form = opened()
     sent: list[object] = []
@@ -124,7 +124,7 @@ def test_a_bad_value_is_refused_beside_its_field(
         form.parameters.row(name)
     write(form, name, text)
     form.submit_button.click()
-    assert words in form.findChild(QLabel, f"{name}_problem").text()
+    assert message in form.findChild(QLabel, f"{name}_problem").text()
     assert form.banner.text
     qtbot.wait(50)
     assert sent == []
@@ -217,9 +217,9 @@ def test_the_preview_shows_the_config_and_the_command(opened) -> None:
     assert "k" * 40 not in form.side.json_preview.text
     assert "4 more" in form.side.json_preview.remark
     form.side.setCurrentWidget(form.side.command_preview)
-    words = form.side.command_preview.text.replace("\\\n", " ").split()
-    assert words[:4] == ["mosaic", "train", "ppo", "CartPole-v1"]
-    assert {"--seeds", "1-5", "--no-anneal-lr", "--track"} <= set(words)
+    message = form.side.command_preview.text.replace("\\\n", " ").split()
+    assert message[:4] == ["mosaic", "train", "ppo", "CartPole-v1"]
+    assert {"--seeds", "1-5", "--no-anneal-lr", "--track"} <= set(message)
     form.side.setCurrentWidget(form.side.help)
     assert "proximal policy" in form.side.help.toPlainText()
     form.close()
@@ -275,7 +275,7 @@ def test_help_says_that_cleanrl_runs_skip_the_live_lane(opened) -> None:
     form.close()
 
 
-def test_requirement_sets_are_listed_and_the_needed_one_is_said(qtbot, opened) -> None:
+def test_requirement_sets_are_listed_and_the_needed_one_is_reported(qtbot, opened) -> None:
     form = opened()
     assert not form.sets_section.is_open
     form.core.set_values({"algo": "ppo_atari", "env_id": "BreakoutNoFrameskip-v4"})
@@ -310,16 +310,16 @@ else:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_set_is_installed_with_its_progress(
-    qtbot, dressed, background: Background, tmp_path: Path, fails: bool
+    qtbot, themed, background: Background, tmp_path: Path, fails: bool
 ) -> None:
     program = tmp_path / "installer.py"
     program.write_text(INSTALLER.format(folder=str(tmp_path), fails=fails))
     box = RequirementSetsBox(background)
     qtbot.addWidget(box)
     box.show()
-    told: list[str] = []
-    set_message = box._say
-    box._say = lambda words, **kind: (told.append(words), set_message(words, **kind))  # type: ignore[method-assign]
+    reported: list[str] = []
+    set_message = box._set_status
+    box._set_status = lambda message, **kind: (reported.append(message), set_message(message, **kind))  # type: ignore[method-assign]
     box.set_program((sys.executable, str(program)), Home(tmp_path / "home"))
     box.set_needed(["toys"])
     qtbot.waitUntil(lambda: box.missing == ("toys",), timeout=30_000)
@@ -328,9 +328,9 @@ def test_a_set_is_installed_with_its_progress(
     with qtbot.waitSignal(box.installed, timeout=30_000):
         button.click()
         assert not button.isEnabled()
-    assert "toys: package 2" in told
+    assert "toys: package 2" in reported
     if fails:
-        assert box.findChild(QLabel, "requirement_told").text() == "no room"
+        assert box.findChild(QLabel, "requirement_status").text() == "no room"
         qtbot.waitUntil(lambda: button.isVisible() and button.isEnabled(), timeout=30_000)
     else:
         qtbot.waitUntil(lambda: box.missing == (), timeout=30_000)
@@ -340,8 +340,8 @@ def test_a_set_is_installed_with_its_progress(
 def test_an_environment_is_looked_at_in_a_process_of_its_own() -> None:
     look = inspect_environment(sys.executable, "CartPole-v1")
     assert (look.actions, look.observations, look.action_text) == ("discrete", "vector", "Discrete(2)")
-    if look.picture:
-        assert len(look.picture) == look.width * look.height * 3
+    if look.pixels:
+        assert len(look.pixels) == look.width * look.height * 3
     assert "NoSuch" in inspect_environment(sys.executable, "NoSuchThing-v0").problem
     assert "cannot be started" in inspect_environment("/nowhere/python", "CartPole-v1").problem
 
@@ -385,13 +385,14 @@ def test_the_factory_goes_by_the_entry_alone(opened, entries, link, background, 
     form.close()
 
 
-def test_a_daemon_elsewhere_is_said(qtbot, link, background, entries, window) -> None:
+def test_a_daemon_elsewhere_checks_the_config_and_lists_the_sets(qtbot, link, background, entries, window) -> None:
     form = open_form(
         "train", catalog.find(entries, "cleanrl"), link=link, background=background, home=None, parent=window
     )
     form.dry_run_button.click()
-    assert "another machine" in form.notes.checks
-    assert "another machine" in form.findChild(QLabel, "requirement_summary").text()
+    qtbot.waitUntil(lambda: bool(form.notes.checks), timeout=60_000)
+    form.sets.refresh()
+    qtbot.waitUntil(lambda: bool(form.sets._sets), timeout=60_000)
     form.close()
 
 
@@ -465,7 +466,7 @@ def test_tab_goes_through_the_fields_first_and_enter_starts_nothing(
     form.close()
 
 
-def test_a_problem_told_by_others_goes_when_it_is_checked_again(opened) -> None:
+def test_an_external_problem_is_cleared_when_it_is_checked_again(opened) -> None:
     form = opened()
     form.show_problem("num_minibatches", "does not divide")
     form.parameters.row("num_minibatches").editor.widget.setText("2")

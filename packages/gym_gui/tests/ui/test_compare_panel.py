@@ -63,7 +63,7 @@ def finished(window_daemon: RunningDaemon) -> list[pb.Run]:
 
 
 @pytest.fixture
-def panel(qtbot, dressed, link: DaemonLink) -> Iterator[ComparePanel]:
+def panel(qtbot, themed, link: DaemonLink) -> Iterator[ComparePanel]:
     panel = ComparePanel(link, link.background, None)
     qtbot.addWidget(panel)
     panel.resize(1280, 760)
@@ -160,7 +160,7 @@ def test_runs_are_added_from_the_selection_and_cleared(qtbot, panel: ComparePane
     assert not panel.runs
 
 
-def test_whether_it_learned_is_told_against_a_measured_random_policy(qtbot, panel, finished, window_daemon) -> None:
+def test_whether_it_learned_is_reported_against_a_measured_random_policy(qtbot, panel, finished, window_daemon) -> None:
     table = compare(qtbot, panel, finished)
     assert [row.verdict for row in table.table.rows] == [Verdict.NO_BASELINE, Verdict.NO_BASELINE]
     banner: Banner = panel.values.banner
@@ -204,8 +204,8 @@ def test_no_slot_reads_a_file_or_waits_for_anything(qtbot, panel: ComparePanel, 
     assert not calls
 
 
-def test_the_list_of_runs_leads_here_and_a_page_is_written(qtbot, dressed, link, finished, tmp_path: Path) -> None:
-    window = MainWindow(link, link.background, None, Appearance(dressed))
+def test_the_list_of_runs_leads_here_and_a_page_is_written(qtbot, themed, link, finished, tmp_path: Path) -> None:
+    window = MainWindow(link, link.background, None, Appearance(themed))
     qtbot.addWidget(window)
     window.resize(1280, 800)
     window.show()
@@ -232,7 +232,7 @@ def test_the_list_of_runs_leads_here_and_a_page_is_written(qtbot, dressed, link,
     window.close()
 
 
-def test_configurations_are_compared_over_several_environments(qtbot, dressed, link: DaemonLink) -> None:
+def test_configurations_are_compared_over_several_environments(qtbot, themed, link: DaemonLink) -> None:
     runs, curves = [], {}
     for algo, level in (("ppo", 100.0), ("dqn", 10.0)):
         for env_id in ("CartPole-v1", "Acrobot-v1"):
@@ -245,14 +245,14 @@ def test_configurations_are_compared_over_several_environments(qtbot, dressed, l
     view = ComparisonView(link)
     qtbot.addWidget(view)
     view._show(Compared(comparison, [], rows_of(comparison, runs, grouped=True), is_thinned=True))
-    told = [[view.pairs.text_at(row, column) for column in range(3)] for row in range(view.pairs.rowCount())]
-    assert ["ppo, over 2 environments", "dqn", "100 %"] in told
-    assert len(told) == 3
+    messages = [[view.pairs.text_at(row, column) for column in range(3)] for row in range(view.pairs.rowCount())]
+    assert ["ppo, over 2 environments", "dqn", "100 %"] in messages
+    assert len(messages) == 3
     assert "mosaic compare" in view.progress.text()
     assert "probability of 100 %" in view.pairs.item(0, 0).toolTip()
 
 
-def test_a_seed_that_was_trained_twice_counts_once_and_that_is_said(qtbot, dressed, link: DaemonLink) -> None:
+def test_a_seed_that_was_trained_twice_counts_once_and_that_is_reported(qtbot, themed, link: DaemonLink) -> None:
     runs = [pb.Run(run_id=f"RUN{number:023}", number=number, algo="ppo", env_id="E", seed=1) for number in (1, 2)]
     steps = np.arange(50.0)
     curves = {run.run_id: {RETURN: Curve(run.run_id, RETURN, steps, steps, np.full(50, 71.1), 50)} for run in runs}

@@ -39,7 +39,7 @@ def test_a_daemon_that_was_killed_is_replaced(connector, home) -> None:
         assert client.health().pid != record.pid
 
 
-def test_a_daemon_that_was_stopped_stays_stopped_until_it_is_wanted(connector, home) -> None:
+def test_a_daemon_that_was_stopped_stays_stopped_until_it_is_started(connector, home) -> None:
     with connector() as client:
         record = running_record(home)
         client.shutdown()

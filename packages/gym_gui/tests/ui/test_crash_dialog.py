@@ -1,4 +1,4 @@
-"""What nobody caught becomes a report that can be copied; the window goes on."""
+"""An uncaught exception becomes a report that can be copied; the window keeps running."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 
 
 @pytest.fixture
-def reporter(qtbot, dressed):
+def reporter(qtbot, themed):
     window = QWidget()
     qtbot.addWidget(window)
     reporter = CrashReporter(window)
@@ -66,7 +66,7 @@ def test_an_error_of_a_thread_is_shown_in_the_window(qtbot, reporter) -> None:
     assert "a counting thread" in dialogs(reporter)[0].text.toPlainText()
 
 
-def test_last_words_of_a_torn_process_are_kept_for_the_next_start(tmp_path: Path) -> None:
+def test_the_last_output_of_a_torn_process_is_kept_for_the_next_start(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "window-faults.log"
     script = (
         "import faulthandler, os, signal, sys\nfrom pathlib import Path\n"
@@ -82,7 +82,7 @@ def test_last_words_of_a_torn_process_are_kept_for_the_next_start(tmp_path: Path
         assert "Segmentation fault" in log.previous.read_text()
     finally:
         log.close()
-    assert not path.exists(), "an orderly end leaves nothing to tell"
+    assert not path.exists(), "an orderly end leaves nothing to report"
 
 
 def test_without_a_place_for_the_log_the_window_still_opens(tmp_path: Path) -> None:

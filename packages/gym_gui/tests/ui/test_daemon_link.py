@@ -31,14 +31,14 @@ def test_a_new_run_arrives_and_its_end_too(qtbot, link: DaemonLink) -> None:
     assert threads == {threading.main_thread()}
 
 
-def test_what_goes_wrong_in_a_call_is_said_in_words(qtbot, link: DaemonLink) -> None:
+def test_what_goes_wrong_in_a_call_is_reported_clearly(qtbot, link: DaemonLink) -> None:
     said: list[str] = []
     link.call(lambda client: client.get("01ARZ3NDEKTSV4RRFFQ69G5FAV"), owner=link, failed=said.append)
     qtbot.waitUntil(lambda: bool(said), timeout=30_000)
     assert "01ARZ3NDEKTSV4RRFFQ69G5FAV" in said[0]
 
 
-def test_nothing_is_delivered_to_a_widget_that_is_gone(qtbot, link: DaemonLink) -> None:
+def test_nothing_is_delivered_to_a_destroyed_widget(qtbot, link: DaemonLink) -> None:
     owner, reached = QObject(), []
     may_go_on = threading.Event()
     link.call(lambda client: may_go_on.wait(30), owner=owner, done=reached.append)
@@ -49,7 +49,7 @@ def test_nothing_is_delivered_to_a_widget_that_is_gone(qtbot, link: DaemonLink) 
     assert reached == []
 
 
-def test_a_stream_goes_on_after_the_daemon_was_killed(qtbot, tmp_path: Path, background: Background) -> None:
+def test_a_stream_continues_after_the_daemon_was_killed(qtbot, tmp_path: Path, background: Background) -> None:
     with RunningDaemon(Home(tmp_path / "home"), tmp_path / "config") as daemon:
         link = DaemonLink(lambda: TrainerClient.connect(daemon.home), background)
         phases = []
@@ -74,7 +74,7 @@ def test_a_stream_goes_on_after_the_daemon_was_killed(qtbot, tmp_path: Path, bac
 def test_a_link_that_is_stopped_while_it_connects_ends_as_soon_as_it_has(
     window_daemon: RunningDaemon, background: Background
 ) -> None:
-    """Nobody waits for a window that was closed the moment it opened."""
+    """No call waits for a window that was closed the moment it opened."""
     is_connecting, may_connect = threading.Event(), threading.Event()
 
     def connect() -> TrainerClient:
@@ -90,7 +90,7 @@ def test_a_link_that_is_stopped_while_it_connects_ends_as_soon_as_it_has(
     assert wait_until(lambda: not link._thread.is_alive(), timeout_s=60)
 
 
-def test_a_run_that_somebody_else_deletes_goes(qtbot, link: DaemonLink, window_daemon: RunningDaemon) -> None:
+def test_a_run_that_another_client_deletes_is_removed(qtbot, link: DaemonLink, window_daemon: RunningDaemon) -> None:
     run = window_daemon.submit(timesteps=5)
     window_daemon.wait_for(run.run_id, "TERM")
     gone: list[str] = []

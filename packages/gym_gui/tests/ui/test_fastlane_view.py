@@ -84,7 +84,7 @@ def writer(run: pb.Run) -> Iterator[FrameWriter]:
 
 
 @pytest.fixture
-def view(qtbot, dressed, link: DaemonLink) -> Iterator[FastLaneView]:
+def view(qtbot, themed, link: DaemonLink) -> Iterator[FastLaneView]:
     view = FastLaneView(link)
     qtbot.addWidget(view)
     view.resize(640, 520)
@@ -94,9 +94,9 @@ def view(qtbot, dressed, link: DaemonLink) -> Iterator[FastLaneView]:
 
 
 def publish(
-    writer: FrameWriter, colour: tuple[int, int, int] = (10, 200, 30), width: int = 64, height: int = 48
+    writer: FrameWriter, color: tuple[int, int, int] = (10, 200, 30), width: int = 64, height: int = 48
 ) -> None:
-    writer.publish(bytes(colour) * (width * height), width, height)
+    writer.publish(bytes(color) * (width * height), width, height)
     writer.set_statistics(last_reward=1.0, rolling_return=123.4, step_rate_hz=20_480.0)
 
 
@@ -104,7 +104,7 @@ def figure(view: FastLaneView, name: str) -> str:
     return view.findChild(QLabel, f"hud_{name}").text()
 
 
-def test_the_picture_of_the_run_is_drawn_pixel_for_pixel(qtbot, view: FastLaneView, run, writer: FrameWriter) -> None:
+def test_the_frame_of_the_run_is_drawn_pixel_for_pixel(qtbot, view: FastLaneView, run, writer: FrameWriter) -> None:
     publish(writer)
     view.show_run(run)
     view.set_active(True)
@@ -160,7 +160,7 @@ def test_a_run_that_cannot_draw_says_why_and_a_damaged_file_too(qtbot, view, run
 
 
 @pytest.mark.parametrize(
-    ("run", "words"),
+    ("run", "message"),
     [
         (run_of("INIT", queue_reason="2 CPUs are wanted, 1 is free"), "is queued (2 CPUs are wanted"),
         (run_of("HSHK"), "is starting"),
@@ -171,14 +171,14 @@ def test_a_run_that_cannot_draw_says_why_and_a_damaged_file_too(qtbot, view, run
         (run_of("EXEC"), "No frame yet"),
     ],
 )
-def test_there_is_always_a_sentence_where_there_is_no_picture(view: FastLaneView, run: pb.Run, words: str) -> None:
+def test_there_is_always_a_sentence_where_there_is_no_frame(view: FastLaneView, run: pb.Run, message: str) -> None:
     view.show_run(run)
     view.set_active(True)
-    assert words in view.frame_view.notice
-    assert view.is_watching == (run.status in ("EXEC", "HSHK", "PAUSE") and "off" not in words)
+    assert message in view.frame_view.notice
+    assert view.is_watching == (run.status in ("EXEC", "HSHK", "PAUSE") and "off" not in message)
 
 
-def test_the_last_picture_stays_when_the_run_ends(qtbot, view: FastLaneView, run, writer: FrameWriter) -> None:
+def test_the_last_frame_stays_when_the_run_ends(qtbot, view: FastLaneView, run, writer: FrameWriter) -> None:
     publish(writer)
     view.show_run(run)
     view.set_active(True)
@@ -248,7 +248,7 @@ def test_how_a_run_draws_itself_is_read_from_its_extras() -> None:
     assert "queued." in why_no_frame(pb.Run(status="INIT"), "")
 
 
-def test_the_picture_in_view_is_saved(qtbot, view: FastLaneView, run, writer: FrameWriter, tmp_path: Path) -> None:
+def test_the_frame_in_view_is_saved(qtbot, view: FastLaneView, run, writer: FrameWriter, tmp_path: Path) -> None:
     publish(writer)
     view.show_run(run)
     view.set_active(True)
@@ -281,7 +281,7 @@ def test_a_clip_is_recorded(qtbot, view: FastLaneView, run, writer: FrameWriter,
         assert sum(1 for _ in clip.decode(video=0)) == 10
 
 
-def test_a_clip_ends_when_nobody_looks_any_more(qtbot, view, run, writer: FrameWriter, tmp_path: Path) -> None:
+def test_a_clip_ends_without_a_viewer(qtbot, view, run, writer: FrameWriter, tmp_path: Path) -> None:
     view.show_run(run)
     view.set_active(True)
     view.record_to(tmp_path / "clip.mp4")
@@ -292,7 +292,7 @@ def test_a_clip_ends_when_nobody_looks_any_more(qtbot, view, run, writer: FrameW
     assert (tmp_path / "clip.mp4").stat().st_size > 0
 
 
-def test_a_clip_that_cannot_be_written_is_said(qtbot, view, run, writer: FrameWriter, tmp_path: Path) -> None:
+def test_a_clip_that_cannot_be_written_is_reported(qtbot, view, run, writer: FrameWriter, tmp_path: Path) -> None:
     view.show_run(run)
     view.set_active(True)
     view.record_to(tmp_path / "nowhere" / "clip.mp4")
@@ -301,8 +301,8 @@ def test_a_clip_that_cannot_be_written_is_said(qtbot, view, run, writer: FrameWr
     assert not view.is_recording
 
 
-def test_from_another_machine_the_pictures_come_as_a_stream(
-    qtbot, window_daemon: RunningDaemon, background: Background, dressed, tmp_path: Path
+def test_from_another_machine_the_frames_come_as_a_stream(
+    qtbot, window_daemon: RunningDaemon, background: Background, themed, tmp_path: Path
 ) -> None:
     """A link over TCP: the memory of the run cannot be taken for granted there."""
     run_id = window_daemon.client.submit(scripted_config("painter")).run.run_id
@@ -322,8 +322,8 @@ def test_from_another_machine_the_pictures_come_as_a_stream(
         assert view.findChild(SharedMemoryFrames) is None
         qtbot.waitUntil(lambda: view.frames_shown >= 3, timeout=20_000)
         assert view.frame_view.image.size() == QSize(160, 120)
-        colour = view.frame_view.image.pixelColor(80, 60)
-        assert abs(colour.red() - 200) + abs(colour.green() - 40) + abs(colour.blue() - 20) < 20  # JPEG
+        color = view.frame_view.image.pixelColor(80, 60)
+        assert abs(color.red() - 200) + abs(color.green() - 40) + abs(color.blue() - 20) < 20  # JPEG
         assert figure(view, "last_reward") == "1.5"
         view.record_to(tmp_path / "far.mp4")
         shown = view.frames_shown
@@ -332,7 +332,7 @@ def test_from_another_machine_the_pictures_come_as_a_stream(
             view.toggle_recording()
         view.set_active(False)
         drawn = window_daemon.wait_for_run(run_id, lambda run: run.step).step
-        qtbot.wait(2_500)  # what VIEWER_GONE_S allows, and a heartbeat
+        qtbot.wait(2_500)  # what VIEWER_TIMEOUT_S allows, and a heartbeat
         first = window_daemon.client.get(run_id).step
         qtbot.wait(500)
         assert window_daemon.client.get(run_id).step == first >= drawn

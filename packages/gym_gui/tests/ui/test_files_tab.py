@@ -61,7 +61,7 @@ def record(folder: RunFolder, **fields: object) -> pb.Run:
 
 
 @pytest.fixture
-def tab(qtbot, dressed, link: DaemonLink) -> FilesTab:
+def tab(qtbot, themed, link: DaemonLink) -> FilesTab:
     tab = FilesTab(link)
     qtbot.addWidget(tab)
     tab.resize(1100, 500)
@@ -106,12 +106,12 @@ def test_folders_are_read_when_they_are_opened(qtbot, tab: FilesTab, folder: Run
     index = tab.model.index_of(node)
     assert index.siblingAtColumn(FileColumn.WHAT).data() == "Checkpoint · step 1,000 · best · return 200.0"
     qtbot.waitUntil(lambda: find(tab, "Logs of the worker", "stdout.log") is not None, timeout=WAIT)
-    assert node.children == []  # nobody has opened it
+    assert node.children == []  # it is not open
     tab.tree.expand(index)
     qtbot.waitUntil(lambda: [child.name for child in node.children] == ["state.json"], timeout=WAIT)
 
 
-def test_what_the_manifest_names_and_is_gone_is_said(qtbot, tab: FilesTab, folder: RunFolder) -> None:
+def test_what_the_manifest_names_and_is_missing_is_reported(qtbot, tab: FilesTab, folder: RunFolder) -> None:
     tab.show_run(record(folder))
     qtbot.waitUntil(lambda: "gone.cleanrl_model" in tab.banner.text, timeout=WAIT)
     (folder.root / "gone.cleanrl_model").write_bytes(b"\0")
@@ -130,7 +130,7 @@ def test_a_damaged_manifest_is_a_banner_and_the_files_are_shown(qtbot, tab: File
     qtbot.waitUntil(lambda: find(tab, "Run folder", "notes.txt") is not None, timeout=WAIT)
 
 
-def test_a_run_folder_that_is_gone_is_said(qtbot, tab: FilesTab, tmp_path: Path) -> None:
+def test_a_run_folder_that_is_missing_is_reported(qtbot, tab: FilesTab, tmp_path: Path) -> None:
     gone = record(RunFolder(tmp_path / "a" / "b" / "gone"), logs_dir="")
     tab.show_run(gone)
     qtbot.waitUntil(lambda: "is missing" in tab.banner.text, timeout=WAIT)

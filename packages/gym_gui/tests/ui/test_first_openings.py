@@ -31,7 +31,7 @@ def test_nothing_is_waited_for_when_it_is_first_opened(window_daemon: RunningDae
     variables = {**window_daemon.variables, **own}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=170, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
-    told: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
-    assert {"tab live", "tab replay", "workspace play", "settings of the daemon", "form train"} <= told.keys()
-    waited = {name: calls for name, calls in told.items() if calls}
+    reported: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+    assert {"tab live", "tab replay", "workspace play", "settings of the daemon", "form train"} <= reported.keys()
+    waited = {name: calls for name, calls in reported.items() if calls}
     assert not waited, json.dumps(waited, indent=1)

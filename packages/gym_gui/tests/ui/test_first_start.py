@@ -10,7 +10,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QPushButton
 
 
-def test_one_click_queues_ppo_on_cartpole(qtbot, dressed, link: DaemonLink, window_daemon) -> None:
+def test_one_click_queues_ppo_on_cartpole(qtbot, themed, link: DaemonLink, window_daemon) -> None:
     page = FirstStartPage(link)
     qtbot.addWidget(page)
     page.show()
@@ -23,7 +23,9 @@ def test_one_click_queues_ppo_on_cartpole(qtbot, dressed, link: DaemonLink, wind
     window_daemon.wait_for(run.run_id)
 
 
-def test_what_is_in_the_way_is_said_and_the_button_works_again(qtbot, dressed, link: DaemonLink, monkeypatch) -> None:
+def test_what_is_in_the_way_is_reported_and_the_button_works_again(
+    qtbot, themed, link: DaemonLink, monkeypatch
+) -> None:
     config = first_config()
     config["metadata"]["worker"]["config"]["env_id"] = "CartPool-v1"
     monkeypatch.setattr(first_start, "first_config", lambda: config)
@@ -36,7 +38,7 @@ def test_what_is_in_the_way_is_said_and_the_button_works_again(qtbot, dressed, l
     assert page.train_button.isEnabled()
 
 
-def test_the_other_ways_to_begin(qtbot, dressed, link: DaemonLink) -> None:
+def test_the_other_ways_to_begin(qtbot, themed, link: DaemonLink) -> None:
     page = FirstStartPage(link)
     qtbot.addWidget(page)
     for name, signal in (

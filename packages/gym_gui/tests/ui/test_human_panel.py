@@ -35,7 +35,7 @@ Key = Qt.Key
 
 @pytest.fixture
 def panel(
-    qtbot, dressed, link: DaemonLink, background: Background, window_daemon: RunningDaemon
+    qtbot, themed, link: DaemonLink, background: Background, window_daemon: RunningDaemon
 ) -> Iterator[HumanPanel]:
     # Not handed to qtbot: that deletes widgets before a fixture gets the chance to end their games.
     panel = HumanPanel(link, background, window_daemon.home)
@@ -73,13 +73,13 @@ def test_a_game_is_played_with_keys_recorded_read_back_and_exported(
 ) -> None:
     panel.setup.seed.setValue(5)
     run_id = begin(qtbot, panel)
-    pictures: list[QImage] = []
-    panel.session.frame_received.connect(pictures.append)
+    images: list[QImage] = []
+    panel.session.frame_received.connect(images.append)
     press(qtbot, panel, Key.Key_Right, Key.Key_Left, Key.Key_D)
     assert panel.hud.value("action") == "push right"
     assert panel.hud.value("return") == "3"
-    assert len(pictures) == 3
-    assert pictures[-1].size().toTuple() == (600, 400)
+    assert len(images) == 3
+    assert images[-1].size().toTuple() == (600, 400)
     assert panel.view.frame_view.image.size().toTuple() == (600, 400)
     qtbot.keyClick(panel.view, Key.Key_Z)  # means nothing here
     panel.end_episode.click()
@@ -109,12 +109,12 @@ def test_a_game_is_played_with_keys_recorded_read_back_and_exported(
     ]
     first = QImage.fromData(read_frame_bytes(Path(run.run_dir), episodes[0].frames[1]))
     # What the player saw before the second step is the picture that came after the first.
-    assert first.convertToFormat(QImage.Format.Format_RGB888) == pictures[0]
+    assert first.convertToFormat(QImage.Format.Format_RGB888) == images[0]
 
     step = next(batch.steps[1] for batch in window_daemon.client.steps(run_id, episode=0))
     replayed = preview_of_played_step(step, run.run_dir)  # what the Replay tab shows of it
     assert replayed.observation.image is not None
-    assert to_image(replayed.observation.image) == pictures[0]
+    assert to_image(replayed.observation.image) == images[0]
     assert [name for name, _ in replayed.info] == ["source"]
     assert preview_of_played_step(step, "").observation.image is None
 
@@ -128,7 +128,7 @@ def test_a_game_is_played_with_keys_recorded_read_back_and_exported(
         assert json.loads(str(data["metadata"]))["run_id"] == run_id
 
 
-def test_a_killed_environment_is_a_banner_and_the_window_goes_on(
+def test_a_killed_environment_is_a_banner_and_the_window_continues(
     qtbot, panel: HumanPanel, window_daemon: RunningDaemon
 ) -> None:
     run_id = begin(qtbot, panel)
@@ -149,11 +149,11 @@ def test_a_killed_environment_is_a_banner_and_the_window_goes_on(
     assert not list(Path("/dev/shm").rglob(f"mosaic-*{run_id}*"))
 
 
-def test_real_time_goes_on_by_itself_at_the_chosen_pace_and_shows_on_fastlane(qtbot, panel: HumanPanel) -> None:
+def test_real_time_continues_by_itself_at_the_chosen_pace_and_shows_on_fastlane(qtbot, panel: HumanPanel) -> None:
     panel.setup.pace.set_rate(40)
     run_id = begin(qtbot, panel, "MountainCar-v0", real_time=True)
     reader = FrameReader(fastlane_path(run_id))
-    qtbot.waitUntil(lambda: int(panel.hud.value("step")) > 5, timeout=PATIENCE)  # nobody pressed anything
+    qtbot.waitUntil(lambda: int(panel.hud.value("step")) > 5, timeout=PATIENCE)  # no key was pressed
     assert panel.hud.value("action") == "coast"
     qtbot.keyPress(panel.view, Key.Key_Right)
     qtbot.waitUntil(lambda: panel.hud.value("action") == "right", timeout=PATIENCE)
@@ -237,27 +237,27 @@ def test_exporting_before_an_episode_is_over_says_what_to_do(qtbot, panel: Human
     assert not list(tmp_path.glob("*.npz"))
 
 
-def test_a_broken_picture_file_is_no_picture(tmp_path: Path) -> None:
+def test_a_broken_frame_file_is_no_frame(tmp_path: Path) -> None:
     short = tmp_path / "short"
     short.write_bytes(b"123")
-    told = {"encoding": "raw", "width": 2, "height": 2, "path": str(short)}
-    assert read_frame(told) is None
-    assert read_frame({**told, "width": -1}) is None
-    assert read_frame({**told, "path": str(tmp_path)}) is None
-    assert read_frame({**told, "path": str(tmp_path / "gone")}) is None
+    reported = {"encoding": "raw", "width": 2, "height": 2, "path": str(short)}
+    assert read_frame(reported) is None
+    assert read_frame({**reported, "width": -1}) is None
+    assert read_frame({**reported, "path": str(tmp_path)}) is None
+    assert read_frame({**reported, "path": str(tmp_path / "gone")}) is None
     assert read_frame(None) is None
     short.write_bytes(bytes(12))
-    image = read_frame(told)
+    image = read_frame(reported)
     assert image is not None
     assert image.size().toTuple() == (2, 2)
 
 
-def test_a_run_that_cannot_be_played_is_said_and_cancelled(
+def test_a_run_that_cannot_be_played_is_reported_and_cancelled(
     qtbot, link: DaemonLink, window_daemon: RunningDaemon
 ) -> None:
     session = PlaySession(link)
     ends: list[tuple[str, bool]] = []
-    session.ended.connect(lambda words, failed: ends.append((words, failed)))
+    session.ended.connect(lambda arguments, failed: ends.append((arguments, failed)))
     session.start(random_config(timesteps=10**9, steps_per_second=20.0))
     qtbot.waitUntil(lambda: bool(ends), timeout=PATIENCE)
     assert ends[0][1]
@@ -290,13 +290,13 @@ def _played(qtbot, link: DaemonLink, daemon: RunningDaemon, **parameters: object
     install_scripted_worker(daemon.home, "odd_game", GAME)
     session = PlaySession(link)
     ends: list[tuple[str, bool]] = []
-    session.ended.connect(lambda words, failed: ends.append((words, failed)))
+    session.ended.connect(lambda arguments, failed: ends.append((arguments, failed)))
     with qtbot.waitSignal(session.initialized, timeout=PATIENCE):  # what is no message before it was passed over
         session.start(scripted_config("odd_game", **parameters))
     return session, ends
 
 
-def test_what_the_environment_said_before_it_failed_is_what_is_told(
+def test_what_the_environment_said_before_it_failed_is_what_is_reported(
     qtbot, link: DaemonLink, window_daemon: RunningDaemon
 ) -> None:
     session, ends = _played(qtbot, link, window_daemon)
@@ -316,9 +316,9 @@ def test_a_game_that_hangs_can_be_stopped(qtbot, link: DaemonLink, window_daemon
     assert window_daemon.wait_for(session.run_id).outcome == "cancelled"
 
 
-def test_without_a_daemon_on_this_machine_it_says_so(qtbot, dressed, background: Background, tmp_path: Path) -> None:
+def test_without_a_daemon_on_this_machine_it_reports_it(qtbot, themed, background: Background, tmp_path: Path) -> None:
     def unreachable():
-        raise DaemonUnreachable("nobody is there")
+        raise DaemonUnreachable("no daemon is there")
 
     link = DaemonLink(unreachable, background)
     panel = HumanPanel(link, background, Home(tmp_path))
@@ -331,9 +331,9 @@ def test_without_a_daemon_on_this_machine_it_says_so(qtbot, dressed, background:
 
 
 def test_closing_the_window_ends_the_game(
-    qtbot, dressed, link: DaemonLink, background: Background, window_daemon: RunningDaemon
+    qtbot, themed, link: DaemonLink, background: Background, window_daemon: RunningDaemon
 ) -> None:
-    window = MainWindow(link, background, window_daemon.home, Appearance(dressed))
+    window = MainWindow(link, background, window_daemon.home, Appearance(themed))
     qtbot.addWidget(window)
     window.show()
     window.show_workspace(PLAY)
@@ -347,7 +347,7 @@ def test_closing_the_window_ends_the_game(
 
 
 def test_a_game_outlives_the_daemon_and_is_recorded_all_the_same(
-    qtbot, dressed, background: Background, tmp_path: Path
+    qtbot, themed, background: Background, tmp_path: Path
 ) -> None:
     with RunningDaemon(Home(tmp_path / "home"), tmp_path / "config", settings={"heartbeat_s": 0.2}) as daemon:
         link = DaemonLink(lambda: TrainerClient.connect(daemon.home), background)

@@ -76,7 +76,7 @@ def board_of(qtbot, link: DaemonLink) -> ChartBoard:
 
 
 @pytest.fixture
-def board(qtbot, dressed, link: DaemonLink) -> Iterator[ChartBoard]:
+def board(qtbot, themed, link: DaemonLink) -> Iterator[ChartBoard]:
     board = board_of(qtbot, link)
     yield board
     board.set_active(False)
@@ -127,7 +127,7 @@ def test_curves_grow_while_the_run_trains_and_stop_while_hidden(qtbot, board, wi
 
 
 def test_curves_continue_without_a_gap_after_the_daemon_was_killed(
-    qtbot, dressed, tmp_path: Path, background: Background
+    qtbot, themed, tmp_path: Path, background: Background
 ) -> None:
     daemon = RunningDaemon(Home(tmp_path / "home"), tmp_path / "config", settings=QUICK)
     install_scripted_worker(daemon.home, "scribe", SCRIBE)
@@ -229,7 +229,7 @@ def test_a_run_that_was_deleted_is_reported_with_a_way_to_try_again(qtbot, board
 
 
 def test_six_charts_are_built_and_drawn_one_by_one(qtbot, board: ChartBoard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them in one iteration of the event loop would block it; benchmarks/gui_turns.py says for how long."""
+    """All of them in one iteration of the event loop would block it; benchmarks/gui_event_loop.py says for how long."""
     iterations: list[Counter[str]] = [Counter()]
 
     def counted(method: Callable[..., None]) -> Callable[..., None]:
@@ -273,13 +273,13 @@ def test_six_charts_are_built_and_drawn_one_by_one(qtbot, board: ChartBoard, mon
     assert points(board) < 2 * MAX_FOLLOWED_POINTS
 
 
-def test_a_chart_changes_with_the_theme(qtbot, board: ChartBoard, finished, dressed) -> None:
+def test_a_chart_changes_with_the_theme(qtbot, board: ChartBoard, finished, themed) -> None:
     show(qtbot, board, finished)
     view = board.views[RETURN]
     light = view.grab().toImage().pixelColor(4, view.height() // 2).lightness()
-    theme.apply(dressed, ThemeChoice.DARK)
+    theme.apply(themed, ThemeChoice.DARK)
     qtbot.wait(50)
     dark = view.grab().toImage().pixelColor(view.width() // 2, view.height() // 2).lightness()
-    theme.apply(dressed, ThemeChoice.LIGHT)
+    theme.apply(themed, ThemeChoice.LIGHT)
     assert light > 200
     assert dark < 100

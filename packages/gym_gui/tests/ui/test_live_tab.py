@@ -47,7 +47,7 @@ def ppo(timesteps: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def tab(qtbot, dressed, link: DaemonLink) -> Iterator[LiveTab]:
+def tab(qtbot, themed, link: DaemonLink) -> Iterator[LiveTab]:
     tab = LiveTab(link)
     qtbot.addWidget(tab)
     tab.resize(1280, 760)
@@ -77,10 +77,10 @@ def test_a_real_run_is_watched_from_its_queue_to_its_end(qtbot, tab, link, windo
     tab.hide()  # another tab comes to the front, or the window is put away
     assert not tab.fastlane.is_watching
     shown = tab.fastlane.frames_shown
-    qtbot.wait(2_300)  # what VIEWER_GONE_S allows
+    qtbot.wait(2_300)  # what VIEWER_TIMEOUT_S allows
     drawn = newest_number(run.run_id)
     qtbot.wait(500)
-    assert newest_number(run.run_id) == drawn  # the run draws for nobody
+    assert newest_number(run.run_id) == drawn  # without a viewer the run draws nothing
     assert tab.fastlane.frames_shown == shown
     tab.show()
     qtbot.waitUntil(lambda: tab.fastlane.frames_shown > shown, timeout=20_000)

@@ -139,7 +139,7 @@ def test_a_level_and_a_text_must_both_fit(tmp_path: Path) -> None:
     assert list(search(path, LogLevel.STRUCTURED).hits.numbers) == [7, 8]
 
 
-def test_a_search_goes_on_where_the_file_grows_and_knows_its_bounds(tmp_path: Path) -> None:
+def test_a_search_continues_where_the_file_grows_and_knows_its_bounds(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("hit\nmiss\n")
     finder = search(path, text="hit")

@@ -1,4 +1,4 @@
-"""The view of a log: asks for what it shows, keeps little, follows the end until somebody scrolls."""
+"""The view of a log: asks for what it shows, keeps little, follows the end until the user scrolls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Feeder:
 
 
 @pytest.fixture
-def view(qtbot, dressed) -> LogView:
+def view(qtbot, themed) -> LogView:
     view = LogView()
     qtbot.addWidget(view)
     view.resize(600, 400)
@@ -45,7 +45,7 @@ def test_thirteen_million_lines_are_a_few_pages(view: LogView) -> None:
     assert not view.grab().isNull()
 
 
-def test_it_follows_until_somebody_scrolls_and_again_at_the_end(view: LogView) -> None:
+def test_it_follows_until_the_user_scrolls_and_again_at_the_end(view: LogView) -> None:
     Feeder(view)
     view.reset(1000)
     end = view.verticalScrollBar().maximum()
@@ -112,17 +112,17 @@ def test_a_very_wide_line_can_be_scrolled_to(view: LogView) -> None:
     assert not view.grab().isNull()
 
 
-def test_its_letters_grow_with_the_window(view: LogView, dressed) -> None:
+def test_its_letters_grow_with_the_window(view: LogView, themed) -> None:
     Feeder(view)
     view.reset(1000)
-    rows, usual = view.rows_on_screen(), dressed.font()
-    larger = dressed.font()
+    rows, usual = view.rows_on_screen(), themed.font()
+    larger = themed.font()
     larger.setPointSizeF(usual.pointSizeF() * 2)
     try:
-        dressed.setFont(larger)
-        theme.apply(dressed, theme.ThemeChoice.DARK)
+        themed.setFont(larger)
+        theme.apply(themed, theme.ThemeChoice.DARK)
         assert view.rows_on_screen() < rows * 0.7
         assert view.first_row == view.verticalScrollBar().maximum()
     finally:
-        dressed.setFont(usual)
-        theme.apply(dressed, theme.ThemeChoice.LIGHT)
+        themed.setFont(usual)
+        theme.apply(themed, theme.ThemeChoice.LIGHT)

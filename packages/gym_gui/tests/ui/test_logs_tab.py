@@ -20,7 +20,7 @@ WAIT = 20_000
 
 
 @pytest.fixture
-def tab(qtbot, dressed, link: DaemonLink) -> LogsTab:
+def tab(qtbot, themed, link: DaemonLink) -> LogsTab:
     tab = LogsTab(link)
     qtbot.addWidget(tab)
     tab.resize(1000, 600)
@@ -95,7 +95,7 @@ def test_a_search_goes_from_hit_to_hit(qtbot, tab: LogsTab, tmp_path: Path) -> N
     assert tab.view.selected_rows() == (907, 1)
     tab.toolbar.only_hits_box.setChecked(True)
     qtbot.waitUntil(lambda: shown(tab) == [line for line in lines if "needle" in line], timeout=WAIT)
-    tab.view.row_activated.emit(3)  # back among its neighbours
+    tab.view.row_activated.emit(3)  # back among its neighbors
     qtbot.waitUntil(lambda: "straw 306" in shown(tab) and "needle 307" in shown(tab), timeout=WAIT)
     assert tab.view.selected_rows() == (307, 1)
     tab.toolbar.search_field.setText("nothing like it")
@@ -145,7 +145,7 @@ def test_of_a_long_log_the_end_is_there_before_its_lines_are_counted(qtbot, tab:
     assert tab.view.line(600_000).text == "line 000000 of a piece"
 
 
-def test_a_missing_log_is_said_and_appears_when_it_is_there(qtbot, tab: LogsTab, tmp_path: Path) -> None:
+def test_a_missing_log_is_reported_and_appears_when_it_is_there(qtbot, tab: LogsTab, tmp_path: Path) -> None:
     run = a_run(tmp_path)
     tab.show_run(run)
     qtbot.waitUntil(lambda: "Nothing has been written yet" in tab.banner.text, timeout=WAIT)

@@ -36,11 +36,11 @@ class Opened:
 
 
 @pytest.fixture
-def opened(qtbot, dressed, home: Home, background: Background) -> Iterator[Opened]:
+def opened(qtbot, themed, home: Home, background: Background) -> Iterator[Opened]:
     """A window over a home of its own, as `mosaic gui` makes it; the link is not started yet."""
     connector = LocalConnector(home)
     link = DaemonLink(connector, background)
-    window = MainWindow(link, background, home, Appearance(dressed), connector=connector)
+    window = MainWindow(link, background, home, Appearance(themed), connector=connector)
     qtbot.addWidget(window)
     yield Opened(window, link, connector)
     window.close()
@@ -53,7 +53,7 @@ def served(opened: Opened, home: Home, tmp_path) -> Iterator[RunningDaemon]:
     settings = {"heartbeat_s": 0.2, "grace_s": 2, "listen": "127.0.0.1"}
     with RunningDaemon(home, tmp_path / "config", settings=settings) as daemon:
         yield daemon
-        opened.link.stop()  # before the daemon: nobody is to start another one
+        opened.link.stop()  # before the daemon: no one is to start another one
         if (other := running_record(home)) is not None and other.pid != daemon.pid:
             assert stop_process(other, timeout_s=60), "the daemon that the window started does not end"
 
@@ -86,7 +86,7 @@ def test_without_runs_it_greets_and_the_first_run_replaces_the_greeting(qtbot, o
     assert "finished" in window.toasts.shown[0].accessibleName()
 
 
-def test_a_daemon_that_is_killed_is_told_and_replaced_without_a_click(qtbot, opened, served) -> None:
+def test_a_daemon_that_is_killed_is_reported_and_replaced_without_a_click(qtbot, opened, served) -> None:
     window, phases = opened.window, []
     start(qtbot, opened)
     opened.link.state_changed.connect(lambda state: phases.append(state.phase))
@@ -96,14 +96,14 @@ def test_a_daemon_that_is_killed_is_told_and_replaced_without_a_click(qtbot, ope
     served.kill()
     qtbot.waitUntil(lambda: phases[-1:] == [LinkPhase.CONNECTED], timeout=60_000)
     assert LinkPhase.LOST in phases
-    assert any("does not respond" in words for words in said)
+    assert any("does not respond" in message for message in said)
     assert window.connection_banner.isHidden()
     record = running_record(opened.connector.home)
     assert record is not None
     assert record.pid != pid
 
 
-def test_a_daemon_that_cannot_be_started_is_told_with_the_reason(qtbot, opened: Opened, home: Home) -> None:
+def test_a_daemon_that_cannot_be_started_is_reported_with_the_reason(qtbot, opened: Opened, home: Home) -> None:
     home.root.mkdir()
     (home.root / "trainer").write_text("a file where a folder belongs")
     window = opened.window
@@ -120,7 +120,7 @@ def test_a_daemon_that_cannot_be_started_is_told_with_the_reason(qtbot, opened: 
     assert stop_process(running_record(home), timeout_s=60)
 
 
-def test_a_frozen_daemon_is_told_and_the_window_stays_responsive(qtbot, opened, served) -> None:
+def test_a_frozen_daemon_is_reported_and_the_window_stays_responsive(qtbot, opened, served) -> None:
     """SIGSTOP: it keeps its connection and says nothing."""
     window = opened.window
     start(qtbot, opened)
@@ -323,14 +323,14 @@ def test_no_slot_waits_for_anything_while_fifty_runs_publish(qtbot, opened, serv
         assert len({run.run_id for run in batch}) == len(batch)
 
 
-def test_a_daemon_far_away_is_shown_without_its_files(qtbot, dressed, served: RunningDaemon, background) -> None:
+def test_a_daemon_far_away_is_shown_without_its_files(qtbot, themed, served: RunningDaemon, background) -> None:
     """`--connect`: there is no home here. Every workspace and every tab opens and says what it cannot show."""
     run_id = served.submit(timesteps=20).run_id
     served.wait_for(run_id)
     tcp = next(address for address in served.client.health().addresses if not address.startswith("unix:"))
     connector = RemoteConnector(tcp, read_token(served.home))
     link = DaemonLink(connector, background)
-    window = MainWindow(link, background, None, Appearance(dressed), connector=connector)
+    window = MainWindow(link, background, None, Appearance(themed), connector=connector)
     qtbot.addWidget(window)
     window.show()
     try:

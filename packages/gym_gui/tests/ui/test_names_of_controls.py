@@ -53,7 +53,7 @@ def unreachable(top: QWidget) -> list[str]:
 
 
 @pytest.fixture
-def tops(qtbot, dressed, link: DaemonLink, window_daemon: RunningDaemon) -> list[QWidget]:
+def tops(qtbot, themed, link: DaemonLink, window_daemon: RunningDaemon) -> list[QWidget]:
     panel = ManagementPanel(link, link.background, window_daemon.home)
     for page in (WORKERS, SETS, DISK, FILTERS):
         panel.show_page(page)

@@ -20,14 +20,14 @@ from mosaic_wire.telemetry import encode
         ((4, 84, 84), (84, 336, 3)),  # a stack, side by side
     ],
 )
-def test_large_arrays_are_pictures(shape: tuple[int, ...], shown: tuple[int, ...]) -> None:
+def test_large_arrays_are_images(shape: tuple[int, ...], shown: tuple[int, ...]) -> None:
     look = preview_of(np.zeros(shape, np.uint8))
     assert look.image is not None
     assert look.image.shape == shown
     assert look.image.dtype == np.uint8
 
 
-def test_numbers_between_0_and_1_become_colours() -> None:
+def test_numbers_between_0_and_1_become_colors() -> None:
     look = preview_of(np.linspace(0, 1, 32 * 32 * 3, dtype=np.float32).reshape(32, 32, 3))
     assert look.image is not None
     assert (look.image.min(), look.image.max()) == (0, 255)
@@ -35,7 +35,7 @@ def test_numbers_between_0_and_1_become_colours() -> None:
 
 def test_a_small_board_is_a_grid() -> None:
     assert preview_of(np.array([[1, 2], [3, 4]])).grid == (("1", "2"), ("3", "4"))
-    cells = preview_of(np.zeros((7, 7, 3), np.uint8)).grid  # MiniGrid: kind, colour and state of each cell
+    cells = preview_of(np.zeros((7, 7, 3), np.uint8)).grid  # MiniGrid: kind, color and state of each cell
     assert len(cells) == 7
     assert cells[0][0] == "0,0,0"
 
@@ -46,13 +46,13 @@ def test_a_vector_is_values() -> None:
     assert preview_of(7).values == (("value", "7"),)
 
 
-def test_a_long_vector_is_cut_and_says_so() -> None:
+def test_a_long_vector_is_cut_and_reports_it() -> None:
     look = preview_of(np.zeros(5_000))
     assert len(look.values) == 400
     assert "400" in look.note
 
 
-def test_a_dictionary_shows_its_picture_and_the_rest_beside() -> None:
+def test_a_dictionary_shows_its_image_and_the_rest_beside() -> None:
     look = preview_of({"mission": "go", "image": np.zeros((32, 32, 3), np.uint8).tolist(), "at": {"x": 1}})
     assert look.image is not None
     assert look.values == (("mission", "go"), ("at.x", "1"))
@@ -82,7 +82,7 @@ def test_a_step() -> None:
     assert not look.problem
 
 
-def test_a_damaged_step_says_so() -> None:
+def test_a_damaged_step_reports_it() -> None:
     step = pb.RunStep(
         observation=pb.Payload(encoding="npy+gzip", data=b"\x1f\x8brubbish"),
         action=pb.Payload(encoding="secret", data=b"1"),

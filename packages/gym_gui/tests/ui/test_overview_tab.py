@@ -19,7 +19,7 @@ RUN, CHILD = "01ARZ3NDEKTSV4RRFFQ69G5FAV", "01ARZ3NDEKTSV4RRFFQ69G5FAW"
 
 
 @pytest.fixture
-def tab(qtbot, dressed, link: DaemonLink) -> OverviewTab:
+def tab(qtbot, themed, link: DaemonLink) -> OverviewTab:
     tab = OverviewTab(link)
     qtbot.addWidget(tab)
     tab.resize(1100, 800)
@@ -84,7 +84,7 @@ def test_how_it_was_made_comes_from_the_manifest(qtbot, tab: OverviewTab, tmp_pa
 
 
 @pytest.mark.parametrize(("content", "tone"), [("{", "warning"), (None, "info")])
-def test_a_manifest_that_cannot_be_read_is_said(
+def test_a_manifest_that_cannot_be_read_is_reported(
     qtbot, tab: OverviewTab, tmp_path: Path, content: str | None, tone: str
 ) -> None:
     if content is not None:
@@ -102,13 +102,13 @@ def test_the_family_is_shown_and_leads_there(qtbot, tab: OverviewTab, tmp_path: 
     lineage = Lineage.of([pb.Run(run_id=CHILD, status="EXEC", name="longer", parent=pb.ParentRun(run_id=RUN))])
     tab.set_lineage(lineage)
     tab.show_run(running(tmp_path))
-    wanted: list[str] = []
-    tab.run_requested.connect(wanted.append)
+    target: list[str] = []
+    tab.run_requested.connect(target.append)
     button = tab.findChild(QPushButton, f"relative_{CHILD}")
     assert button is not None
     assert button.text().startswith("longer")
     button.click()
-    assert wanted == [CHILD]
+    assert target == [CHILD]
 
 
 def test_why_a_real_run_failed(qtbot, tab: OverviewTab, window_daemon: RunningDaemon) -> None:

@@ -21,7 +21,7 @@ from gym_gui.ui.play.actions import (
     read_space,
     stem_of,
 )
-from gym_gui.ui.play.catalogue import CannotAsk, Playable, matching, worker_argv
+from gym_gui.ui.play.catalog import CannotAsk, Playable, matching, worker_argv
 from gym_gui.ui.play.policies import thoughts
 from gym_gui.ui.play.recorded import RecordedEpisode, add_end, add_step, export_npz, read_frame_bytes
 from mosaic_wire.proto import trainer_pb2 as pb
@@ -51,8 +51,11 @@ MINIGRID = ["left", "right", "forward", "pickup", "drop", "toggle", "done"]
 
 
 def discrete(env_id: str, count: int, meanings: list[str] | None = None, start: int = 0) -> ActionSpace:
-    told = {"action_space": {"type": "Discrete", "shape": [], "n": count, "start": start}, "action_meanings": meanings}
-    return read_space(told, env_id)
+    reported = {
+        "action_space": {"type": "Discrete", "shape": [], "n": count, "start": start},
+        "action_meanings": meanings,
+    }
+    return read_space(reported, env_id)
 
 
 def box(env_id: str, low: list[float], high: list[float]) -> ActionSpace:
@@ -253,8 +256,8 @@ def _step(episode: int, observation: object, action: object, **rest: object) -> 
 
 def _end(episode: int, last: object, **facts: object) -> pb.RunEpisode:
     payload = encode(last)
-    told = {"encoding": payload.encoding, "data": base64.b64encode(payload.data).decode()}
-    info = json.dumps({"final_observation": told, "seed": 7, "ended_by": "player", **facts})
+    reported = {"encoding": payload.encoding, "data": base64.b64encode(payload.data).decode()}
+    info = json.dumps({"final_observation": reported, "seed": 7, "ended_by": "player", **facts})
     return pb.RunEpisode(episode=episode, truncated=True, info_json=info)
 
 
@@ -264,7 +267,7 @@ def test_episodes_are_put_together_and_written_as_a_dataset(tmp_path: Path) -> N
     add_step(found, _step(0, np.array([2.0, 3.0]), 0, info_json='{"picture": "nonsense"}'))
     add_end(found, _end(0, np.array([4.0, 5.0]), picture=[3, 4]))
     add_step(found, _step(1, {"image": np.ones((2, 2, 3), np.uint8), "mission": "go"}, np.array([0.5])))
-    add_end(found, _end(5, 0))  # of an episode nobody has steps of
+    add_end(found, _end(5, 0))  # of an episode without steps
     first, second = found[0], found[1]
     assert (first.length, first.total, first.seed, first.ended_by, first.is_whole) == (2, 3.0, 7, "player", True)
     assert first.frames == [(0, 3), None, (3, 4)]
@@ -285,7 +288,7 @@ def test_episodes_are_put_together_and_written_as_a_dataset(tmp_path: Path) -> N
     assert [entry["has_final_observation"] for entry in metadata["episodes"]] == [True, False]
 
 
-def test_pictures_are_cut_out_of_their_file(tmp_path: Path) -> None:
+def test_frames_are_cut_out_of_their_file(tmp_path: Path) -> None:
     (tmp_path / "play").mkdir()
     (tmp_path / "play" / "pictures.bin").write_bytes(b"abcdefg")
     assert read_frame_bytes(tmp_path, (3, 4)) == b"defg"

@@ -9,7 +9,7 @@ from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.play.action_keypad import ActionBars, ActionKeypad
 from gym_gui.ui.play.actions import Binding, default_key_map, read_space
-from gym_gui.ui.play.catalogue import GameArgument, Playable
+from gym_gui.ui.play.catalog import GameArgument, Playable
 from gym_gui.ui.play.game_config import EnvironmentPicker, GameConfig
 from gym_gui.ui.play.game_view import GameView, PaceBox
 from gym_gui.ui.play.human_panel import HumanPanel, keep_key_map, key_map_of
@@ -38,7 +38,7 @@ CAR = read_space({"action_space": {"type": "Box", "shape": [3], "low": [-1, 0, 0
 Key = Qt.Key
 
 
-def test_the_view_tells_keys_by_name_and_leaves_those_of_the_window_alone(qtbot, dressed) -> None:
+def test_the_view_reports_keys_by_name_and_ignores_those_of_the_window(qtbot, themed) -> None:
     view = GameView()
     qtbot.addWidget(view)
     view.show()
@@ -54,7 +54,7 @@ def test_the_view_tells_keys_by_name_and_leaves_those_of_the_window_alone(qtbot,
     assert "Left" in released
 
 
-def test_the_view_says_when_the_keyboard_is_gone(qtbot, dressed) -> None:
+def test_the_view_says_when_the_keyboard_is_missing(qtbot, themed) -> None:
     view, other = GameView(), QLineEdit()
     for widget in (view, other):
         qtbot.addWidget(widget)
@@ -67,7 +67,7 @@ def test_the_view_says_when_the_keyboard_is_gone(qtbot, dressed) -> None:
         other.setFocus()
 
 
-def test_the_view_shows_pictures_words_and_both(qtbot, dressed) -> None:
+def test_the_view_shows_frames_text_and_both(qtbot, themed) -> None:
     view = GameView()
     qtbot.addWidget(view)
     view.resize(300, 200)
@@ -78,13 +78,13 @@ def test_the_view_shows_pictures_words_and_both(qtbot, dressed) -> None:
     middle = view.grab().toImage().pixelColor(150, 100)
     assert (middle.red(), middle.green()) == (255, 0)
     view.set_message("Episode over")
-    assert view.findChild(QLabel, "game_words").isVisible()
+    assert view.findChild(QLabel, "game_message").isVisible()
     view.show_text("Starting")
     assert view.frame_view.notice == "Starting"
     assert view.message == ""
 
 
-def test_buttons_say_their_keys_and_are_held_like_keys(qtbot, dressed) -> None:
+def test_buttons_say_their_keys_and_are_held_like_keys(qtbot, themed) -> None:
     pad = ActionKeypad()
     qtbot.addWidget(pad)
     pad.show_space(POLE, default_key_map(POLE))
@@ -99,7 +99,7 @@ def test_buttons_say_their_keys_and_are_held_like_keys(qtbot, dressed) -> None:
     assert left.focusPolicy() == Qt.FocusPolicy.TabFocus  # a click leaves the keyboard with the game
 
 
-def test_sliders_make_a_vector(qtbot, dressed) -> None:
+def test_sliders_make_a_vector(qtbot, themed) -> None:
     pad = ActionKeypad()
     qtbot.addWidget(pad)
     pad.show_space(CAR, default_key_map(CAR))
@@ -113,7 +113,7 @@ def test_sliders_make_a_vector(qtbot, dressed) -> None:
     assert pad.vector() == [0.0, 0.0, 0.0]
 
 
-def test_a_space_that_cannot_be_played_by_hand_says_so(qtbot, dressed) -> None:
+def test_a_space_that_cannot_be_played_by_hand_reports_it(qtbot, themed) -> None:
     pad = ActionKeypad()
     qtbot.addWidget(pad)
     odd = read_space({"action_space": {"type": "Dict", "shape": None}}, "X-v0")
@@ -121,7 +121,7 @@ def test_a_space_that_cannot_be_played_by_hand_says_so(qtbot, dressed) -> None:
     assert "cannot be chosen by hand" in pad.widget().findChild(QLabel).text()
 
 
-def test_keys_are_changed_by_pressing_them_and_remembered(qtbot, dressed) -> None:
+def test_keys_are_changed_by_pressing_them_and_remembered(qtbot, themed) -> None:
     editor = KeyMapEditor(POLE, default_key_map(POLE))
     qtbot.addWidget(editor)
     editor.show()
@@ -147,7 +147,7 @@ def test_keys_are_changed_by_pressing_them_and_remembered(qtbot, dressed) -> Non
     assert editor.isVisible()  # Esc left the listening, not the dialog
 
 
-def test_keys_of_a_vector_have_a_value(qtbot, dressed) -> None:
+def test_keys_of_a_vector_have_a_value(qtbot, themed) -> None:
     editor = KeyMapEditor(CAR, default_key_map(CAR))
     qtbot.addWidget(editor)
     rows = [editor.table.item(row, 0).text() for row in range(editor.table.rowCount())]
@@ -167,7 +167,7 @@ ARGUMENTS = (
 )
 
 
-def test_only_what_was_changed_is_configured(qtbot, dressed) -> None:
+def test_only_what_was_changed_is_configured(qtbot, themed) -> None:
     config = GameConfig()
     qtbot.addWidget(config)
     config.show_arguments(ARGUMENTS)
@@ -179,7 +179,7 @@ def test_only_what_was_changed_is_configured(qtbot, dressed) -> None:
     body.findChild(QComboBox, "argument_map_name").setCurrentIndex(1)
     body.findChild(QLineEdit, "argument_title").setText("pond")
     body.findChild(QLineEdit, "argument_desc").setText('["SF", "HG"]')
-    wanted = {
+    expected = {
         "is_slippery": False,
         "size": 5,
         "success_rate": 0.5,
@@ -187,15 +187,15 @@ def test_only_what_was_changed_is_configured(qtbot, dressed) -> None:
         "title": "pond",
         "desc": ["SF", "HG"],
     }
-    assert config.values() == wanted
+    assert config.values() == expected
     assert config.problems() == []
-    config.show_arguments(ARGUMENTS, wanted)
-    assert config.values() == wanted
+    config.show_arguments(ARGUMENTS, expected)
+    assert config.values() == expected
     config.reset()
     assert config.values() == {}
 
 
-def test_a_value_that_is_no_json_is_named_beside_its_field(qtbot, dressed) -> None:
+def test_a_value_that_is_no_json_is_named_beside_its_field(qtbot, themed) -> None:
     config = GameConfig()
     qtbot.addWidget(config)
     config.show_arguments(ARGUMENTS)
@@ -207,7 +207,7 @@ def test_a_value_that_is_no_json_is_named_beside_its_field(qtbot, dressed) -> No
     assert "nothing to configure" in config.widget().findChild(QLabel).text()
 
 
-def test_environments_are_picked_from_the_list_or_written(qtbot, dressed) -> None:
+def test_environments_are_picked_from_the_list_or_written(qtbot, themed) -> None:
     picker = EnvironmentPicker()
     qtbot.addWidget(picker)
     picker.set_playables(
@@ -231,19 +231,19 @@ def test_environments_are_picked_from_the_list_or_written(qtbot, dressed) -> Non
     assert "ALE/Pong-v5 (not installed)" in texts
 
 
-def test_slider_and_figure_say_the_same_pace(qtbot, dressed) -> None:
+def test_slider_and_figure_say_the_same_pace(qtbot, themed) -> None:
     pace = PaceBox("pace")
     qtbot.addWidget(pace)
-    with qtbot.waitSignal(pace.changed) as told:
+    with qtbot.waitSignal(pace.changed) as reported:
         pace.slider.setValue(42)
-    assert told.args == [42]
+    assert reported.args == [42]
     assert pace.spin.value() == pace.rate == 42
     pace.set_rate(1000)
     assert pace.rate == 60
 
 
 @pytest.mark.parametrize("values", [[0.1, 0.9], [-2.0, 3.5], [0.0, 0.0]])
-def test_bars_are_drawn_for_probabilities_and_values(qtbot, dressed, values: list[float]) -> None:
+def test_bars_are_drawn_for_probabilities_and_values(qtbot, themed, values: list[float]) -> None:
     bars = ActionBars()
     qtbot.addWidget(bars)
     bars.resize(300, 60)
@@ -258,11 +258,11 @@ def test_bars_are_drawn_for_probabilities_and_values(qtbot, dressed, values: lis
 
 
 @pytest.fixture(params=[HumanPanel, PolicyPanel])
-def elsewhere(request, qtbot, dressed, background: Background) -> QWidget:
+def elsewhere(request, qtbot, themed, background: Background) -> QWidget:
     """A panel of a window that is connected to another machine; nothing answers there."""
 
     def unreachable() -> TrainerClient:
-        raise DaemonUnreachable("nobody is there")
+        raise DaemonUnreachable("no daemon is there")
 
     panel = request.param(DaemonLink(unreachable, background), background, None)
     qtbot.addWidget(panel)

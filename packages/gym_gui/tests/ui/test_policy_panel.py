@@ -34,7 +34,7 @@ def trained(window_daemon: RunningDaemon) -> str:
 
 @pytest.fixture
 def panel(
-    qtbot, dressed, link: DaemonLink, background: Background, window_daemon: RunningDaemon
+    qtbot, themed, link: DaemonLink, background: Background, window_daemon: RunningDaemon
 ) -> Iterator[PolicyPanel]:
     # Not handed to qtbot: that deletes widgets before a fixture gets the chance to end their runs.
     panel = PolicyPanel(link, background, window_daemon.home)
@@ -100,9 +100,9 @@ def test_a_policy_plays_by_itself_is_held_and_stepped(
     qtbot.waitUntil(lambda: panel.session.state is PlayState.ENDED, timeout=PATIENCE)
     assert panel.banner.text == ""
     assert window_daemon.wait_for(run_id).outcome == "completed"
-    with qtbot.waitSignal(panel.run_opened) as wanted:
+    with qtbot.waitSignal(panel.run_opened) as expected:
         panel.open_run.click()
-    assert wanted.args == [run_id]
+    assert expected.args == [run_id]
     assert panel.source.algo.currentText() == "ppo"
 
 

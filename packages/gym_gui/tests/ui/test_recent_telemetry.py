@@ -61,15 +61,15 @@ def test_two_threads_lose_nothing_between_them() -> None:
     assert shown + end.passed_over == last
 
 
-def test_a_board_of_kinds_gets_a_colour_for_each_kind() -> None:
-    picture = grid_image((("1,0,0", "2,5,0"), ("1", "8")))
-    assert picture is not None
-    assert picture.shape == (2, 2, 3)
-    assert tuple(picture[0, 0]) == tuple(picture[1, 0]) == CELLS[1]
-    assert tuple(picture[0, 1]) == CELLS[2]
+def test_a_board_of_kinds_gets_a_color_for_each_kind() -> None:
+    image = grid_image((("1,0,0", "2,5,0"), ("1", "8")))
+    assert image is not None
+    assert image.shape == (2, 2, 3)
+    assert tuple(image[0, 0]) == tuple(image[1, 0]) == CELLS[1]
+    assert tuple(image[0, 1]) == CELLS[2]
 
 
-def test_a_board_of_measures_gets_shades_and_a_board_of_words_no_picture() -> None:
+def test_a_board_of_measures_gets_shades_and_a_board_of_words_no_image() -> None:
     shades = grid_image((("0.5", "1"), ("0.75", "0.5")))
     assert shades is not None
     assert (shades[0, 0, 0], shades[0, 1, 0]) == (0, 255)

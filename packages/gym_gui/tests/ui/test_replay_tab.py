@@ -36,7 +36,7 @@ session.finish(ExitOutcome.COMPLETED, exit_code=0)
 
 
 @pytest.fixture
-def tab(qtbot, dressed, link: DaemonLink) -> ReplayTab:
+def tab(qtbot, themed, link: DaemonLink) -> ReplayTab:
     tab = ReplayTab(link)
     qtbot.addWidget(tab)
     tab.resize(1000, 600)
@@ -98,7 +98,7 @@ def test_a_video_that_is_still_being_written_plays_once_it_is_whole(
     window_daemon.wait_for(run.run_id)
 
 
-def test_a_run_without_videos_or_folder_says_so(qtbot, tab: ReplayTab, window_daemon: RunningDaemon) -> None:
+def test_a_run_without_videos_or_folder_reports_it(qtbot, tab: ReplayTab, window_daemon: RunningDaemon) -> None:
     run = window_daemon.submit(timesteps=5)
     run = window_daemon.wait_for(run.run_id)
     tab.set_active(True)
@@ -112,7 +112,7 @@ def test_a_run_without_videos_or_folder_says_so(qtbot, tab: ReplayTab, window_da
     qtbot.waitUntil(lambda: "does not exist" in tab.banner.text, timeout=20_000)
 
 
-def test_a_damaged_manifest_is_told(qtbot, tab: ReplayTab, window_daemon: RunningDaemon, make_video) -> None:
+def test_a_damaged_manifest_is_reported(qtbot, tab: ReplayTab, window_daemon: RunningDaemon, make_video) -> None:
     run = window_daemon.wait_for(window_daemon.submit(timesteps=5).run_id)
     make_video(Path(run.run_dir) / "videos" / "a.mp4", frames=3)
     (Path(run.run_dir) / "analytics.json").write_text("{")

@@ -1,4 +1,4 @@
-"""What lies in a run's folders, told without a window: roles, checkpoints, what is missing, damaged or closed."""
+"""The contents of a run's folders, without a window: roles, checkpoints, what is missing, damaged or closed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gym_gui.ui.presenters.run_files import (
     Role,
     find_places,
     list_folder,
-    missing_artefacts,
+    missing_artifacts,
     preview_of,
     read_manifest,
 )
@@ -70,7 +70,7 @@ def test_checkpoints_tell_step_kind_and_return_newest_first(folder: RunFolder) -
     assert (oldest.step, oldest.kind, oldest.mean_return) == (500, "periodic", 15.0)
 
 
-def test_a_damaged_checkpoint_says_so_and_the_others_stay(folder: RunFolder) -> None:
+def test_a_damaged_checkpoint_reports_it_and_the_others_stay(folder: RunFolder) -> None:
     (folder.checkpoints / "step-500" / "state.json").write_text('{"step": 5')
     (folder.checkpoints / "step-1000" / "state.json").unlink()
     found = list_folder(folder.checkpoints, folder.root, None).entries
@@ -81,7 +81,7 @@ def test_a_damaged_checkpoint_says_so_and_the_others_stay(folder: RunFolder) -> 
 def test_what_the_manifest_names_and_is_not_there(folder: RunFolder) -> None:
     manifest = read_manifest(str(folder.root)).manifest
     assert manifest is not None
-    assert missing_artefacts(folder.root, manifest) == ["videos/one.mp4"]
+    assert missing_artifacts(folder.root, manifest) == ["videos/one.mp4"]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_manifest_that_cannot_be_read_is_an_answer(
     assert reading.problem.trouble is trouble
 
 
-def test_a_folder_that_is_gone_is_an_answer(tmp_path: Path) -> None:
+def test_a_folder_that_is_missing_is_an_answer(tmp_path: Path) -> None:
     listing = list_folder(tmp_path / "gone", tmp_path, None)
     assert listing.problem is not None
     assert listing.problem.trouble is ManifestTrouble.MISSING
@@ -120,7 +120,7 @@ def test_a_huge_folder_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (len(listing.entries), listing.left_out) == (20, 3)
 
 
-def test_links_are_told_and_not_followed(tmp_path: Path) -> None:
+def test_links_are_reported_and_not_followed(tmp_path: Path) -> None:
     os.symlink("/", tmp_path / "everything")
     (entry,) = list_folder(tmp_path, tmp_path, None).entries
     assert (entry.link_target, entry.is_folder) == ("/", False)

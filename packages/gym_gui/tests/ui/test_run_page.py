@@ -29,7 +29,7 @@ QUICK = {"heartbeat_s": 0.2, "grace_s": 2, "silence_s": 20, "handshake_s": 60, "
 
 
 @pytest.fixture
-def window(qtbot, dressed) -> QMainWindow:
+def window(qtbot, themed) -> QMainWindow:
     window = QMainWindow()
     qtbot.addWidget(window)
     window.resize(1280, 800)
@@ -54,7 +54,7 @@ def built(page: RunPage) -> set[str]:
     return {name for name in page.tab_names() if page.tab(name) is not None}
 
 
-def test_tabs_are_built_when_somebody_opens_them(qtbot, page: RunPage, window_daemon: RunningDaemon) -> None:
+def test_tabs_are_built_when_they_are_opened(qtbot, page: RunPage, window_daemon: RunningDaemon) -> None:
     run = window_daemon.submit(timesteps=20)
     run = window_daemon.wait_for(run.run_id, "TERM")
     page.show_run(run.run_id)
@@ -176,8 +176,8 @@ def test_a_daemon_that_was_away_is_caught_up_with_without_a_click(
         daemon.start()
         daemon.client.cancel(run.run_id)
         qtbot.waitUntil(lambda: "Cancelled" in page.header.chip.text, timeout=WAIT)
-        story = page.tab("story").model
-        qtbot.waitUntil(lambda: story.rowCount() == len(daemon.story_kinds(run.run_id)), timeout=WAIT)
+        history = page.tab("story").model
+        qtbot.waitUntil(lambda: history.rowCount() == len(daemon.event_kinds(run.run_id)), timeout=WAIT)
         page.hide()
         link.stop()
 
@@ -193,13 +193,13 @@ def test_another_run_takes_the_place_of_the_first(qtbot, page: RunPage, window_d
     page.run_shown.connect(shown.append)
     page.show_run(second.run_id)
     qtbot.waitUntil(lambda: shown == [second.run_id], timeout=WAIT)
-    story = page.tab("story")
-    assert story.run.run_id == second.run_id
+    history = page.tab("story")
+    assert history.run.run_id == second.run_id
     page.open_tab("overview")
     assert page.tab("overview").run.run_id == second.run_id
 
 
-def test_an_unknown_run_and_a_deleted_one_are_said(qtbot, page: RunPage, window_daemon: RunningDaemon) -> None:
+def test_an_unknown_run_and_a_deleted_one_are_reported(qtbot, page: RunPage, window_daemon: RunningDaemon) -> None:
     page.show_run("01ARZ3NDEKTSV4RRFFQ69G5FAV")
     qtbot.waitUntil(lambda: "cannot be shown" in page.banner.text, timeout=WAIT)
     run = window_daemon.submit(timesteps=5)

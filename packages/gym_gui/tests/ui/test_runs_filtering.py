@@ -35,8 +35,8 @@ ROWS = {
 }
 
 
-def names_of(wanted: RunFilter) -> set[str]:
-    fitting = {row.entry_id for row in wanted.fitting(ROWS.values())}
+def names_of(target: RunFilter) -> set[str]:
+    fitting = {row.entry_id for row in target.fitting(ROWS.values())}
     return {name for name, row in ROWS.items() if row.entry_id in fitting}
 
 
@@ -113,29 +113,29 @@ def test_the_id_finds_a_run() -> None:
     assert names_of(RunFilter(f"id:{row.entry_id.lower()}")) == {"pole"}
 
 
-def test_archived_runs_appear_when_they_are_wanted() -> None:
+def test_archived_runs_appear_when_they_are_requested() -> None:
     assert "old" in names_of(RunFilter(show_archived=True))
     assert names_of(RunFilter("notes:my", show_archived=True)) == {"old"}
 
 
 def test_facets_are_any_of_within_and_all_of_between() -> None:
-    wanted = RunFilter().with_facet(Facet.STATUS, ["running", "failed"])
-    assert names_of(wanted) == {"pole", "taxi"}
-    assert names_of(wanted.with_facet(Facet.ALGORITHM, ["dqn"])) == {"taxi"}
-    assert names_of(wanted.with_facet(Facet.TAG, ["draft", "nobody's"])) == {"taxi"}
-    assert names_of(wanted.with_facet(Facet.STATUS, [])) == {"pole", "pong", "taxi", "wait"}
+    target = RunFilter().with_facet(Facet.STATUS, ["running", "failed"])
+    assert names_of(target) == {"pole", "taxi"}
+    assert names_of(target.with_facet(Facet.ALGORITHM, ["dqn"])) == {"taxi"}
+    assert names_of(target.with_facet(Facet.TAG, ["draft", "nobody's"])) == {"taxi"}
+    assert names_of(target.with_facet(Facet.STATUS, [])) == {"pole", "pong", "taxi", "wait"}
 
 
 def test_counts_of_a_facet_leave_out_only_what_the_other_conditions_hide() -> None:
-    wanted = RunFilter("taxi").with_facet(Facet.STATUS, ["running"])
-    assert wanted.counts(Facet.STATUS, ROWS.values()) == {"failed": 1}
-    assert wanted.counts(Facet.ALGORITHM, ROWS.values()) == {}
+    target = RunFilter("taxi").with_facet(Facet.STATUS, ["running"])
+    assert target.counts(Facet.STATUS, ROWS.values()) == {"failed": 1}
+    assert target.counts(Facet.ALGORITHM, ROWS.values()) == {}
     assert RunFilter().counts(Facet.TAG, ROWS.values()) == {"baseline": 1, "draft": 1, "Base": 1}
 
 
 def test_a_filter_that_was_saved_comes_back_as_it_was() -> None:
-    wanted = RunFilter("algo:ppo -draft", show_archived=True).with_facet(Facet.ENVIRONMENT, ["CartPole-v1"])
-    assert RunFilter.from_query(wanted.to_query()) == wanted
+    target = RunFilter("algo:ppo -draft", show_archived=True).with_facet(Facet.ENVIRONMENT, ["CartPole-v1"])
+    assert RunFilter.from_query(target.to_query()) == target
 
 
 def test_what_the_command_can_use_of_a_filter_stands_in_its_own_fields() -> None:
@@ -146,6 +146,6 @@ def test_what_the_command_can_use_of_a_filter_stands_in_its_own_fields() -> None
 
 
 def test_a_filter_that_the_command_saved_is_understood() -> None:
-    wanted = RunFilter.from_query({"statuses": ["EXEC"], "outcomes": ["failed"], "tags": ["draft"], "text": "taxi"})
-    assert names_of(wanted) == {"taxi"}
+    target = RunFilter.from_query({"statuses": ["EXEC"], "outcomes": ["failed"], "tags": ["draft"], "text": "taxi"})
+    assert names_of(target) == {"taxi"}
     assert RunFilter.from_query({"window": {"facets": 7, "text": None}, "statuses": "x"}) == RunFilter()

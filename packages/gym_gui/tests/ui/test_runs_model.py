@@ -59,7 +59,7 @@ def watched(model: RunsModel) -> Iterator[None]:
 
 
 @pytest.fixture
-def view(qtbot, dressed: object, model: RunsModel) -> RunsView:
+def view(qtbot, themed: object, model: RunsModel) -> RunsView:
     view = RunsView(model)
     qtbot.addWidget(view)
     view.resize(900, 300)
@@ -86,7 +86,7 @@ def test_equal_runs_stand_newest_first(model: RunsModel) -> None:
 
 
 @pytest.mark.usefixtures("watched")
-def test_a_new_run_is_inserted_and_one_that_is_gone_removed_without_a_fresh_start(qtbot, model: RunsModel) -> None:
+def test_a_new_run_is_inserted_and_a_deleted_one_removed_without_a_fresh_start(qtbot, model: RunsModel) -> None:
     runs = [a_run(number) for number in range(1, 30)]
     model.load(runs)
     resets: list[int] = []
@@ -105,7 +105,7 @@ def test_a_new_run_is_inserted_and_one_that_is_gone_removed_without_a_fresh_star
     assert resets == []
 
 
-def test_news_of_a_run_touch_its_cells_only(model: RunsModel) -> None:
+def test_updates_of_a_run_touch_its_cells_only(model: RunsModel) -> None:
     runs = [a_run(number) for number in range(1, 6)]
     model.load(runs)
     touched: list[tuple[int, int, int, int]] = []
@@ -120,7 +120,7 @@ def test_news_of_a_run_touch_its_cells_only(model: RunsModel) -> None:
     assert model.index(row, RunColumn.PROGRESS).data() == "50 %"
 
 
-def test_rows_change_places_only_when_they_settle_and_not_while_somebody_points_at_them(model: RunsModel) -> None:
+def test_rows_change_places_only_when_they_settle_and_not_under_the_pointer(model: RunsModel) -> None:
     runs = [a_run(number, episodic_return=float(number)) for number in (1, 2, 3)]
     model.load(runs)
     model.sort(RunColumn.RETURN, DESCENDING)
@@ -145,13 +145,13 @@ def test_a_run_that_no_longer_fits_the_filter_leaves(model: RunsModel) -> None:
     assert shown(model) == ["run 002"]
 
 
-def test_counts_are_told(model: RunsModel) -> None:
-    told: list[tuple[int, int]] = []
-    model.counts_changed.connect(lambda *counts: told.append(counts))
+def test_counts_are_reported(model: RunsModel) -> None:
+    reported: list[tuple[int, int]] = []
+    model.counts_changed.connect(lambda *counts: reported.append(counts))
     model.load([a_run(1), a_run(2, archived=True, status="TERM"), a_run(3)])
     model.set_filter(RunFilter("001"))
     model.set_filter(RunFilter("", show_archived=True))
-    assert told == [(2, 2), (1, 2), (3, 3)]
+    assert reported == [(2, 2), (1, 2), (3, 3)]
     assert model.facet_counts(Facet.ALGORITHM) == {"ppo": 3}
 
 
@@ -244,12 +244,12 @@ def ids_of(view: RunsView) -> list[str]:
     return [run.name for run in view.runs_model.runs_at(view.selected_positions())]
 
 
-def test_selection_survives_news_sorting_filter_and_a_new_connection(model: RunsModel, view: RunsView) -> None:
+def test_selection_survives_updates_sorting_filter_and_a_new_connection(model: RunsModel, view: RunsView) -> None:
     runs = [a_run(number, episodic_return=float(number)) for number in range(1, 101)]
     model.load(runs)
     view.select_entries([runs[9].run_id, runs[49].run_id], current=runs[9].run_id)
-    told: list[list[str]] = []
-    view.selected_ids_changed.connect(lambda: told.append(ids_of(view)))
+    reported: list[list[str]] = []
+    view.selected_ids_changed.connect(lambda: reported.append(ids_of(view)))
     view.sortByColumn(RunColumn.RETURN, ASCENDING)
     assert ids_of(view) == ["run 010", "run 050"]
     model.update([a_run(200), changed(runs[9], episodic_return=1000.0)])
@@ -261,7 +261,7 @@ def test_selection_survives_news_sorting_filter_and_a_new_connection(model: Runs
     assert model.entry_at(view.currentIndex().row()).entry_id == runs[9].run_id
     model.set_filter(RunFilter("050"))
     assert ids_of(view) == ["run 050"]
-    assert told[-1] == ["run 050"]
+    assert reported[-1] == ["run 050"]
 
 
 def test_the_row_at_the_top_stays_there_while_new_runs_arrive(model: RunsModel, view: RunsView) -> None:
@@ -339,15 +339,15 @@ def test_every_cell_can_be_painted_in_every_state(model: RunsModel, view: RunsVi
     for grouped in (False, True):
         model.set_grouped(grouped)
         view.selectAll()
-        picture = view.grab().toImage()
-        assert len({picture.pixelColor(x, 60).name() for x in range(picture.width())}) > 3
+        image = view.grab().toImage()
+        assert len({image.pixelColor(x, 60).name() for x in range(image.width())}) > 3
         for position in range(model.rowCount()):
             for column in RunColumn:
                 assert isinstance(model.index(position, column).data(Qt.ItemDataRole.ToolTipRole), str)
     assert model.data(QModelIndex()) is None
 
 
-def test_columns_share_a_wide_window_until_somebody_chooses_a_width(qtbot, model: RunsModel, view: RunsView) -> None:
+def test_columns_share_a_wide_window_until_the_user_chooses_a_width(qtbot, model: RunsModel, view: RunsView) -> None:
     def total() -> int:
         return sum(view.columnWidth(column) for column in RunColumn)
 

@@ -24,7 +24,7 @@ WAIT_MS = 60_000
 
 
 @pytest.fixture
-def window(qtbot, dressed: object) -> QWidget:
+def window(qtbot, themed: object) -> QWidget:
     window = QWidget()
     qtbot.addWidget(window)
     return window
@@ -138,7 +138,7 @@ def test_a_run_is_paused_resumed_and_cancelled(qtbot, panel: RunsPanel, submit: 
     assert panel.banner.text == ""
 
 
-def test_what_the_daemon_refuses_is_said(qtbot, window_daemon: RunningDaemon, panel: RunsPanel, submit) -> None:
+def test_what_the_daemon_refuses_is_reported(qtbot, window_daemon: RunningDaemon, panel: RunsPanel, submit) -> None:
     run_id = submit("gone soon")
     stale = [run_of(panel, run_id)]
     window_daemon.client.delete(run_id)
@@ -167,12 +167,12 @@ def test_several_runs_are_deleted_after_a_question(qtbot, window: QWidget, panel
     ids = [submit("one"), submit("two")]
     keep = submit("three")
     panel.select(ids)
-    for wanted, left in (("cancel", 3), ("confirm_delete", 1)):
+    for expected, left in (("cancel", 3), ("confirm_delete", 1)):
         action(panel, "delete").trigger()
         box = window.findChild(QMessageBox, "delete_runs_dialog")
         assert box is not None
         assert box.text().startswith("Delete 2 runs (")
-        button = box.escapeButton() if wanted == "cancel" else box.findChild(QPushButton, wanted)
+        button = box.escapeButton() if expected == "cancel" else box.findChild(QPushButton, expected)
         qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
         wait_until_gone(qtbot, box)
         qtbot.waitUntil(lambda left=left: panel.model.rowCount() == left, timeout=WAIT_MS)
@@ -200,7 +200,7 @@ def test_the_question_before_deleting_names_the_runs_that_continue(
 def test_a_run_is_exported_and_comes_back_by_drag_and_drop(
     qtbot, tmp_path: Path, window_daemon: RunningDaemon, panel: RunsPanel, submit: Callable[..., str]
 ) -> None:
-    run_id = submit("traveller", tags=("abroad",))
+    run_id = submit("traveler", tags=("abroad",))
     target = tmp_path / "run.tar.gz"
     panel.run_actions.export_to({run_id: target})
     qtbot.waitUntil(lambda: "exported" in panel.banner.text, timeout=WAIT_MS)
@@ -303,18 +303,18 @@ def test_the_command_line_and_the_id_are_copied(qtbot, panel: RunsPanel, submit:
 def test_forms_are_asked_for(qtbot, panel: RunsPanel, submit: Callable[..., str]) -> None:
     run_id = submit("model")
     panel.select([run_id])
-    with qtbot.waitSignal(panel.run_actions.form_requested, timeout=5_000) as wanted:
+    with qtbot.waitSignal(panel.run_actions.form_requested, timeout=5_000) as expected:
         action(panel, "clone").trigger()
-    assert wanted.args[0] == "clone"
-    assert wanted.args[1].run_id == run_id
+    assert expected.args[0] == "clone"
+    assert expected.args[1].run_id == run_id
 
 
 def test_a_comparison_is_asked_for(qtbot, panel: RunsPanel, submit: Callable[..., str]) -> None:
     ids = [submit("left", seed=1), submit("right", seed=2, steps_per_second=1000.0)]
     panel.select(ids)
-    with qtbot.waitSignal(panel.compare_requested, timeout=5_000) as wanted:
+    with qtbot.waitSignal(panel.compare_requested, timeout=5_000) as expected:
         action(panel, "compare").trigger()
-    assert sorted(wanted.args[0]) == sorted(ids)
+    assert sorted(expected.args[0]) == sorted(ids)
 
 
 def test_filters_are_saved_with_the_daemon_and_chosen_again(qtbot, panel: RunsPanel, submit, window_daemon) -> None:

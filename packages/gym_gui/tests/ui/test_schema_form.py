@@ -27,7 +27,7 @@ FIELDS = (
 
 
 @pytest.fixture
-def form(qtbot, dressed) -> SchemaForm:
+def form(qtbot, themed) -> SchemaForm:
     form = SchemaForm(FIELDS)
     qtbot.addWidget(form)
     form.show()
@@ -69,7 +69,7 @@ def test_what_is_typed_stays_as_it_was_typed_and_is_marked(form: SchemaForm) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "words"),
+    ("name", "text", "message"),
     [
         ("learning_rate", "fast", "expected float, got 'fast'"),
         ("learning_rate", "", "a value is missing (a number)"),
@@ -79,11 +79,11 @@ def test_what_is_typed_stays_as_it_was_typed_and_is_marked(form: SchemaForm) -> 
         ("schedule", "[1,", "expected json"),
     ],
 )
-def test_what_is_wrong_stands_beside_the_field(form: SchemaForm, name: str, text: str, words: str) -> None:
+def test_what_is_wrong_stands_beside_the_field(form: SchemaForm, name: str, text: str, message: str) -> None:
     type_into(form, name, text)
     label = form.findChild(QLabel, f"{name}_problem")
     assert label.isVisible()
-    assert words in label.text()
+    assert message in label.text()
     assert set(form.problems()) == {name}
     assert name not in form.changed_values()
 
@@ -118,7 +118,7 @@ def test_defaults_of_a_run_that_is_continued_count_as_unchanged(form: SchemaForm
     assert form.changed_values() == {"num_envs": 4}
 
 
-def test_a_field_with_a_grammar_of_its_own(qtbot, dressed) -> None:
+def test_a_field_with_a_grammar_of_its_own(qtbot, themed) -> None:
     form = FieldForm()
     qtbot.addWidget(form)
     editor = ParsedEditor(lambda text: tuple(parse_seeds(text)), lambda seeds: ",".join(map(str, seeds)), empty=...)
@@ -145,7 +145,7 @@ SAC = AlgorithmSpec("sac", "for continuous actions", action_spaces=("continuous"
 OLD = AlgorithmSpec("old", "gone", unavailable="it needs JAX")
 
 
-def test_algorithms_that_do_not_fit_are_shown_on_request(qtbot, dressed) -> None:
+def test_algorithms_that_do_not_fit_are_shown_on_request(qtbot, themed) -> None:
     editor = AlgorithmEditor()
     qtbot.addWidget(editor.widget)
     editor.set_algorithms((PPO, SAC, OLD), (PPO, OLD))
@@ -162,7 +162,7 @@ def test_algorithms_that_do_not_fit_are_shown_on_request(qtbot, dressed) -> None
         editor.value()
 
 
-def test_an_environment_is_found_by_family_and_shows_its_spaces(qtbot, dressed) -> None:
+def test_an_environment_is_found_by_family_and_shows_its_spaces(qtbot, themed) -> None:
     editor = EnvironmentEditor()
     qtbot.addWidget(editor.widget)
     editor.widget.show()
@@ -183,10 +183,10 @@ def test_an_environment_is_found_by_family_and_shows_its_spaces(qtbot, dressed) 
     editor.show_preview(look)
     assert (editor.actions, editor.is_known) == ("discrete", True)
     assert "Discrete(2)" in editor.widget.findChild(QLabel, "env_spaces").text()
-    assert editor.widget.findChild(QLabel, "env_picture").isVisible()
+    assert editor.widget.findChild(QLabel, "env_frame").isVisible()
 
 
-def test_checks_are_kept_apart_from_the_notes(qtbot, dressed) -> None:
+def test_checks_are_kept_apart_from_the_notes(qtbot, themed) -> None:
     panel = NotesPanel()
     qtbot.addWidget(panel)
     panel.set_notes("why")

@@ -1,4 +1,4 @@
-"""Requirement sets: the worker's program is run for real; jobs tell their progress and can be cancelled."""
+"""Requirement sets: the worker's program is run for real; jobs report their progress and can be cancelled."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_progress_and_result(tmp_path: Path) -> None:
         print(json.dumps({"event": "result", "ready": True, "sets": [{"set": "atari", "ready": True}]}))
         """,
     )
-    told: list[InstallProgress] = []
-    result = job.run(told.append)
-    assert [(progress.message, progress.done, progress.total) for progress in told] == [
+    reported: list[InstallProgress] = []
+    result = job.run(reported.append)
+    assert [(progress.message, progress.done, progress.total) for progress in reported] == [
         ("wheel 0", 0, 3),
         ("wheel 1", 1, 3),
         ("wheel 2", 2, 3),
@@ -46,8 +46,8 @@ def test_progress_and_result(tmp_path: Path) -> None:
     assert not result.was_cancelled
 
 
-def test_a_failure_is_told_in_the_programs_words(tmp_path: Path) -> None:
-    told = job_of(
+def test_a_failure_is_reported_in_the_programs_words(tmp_path: Path) -> None:
+    reported = job_of(
         tmp_path,
         """
         import json, sys
@@ -55,7 +55,7 @@ def test_a_failure_is_told_in_the_programs_words(tmp_path: Path) -> None:
         sys.exit(1)
         """,
     )
-    assert told.run(lambda _: None).message == "no network"
+    assert reported.run(lambda _: None).message == "no network"
     silent = job_of(tmp_path, "raise SystemExit('the disk is full')")
     assert silent.run(lambda _: None).message == "the disk is full"
     nothing = job_of(tmp_path, "raise SystemExit(3)")

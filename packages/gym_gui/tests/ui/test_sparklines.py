@@ -30,18 +30,18 @@ def test_the_curve_of_a_real_run_arrives_thinned(qtbot, link: DaemonLink, window
     assert ended.outcome == "completed", ended.reason
     sparklines, arrived = Sparklines(link), dict[str, tuple[float, ...]]()
     sparklines.arrived.connect(lambda run_id, curve: arrived.update({run_id: curve}))
-    sparklines.want([ended])
+    sparklines.request([ended])
     qtbot.waitUntil(lambda: run.run_id in arrived, timeout=30_000)
     assert 5 < len(arrived[run.run_id]) <= POINTS + 2
     assert all(value >= 1 for value in arrived[run.run_id])  # a CartPole episode has at least one step
 
 
-def test_a_run_that_is_gone_has_no_curve(link: DaemonLink, window_daemon: RunningDaemon) -> None:
+def test_a_deleted_run_has_no_curve(link: DaemonLink, window_daemon: RunningDaemon) -> None:
     assert fetch(window_daemon.client, new_run_id()) == ()
 
 
 class _Recorder:
-    """Stands in for the link: notes what is asked for, answers when told to."""
+    """Stands in for the link: notes what is asked for, answers on request."""
 
     def __init__(self) -> None:
         self.is_connected = True
@@ -59,8 +59,8 @@ def test_only_a_few_are_asked_for_at_once_and_the_rest_afterwards(qapp: object) 
     recorder, now = _Recorder(), [0.0]
     sparklines = Sparklines(recorder, clock=lambda: now[0])  # type: ignore[arg-type]
     runs = [live(str(number), 10) for number in range(AT_ONCE + 2)]
-    sparklines.want(runs)
-    sparklines.want(runs)
+    sparklines.request(runs)
+    sparklines.request(runs)
     assert len(recorder.asked) == 1
     recorder.asked[0]["done"]({run.run_id: (1.0,) for run in runs[:AT_ONCE]})
     assert len(recorder.asked) == 2
@@ -74,7 +74,7 @@ def test_a_growing_curve_is_asked_for_again_but_not_too_soon(qapp: object) -> No
 
     def want(run: pb.Run) -> int:
         before = len(recorder.asked)
-        sparklines.want([run])
+        sparklines.request([run])
         if len(recorder.asked) > before:
             recorder.asked[-1]["done"]({run.run_id: (1.0, 2.0)})
         return len(recorder.asked)
@@ -95,10 +95,10 @@ def test_a_daemon_that_is_away_is_asked_again_later(qapp: object) -> None:
     recorder = _Recorder()
     sparklines = Sparklines(recorder)  # type: ignore[arg-type]
     recorder.is_connected = False
-    sparklines.want([live("a", 1)])
+    sparklines.request([live("a", 1)])
     assert recorder.asked == []
     recorder.is_connected = True
-    sparklines.want([live("a", 1)])
+    sparklines.request([live("a", 1)])
     recorder.asked[0]["failed"]("gone")
-    sparklines.want([live("a", 1)])
+    sparklines.request([live("a", 1)])
     assert len(recorder.asked) == 2

@@ -1,4 +1,4 @@
-"""The bottom line tells the daemon in words, the runs, and how busy the machine is."""
+"""The bottom line shows the daemon's state, the runs, and how busy the machine is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gym_gui.ui.shell.announcements import Counts
 from gym_gui.ui.shell.status_bar import MachineMeter, StatusBar
 
 
-def test_it_asks_the_daemon_and_the_machine(qtbot, dressed, link: DaemonLink, background: Background) -> None:
+def test_it_asks_the_daemon_and_the_machine(qtbot, themed, link: DaemonLink, background: Background) -> None:
     bar = StatusBar(link, background)
     qtbot.addWidget(bar)
     bar.show()
@@ -21,7 +21,7 @@ def test_it_asks_the_daemon_and_the_machine(qtbot, dressed, link: DaemonLink, ba
     assert bar.gpu.text()
 
 
-def test_a_daemon_far_away_tells_what_is_reserved(qtbot, dressed, link: DaemonLink, background: Background) -> None:
+def test_a_daemon_far_away_reports_what_is_reserved(qtbot, themed, link: DaemonLink, background: Background) -> None:
     bar = StatusBar(link, background, is_local=False)
     qtbot.addWidget(bar)
     bar.show()
@@ -30,7 +30,7 @@ def test_a_daemon_far_away_tells_what_is_reserved(qtbot, dressed, link: DaemonLi
     assert "RAM" in bar.memory.text()
 
 
-def test_states_and_counts_are_words(qtbot, dressed, link: DaemonLink, background: Background) -> None:
+def test_states_and_counts_are_words(qtbot, themed, link: DaemonLink, background: Background) -> None:
     bar = StatusBar(link, background)
     qtbot.addWidget(bar)
     bar.show_counts(Counts(running=2, queued=10))
@@ -44,16 +44,16 @@ def test_states_and_counts_are_words(qtbot, dressed, link: DaemonLink, backgroun
     assert "Starting" in bar.daemon.text()
 
 
-def test_trouble_of_the_daemon_is_passed_on_once(qtbot, dressed, link: DaemonLink, background: Background) -> None:
-    bar, told = StatusBar(link, background), []
+def test_trouble_of_the_daemon_is_passed_on_once(qtbot, themed, link: DaemonLink, background: Background) -> None:
+    bar, reported = StatusBar(link, background), []
     qtbot.addWidget(bar)
-    bar.complaint_changed.connect(told.append)
+    bar.complaint_changed.connect(reported.append)
     qtbot.waitUntil(lambda: "Version" in bar.daemon.toolTip(), timeout=30_000)
     from mosaic_wire.proto import trainer_pb2 as pb
 
     for trouble in ("the disk is full", "the disk is full", ""):
         bar._show_health(pb.Health(trouble=trouble))
-    assert told == ["the disk is full", ""]
+    assert reported == ["the disk is full", ""]
 
 
 def test_the_machine_answers() -> None:

@@ -58,7 +58,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def panel(qtbot, dressed, background: Background) -> StudyPanel:
+def panel(qtbot, themed, background: Background) -> StudyPanel:
     panel = StudyPanel(background)
     qtbot.addWidget(panel)
     panel.resize(1200, 600)
@@ -113,7 +113,7 @@ def test_columns_sort_by_what_they_mean(journal: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "fits"),
+    ("expected", "fits"),
     [
         (TrialFilter(states=frozenset({TrialState.PRUNED})), lambda trial: trial.state is TrialState.PRUNED),
         (
@@ -130,9 +130,9 @@ def test_columns_sort_by_what_they_mean(journal: Path) -> None:
         (TrialFilter(ranges={"param:of another study": (0, 1)}), lambda trial: True),
     ],
 )
-def test_filters(journal: Path, wanted: TrialFilter, fits) -> None:
+def test_filters(journal: Path, expected: TrialFilter, fits) -> None:
     rows = StudyRows(open_study(journal))
-    found = [rows.study.trials[row].number for row in np.flatnonzero(rows.fitting(wanted))]
+    found = [rows.study.trials[row].number for row in np.flatnonzero(rows.fitting(expected))]
     assert found == [trial.number for trial in rows.study.trials if fits(trial)]
     assert found
 
@@ -316,7 +316,7 @@ def test_several_studies_of_a_file_are_offered(qtbot, panel: StudyPanel, tmp_pat
     assert panel.view.table.trials.rowCount() == 3
 
 
-def test_what_cannot_be_shown_is_said_and_looked_at_again(qtbot, panel: StudyPanel, tmp_path: Path) -> None:
+def test_what_cannot_be_shown_is_reported_and_looked_at_again(qtbot, panel: StudyPanel, tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     path.write_bytes(b"not a study")
     panel.open(path)
@@ -334,7 +334,7 @@ def test_what_cannot_be_shown_is_said_and_looked_at_again(qtbot, panel: StudyPan
     assert panel.view.study is None
 
 
-def test_without_the_dashboard_the_command_that_installs_it_is_said(
+def test_without_the_dashboard_the_command_that_installs_it_is_reported(
     qtbot, panel: StudyPanel, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
@@ -345,9 +345,7 @@ def test_without_the_dashboard_the_command_that_installs_it_is_said(
     assert panel.dashboard.isEnabled()
 
 
-def test_a_study_window_trains_what_cleanrls_tuner_found(
-    qtbot, dressed, background: Background, tmp_path: Path
-) -> None:
+def test_a_study_window_trains_what_cleanrls_tuner_found(qtbot, themed, background: Background, tmp_path: Path) -> None:
     """CleanRL's tuner names parameters as flags and writes SQLite."""
     study = optuna.create_study(
         study_name="tuner_17", storage=f"sqlite:///{tmp_path / 'cleanrl_hpopt.db'}", direction="maximize"
@@ -360,11 +358,11 @@ def test_a_study_window_trains_what_cleanrls_tuner_found(
     assert "cleanrl_hpopt.db" in window.windowTitle()
     with qtbot.waitSignal(window.config_requested) as asked:
         window.panel.view.details.train.click()
-    wanted = asked.args[0]
-    config = wanted.document["metadata"]["worker"]["config"]
+    expected = asked.args[0]
+    config = expected.document["metadata"]["worker"]["config"]
     assert config["extras"]["algo_params"] == {"learning_rate": study.best_params["learning-rate"]}
-    assert wanted.worker == "cleanrl"
-    assert "which algorithm" in wanted.notice
+    assert expected.worker == "cleanrl"
+    assert "does not name the algorithm" in expected.notice
     window.close()
 
 

@@ -60,7 +60,7 @@ def cleanrl(window_daemon: RunningDaemon) -> WorkerSpec:
 
 
 @pytest.fixture
-def window(qtbot, dressed) -> QMainWindow:
+def window(qtbot, themed) -> QMainWindow:
     window = QMainWindow()
     qtbot.addWidget(window)
     window.resize(1280, 800)
@@ -133,10 +133,10 @@ def test_the_command_line_makes_the_same_sweep(
     presenter: SweepPresenter, cleanrl: WorkerSpec, window_daemon: RunningDaemon
 ) -> None:
     command = presenter.command(REQUEST, cleanrl)
-    words = shlex.split(command.text.replace("\\\n", " "))
-    assert words[:2] == ["mosaic", "sweep"]
+    message = shlex.split(command.text.replace("\\\n", " "))
+    assert message[:2] == ["mosaic", "sweep"]
     assert command.only_in_json == ("notes",)
-    answer = CliRunner().invoke(mosaic, ["--home", str(window_daemon.home.root), *words[1:], "--print"])
+    answer = CliRunner().invoke(mosaic, ["--home", str(window_daemon.home.root), *message[1:], "--print"])
     assert answer.exit_code == 0, answer.output
     printed = sweep_request_of(json.loads(answer.stdout))
     (ours,), (theirs,) = presenter.configs(REQUEST, cleanrl), presenter.configs(printed, cleanrl)
@@ -159,8 +159,8 @@ def test_the_command_line_makes_the_same_sweep(
     ],
 )
 def test_a_range_says_what_is_wrong_with_it(text: RangeText, wrong: str, cleanrl: WorkerSpec) -> None:
-    told = text.problem("learning_rate", cleanrl.algorithm("ppo"))
-    assert (wrong in told) if wrong else told == ""
+    reported = text.problem("learning_rate", cleanrl.algorithm("ppo"))
+    assert (wrong in reported) if wrong else reported == ""
 
 
 def test_ranges_are_suggested_around_the_default() -> None:
@@ -213,7 +213,7 @@ def test_the_form_says_what_is_wrong_beside_each_range(qtbot, forms: RunForms, w
     form.close()
 
 
-def test_a_training_form_goes_on_as_a_sweep(qtbot, forms: RunForms, window: QMainWindow) -> None:
+def test_a_training_form_continues_as_a_sweep(qtbot, forms: RunForms, window: QMainWindow) -> None:
     forms.new_run("cleanrl")
     train = a_form(qtbot, window, CleanRlTrainForm)
     request = TrainRequest(
@@ -244,13 +244,13 @@ def test_a_training_form_goes_on_as_a_sweep(qtbot, forms: RunForms, window: QMai
     sweep.close()
 
 
-def test_without_the_sweep_worker_the_cure_is_said(qtbot, forms: RunForms, window_daemon: RunningDaemon) -> None:
+def test_without_the_sweep_worker_the_cure_is_reported(qtbot, forms: RunForms, window_daemon: RunningDaemon) -> None:
     forms.load()
     qtbot.waitUntil(lambda: bool(forms.entries), timeout=WAIT)
     forms.entries = tuple(entry for entry in forms.entries if entry.name != "sweep")
-    with qtbot.waitSignal(forms.problem) as told:
+    with qtbot.waitSignal(forms.problem) as reported:
         forms.open("sweep")
-    assert "requirements/sweep_worker.txt" in told.args[0]
+    assert "requirements/sweep_worker.txt" in reported.args[0]
 
 
 # ---------------------------------------------------------------- end to end
@@ -399,7 +399,7 @@ def rehearsal(*, trials: int, seconds: float) -> dict[str, Any]:
     return config
 
 
-def test_a_study_in_a_database_server_is_told_about(qtbot, link: DaemonLink, dressed, tmp_path: Path) -> None:
+def test_a_study_in_a_database_server_is_reported_about(qtbot, link: DaemonLink, themed, tmp_path: Path) -> None:
     tab = OptunaTab(link)
     qtbot.addWidget(tab)
     parameters = {"storage": "postgresql://host/optuna", "study_name": "big", "trial": {}}
@@ -420,7 +420,7 @@ def test_a_study_in_a_database_server_is_told_about(qtbot, link: DaemonLink, dre
 
 
 def test_a_study_of_cleanrls_tuner_is_opened_from_the_menu_and_trained(
-    qtbot, dressed, link: DaemonLink, background: Background, window_daemon: RunningDaemon, tmp_path: Path
+    qtbot, themed, link: DaemonLink, background: Background, window_daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     file = tmp_path / "cleanrl_hpopt.db"
@@ -431,7 +431,7 @@ def test_a_study_of_cleanrls_tuner_is_opened_from_the_menu_and_trained(
         return trial.suggest_float("learning-rate", 3e-4, 3e-3, log=True)
 
     study.optimize(objective, n_trials=3)
-    window = MainWindow(link, background, window_daemon.home, Appearance(dressed))
+    window = MainWindow(link, background, window_daemon.home, Appearance(themed))
     qtbot.addWidget(window)
     window.show()
     window.findChild(QAction, "open_study").trigger()
@@ -444,7 +444,7 @@ def test_a_study_of_cleanrls_tuner_is_opened_from_the_menu_and_trained(
     assert shown.panel.name.text() == "tuner_1700000000"
     shown.panel.view.details.train.click()
     form = a_form(qtbot, window, CleanRlTrainForm)
-    qtbot.waitUntil(lambda: "which algorithm it tuned" in form.banner.text, timeout=WAIT)
+    qtbot.waitUntil(lambda: "does not name the algorithm" in form.banner.text, timeout=WAIT)
     best = study.best_params
     assert form.request().parameters == {
         "learning_rate": best["learning-rate"],

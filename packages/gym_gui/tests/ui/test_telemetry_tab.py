@@ -74,7 +74,7 @@ def window_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningD
 
 
 @pytest.fixture
-def tab(qtbot, dressed, link: DaemonLink) -> Iterator[TelemetryTab]:
+def tab(qtbot, themed, link: DaemonLink) -> Iterator[TelemetryTab]:
     tab = TelemetryTab(link)
     qtbot.addWidget(tab)
     tab.resize(1100, 700)
@@ -100,7 +100,7 @@ def stored(daemon: RunningDaemon, run: pb.Run) -> int:
         return sum(len(batch.steps) for batch in stream)
 
 
-def words(tab: TelemetryTab, name: str) -> str:
+def arguments(tab: TelemetryTab, name: str) -> str:
     return tab.findChild(QLabel, f"telemetry_{name}").text()
 
 
@@ -120,8 +120,8 @@ def test_the_last_steps_and_episodes_are_shown_newest_first(qtbot, tab, window_d
     assert cells == ["2,000", "39", "49", "[0.5, 2000]", "1", "terminated", "", "n: 2000"]
     qtbot.waitUntil(lambda: tab.episodes.rowCount() == 40, timeout=20_000)
     assert tab.episodes.data(tab.episodes.index(0, 1)) == "2000.0"
-    assert words(tab, "skipped") == "nothing skipped"  # what was before one looked is not skipped
-    assert words(tab, "flow") == "live"
+    assert arguments(tab, "skipped") == "nothing skipped"  # what was before one looked is not skipped
+    assert arguments(tab, "flow") == "live"
     end(window_daemon, run)
 
 
@@ -144,16 +144,16 @@ def test_at_full_speed_it_keeps_up_and_says_how_much_it_skipped(
     assert news.passed_over >= 9 * KEEP
     assert news.passed_over < steps
     assert tab.steps.rowCount() == KEEP
-    assert words(tab, "skipped") == f"{news.passed_over:,} steps skipped here, all are stored"
-    assert words(tab, "counts").startswith("step 12,000")
+    assert arguments(tab, "skipped") == f"{news.passed_over:,} steps skipped here, all are stored"
+    assert arguments(tab, "counts").startswith("step 12,000")
     assert stored(window_daemon, run) == steps
     run = window_daemon.wait_for(run.run_id)
     tab.refresh(run)
-    assert words(tab, "flow") == "finished"
+    assert arguments(tab, "flow") == "finished"
 
 
 def test_an_update_at_full_speed_shows_the_newest_steps_alone(qtbot, tab: TelemetryTab, link: DaemonLink) -> None:
-    """What one costs benchmarks/gui_turns.py says."""
+    """What one costs benchmarks/gui_event_loop.py says."""
     tab.show_run(pb.Run(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", status="EXEC", worker_type="human"))
     seen = encode(np.zeros((84, 84, 3), np.uint8))
     for update in range(3):
@@ -171,7 +171,7 @@ def test_an_update_at_full_speed_shows_the_newest_steps_alone(qtbot, tab: Teleme
         assert newest(tab) == first + 1_999
 
 
-def test_a_paused_view_stands_still_while_the_run_goes_on(qtbot, tab, window_daemon: RunningDaemon) -> None:
+def test_a_paused_view_stands_still_while_the_run_continues(qtbot, tab, window_daemon: RunningDaemon) -> None:
     run = play(window_daemon, steps=100_000, pause_s=0.002)
     tab.show_run(run)
     tab.set_active(True)
@@ -179,7 +179,7 @@ def test_a_paused_view_stands_still_while_the_run_goes_on(qtbot, tab, window_dae
     button = tab.findChild(QPushButton, "telemetry_pause")
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     at_rest = newest(tab)
-    assert words(tab, "flow") == "view paused"
+    assert arguments(tab, "flow") == "view paused"
     qtbot.waitUntil(lambda: tab.recent_steps.last_seq > at_rest + 100, timeout=20_000)
     assert newest(tab) == at_rest
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
@@ -195,8 +195,8 @@ def test_a_paused_view_stands_still_while_the_run_goes_on(qtbot, tab, window_dae
     end(window_daemon, run)
 
 
-@pytest.mark.parametrize(("sees", "size", "colour"), [("picture", 32, (0, 200, 0)), ("grid", 6, (0, 114, 178))])
-def test_what_the_agent_saw_is_drawn(qtbot, tab, window_daemon: RunningDaemon, sees, size: int, colour) -> None:
+@pytest.mark.parametrize(("sees", "size", "color"), [("picture", 32, (0, 200, 0)), ("grid", 6, (0, 114, 178))])
+def test_what_the_agent_saw_is_drawn(qtbot, tab, window_daemon: RunningDaemon, sees, size: int, color) -> None:
     run = play(window_daemon, steps=60, sees=sees)
     window_daemon.wait_for(run.run_id)
     tab.show_run(run)
@@ -204,7 +204,7 @@ def test_what_the_agent_saw_is_drawn(qtbot, tab, window_daemon: RunningDaemon, s
     qtbot.waitUntil(lambda: tab.observation.shown_seq == 60, timeout=20_000)
     image = tab.observation.frame_view.image
     assert image.width() == size
-    assert image.pixelColor(2, 2).getRgb()[:3] == colour
+    assert image.pixelColor(2, 2).getRgb()[:3] == color
 
 
 def test_values_are_written_and_a_step_that_is_chosen_stays(qtbot, tab, window_daemon: RunningDaemon) -> None:
@@ -283,10 +283,10 @@ def test_minimal_telemetry_shows_episodes_without_steps(qtbot, tab, window_daemo
         ((), "RESUMED", "live"),
     ],
 )
-def test_the_state_of_the_credits_is_told_in_words(flags, control: str, word: str) -> None:
+def test_the_state_of_the_credits_is_reported_clearly(flags, control: str, word: str) -> None:
     run = pb.Run(status="EXEC", flags=flags)
-    told, sentence = flow_text(run, control, is_paused=False, is_following=True)
-    assert told == word
+    reported, sentence = flow_text(run, control, is_paused=False, is_following=True)
+    assert reported == word
     assert ("STARVED" in sentence) == (word in ("worker waits", "skipping"))
 
 

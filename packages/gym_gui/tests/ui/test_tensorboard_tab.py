@@ -25,7 +25,7 @@ WAIT = 60_000
 
 
 @pytest.fixture
-def tab(qtbot, dressed, link: DaemonLink, monkeypatch: pytest.MonkeyPatch) -> Iterator[TensorBoardTab]:
+def tab(qtbot, themed, link: DaemonLink, monkeypatch: pytest.MonkeyPatch) -> Iterator[TensorBoardTab]:
     monkeypatch.setattr(web_view, "is_installed", lambda: False)
     tab = TensorBoardTab(link)
     qtbot.addWidget(tab)
@@ -60,17 +60,17 @@ def test_the_server_lives_as_long_as_the_tab(qtbot, tab: TensorBoardTab, window_
     run, other = (finished(window_daemon, seed=seed) for seed in (1, 2))
     stranger = finished(window_daemon, seed=3, events=False)
     tab.show_run(run)
-    assert tab.session.server is None  # nobody has opened the tab
+    assert tab.session.server is None  # the tab is not open
     tab.set_active(True)
     qtbot.waitUntil(lambda: tab.session.server is not None and "http://127.0.0.1" in tab.state.text(), timeout=WAIT)
     server = tab.session.server
     qtbot.waitUntil(lambda: bool(tags_of(server.address)), timeout=WAIT)
     assert tab.offer.open_button.isVisibleTo(tab)
     assert "PySide6_Addons" in tab.offer.engine_command.text
-    wanted: list[str] = []
-    tab.tab_requested.connect(wanted.append)
+    expected: list[str] = []
+    tab.tab_requested.connect(expected.append)
     tab.offer.charts_button.click()
-    assert wanted == ["charts"]
+    assert expected == ["charts"]
 
     # Other seeds, from the menu; one without events is left out.
     tab.findChild(object, "tensorboard_add_seeds").trigger()
@@ -97,7 +97,7 @@ def test_the_server_lives_as_long_as_the_tab(qtbot, tab: TensorBoardTab, window_
 
 @pytest.fixture
 def play_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program in its place, quick to start: says what TensorBoard says, and dies when it is told to."""
+    """A program in its place, quick to start: prints what TensorBoard prints, and exits on request."""
     program = tmp_path / "python"
     program.write_text(
         "#!/bin/sh\necho 'TensorBoard 2.0 at http://127.0.0.1:1/ (Press CTRL+C to quit)'\n"
@@ -134,7 +134,7 @@ def test_the_way_of_pages_is_a_proxy_or_straight() -> None:
     assert QNetworkProxy.applicationProxy().type() is QNetworkProxy.ProxyType.NoProxy
 
 
-def test_a_server_that_dies_is_told_and_started_anew(
+def test_a_server_that_dies_is_reported_and_started_anew(
     qtbot, tab: TensorBoardTab, window_daemon: RunningDaemon, play_tensorboard: None, tmp_path: Path
 ) -> None:
     run = finished(window_daemon)
@@ -158,10 +158,10 @@ def test_a_server_that_dies_is_told_and_started_anew(
 def test_a_server_that_is_dropped_before_its_start_is_never_started(
     tab: TensorBoardTab, window_daemon: RunningDaemon, play_tensorboard: None
 ) -> None:
-    run, turn = finished(window_daemon), tab.session.turn
+    run, generation = finished(window_daemon), tab.session.generation
     tab.session.drop()  # the tab was left while the start still waited for a thread
     with pytest.raises(web_servers.ServerProblem, match="no longer needed"):
-        tab.session.start([run], turn)
+        tab.session.start([run], generation)
     assert tab.session.server is None
     assert not list(Path(window_daemon.home.cache).glob("tensorboard/*"))
 
@@ -198,7 +198,7 @@ def test_no_event_files_yet_is_a_banner_until_there_are(
     qtbot.waitUntil(lambda: bool(started), timeout=WAIT)  # without a click
 
 
-def test_a_run_on_another_machine_is_said(qtbot, tab: TensorBoardTab, link: DaemonLink, tmp_path: Path) -> None:
+def test_a_run_on_another_machine_is_reported(qtbot, tab: TensorBoardTab, link: DaemonLink, tmp_path: Path) -> None:
     link.state, link.is_home_here = LinkState(LinkPhase.CONNECTED, target="far.example:50055"), False
     tab.show_run(pb.Run(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", run_dir="/nowhere/trainer/runs/x", status="TERM"))
     tab.set_active(True)
@@ -262,7 +262,7 @@ def test_a_window_that_is_killed_takes_its_server_along(window_daemon: RunningDa
         below[:] = psutil.Process(window._process.pid).children(recursive=True)
         return any("tensorboard_data_server" in " ".join(process.cmdline()) for process in below)
 
-    assert wait_until(has_server, timeout_s=120), window.words()
+    assert wait_until(has_server, timeout_s=120), window.stderr()
     window.end(signal.SIGKILL)
     servers = [process for process in below if process.pid != window_daemon.pid]
     assert len(servers) >= 3  # guardian, TensorBoard, its data server

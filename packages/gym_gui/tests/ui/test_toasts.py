@@ -13,7 +13,7 @@ RUN_ID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
 
 @pytest.fixture
-def window(qtbot, dressed) -> QWidget:
+def window(qtbot, themed) -> QWidget:
     window = QWidget()
     window.resize(900, 600)
     qtbot.addWidget(window)
@@ -27,7 +27,7 @@ def failed_run() -> pb.Run:
     return run
 
 
-def test_a_failed_run_is_told_with_its_reason_and_can_be_opened(qtbot, window) -> None:
+def test_a_failed_run_is_reported_with_its_reason_and_can_be_opened(qtbot, window) -> None:
     toasts = Toasts(window)
     toasts.announce(Announcement("failed", (failed_run(),)))
     (toast,) = toasts.shown

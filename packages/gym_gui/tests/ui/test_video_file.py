@@ -11,13 +11,13 @@ from gym_gui.ui.replay.video_file import VideoFile, VideoProblem
 MakeVideo = Callable[..., Path]
 
 
-def number_of(picture) -> int:
+def number_of(image) -> int:
     """Which one it is, from its bars."""
-    height, width, _ = picture.shape
-    return sum(int(picture[height // 2, (2 * bit + 1) * width // 16, 0] > 127) << bit for bit in range(8))
+    height, width, _ = image.shape
+    return sum(int(image[height // 2, (2 * bit + 1) * width // 16, 0] > 127) << bit for bit in range(8))
 
 
-def test_every_picture_in_order(tmp_path: Path, make_video: MakeVideo) -> None:
+def test_every_frame_in_order(tmp_path: Path, make_video: MakeVideo) -> None:
     with VideoFile(make_video(tmp_path / "a.mp4", frames=40)) as video:
         assert (video.facts.width, video.facts.height, video.facts.frames) == (64, 48, 40)
         assert video.facts.fps == pytest.approx(30)
@@ -25,7 +25,7 @@ def test_every_picture_in_order(tmp_path: Path, make_video: MakeVideo) -> None:
         assert [number_of(video.read(number)) for number in range(40)] == list(range(40))
 
 
-def test_any_picture_out_of_order(tmp_path: Path, make_video: MakeVideo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_frame_out_of_order(tmp_path: Path, make_video: MakeVideo, monkeypatch: pytest.MonkeyPatch) -> None:
     # So small a cache that nothing comes from it: every jump is a real seek.
     monkeypatch.setattr("gym_gui.ui.replay.video_file.CACHE_BYTES", 1)
     with VideoFile(make_video(tmp_path / "a.mp4", frames=60)) as video:
@@ -57,16 +57,16 @@ def test_a_truncated_file_goes_as_far_as_it_goes(tmp_path: Path, make_video: Mak
         assert video.facts.is_truncated
         assert video.facts.promised == 90
         read = [video.read(number) for number in range(video.facts.frames)]
-    good = [number_of(picture) for picture in read if picture is not None]
+    good = [number_of(image) for image in read if image is not None]
     assert 10 < len(good) < 90
     assert good == list(range(len(good)))
 
 
-@pytest.mark.parametrize(("content", "words"), [(b"not a video" * 100, "cannot be played"), (b"", "cannot be played")])
-def test_what_is_no_video_is_refused_in_words(tmp_path: Path, content: bytes, words: str) -> None:
+@pytest.mark.parametrize(("content", "text"), [(b"not a video" * 100, "cannot be played"), (b"", "cannot be played")])
+def test_what_is_no_video_is_refused_clearly(tmp_path: Path, content: bytes, text: str) -> None:
     path = tmp_path / "broken.mp4"
     path.write_bytes(content)
-    with pytest.raises(VideoProblem, match=words):
+    with pytest.raises(VideoProblem, match=text):
         VideoFile(path)
 
 
@@ -79,6 +79,6 @@ def test_an_index_that_was_never_written(tmp_path: Path, make_video: MakeVideo) 
         VideoFile(cut)
 
 
-def test_a_file_that_is_gone(tmp_path: Path) -> None:
+def test_a_file_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(VideoProblem, match="no longer exists"):
         VideoFile(tmp_path / "gone.mp4")

@@ -26,7 +26,7 @@ def seen(player: VideoPlayer) -> int:
 
 
 @pytest.fixture
-def player(qtbot, dressed, background: Background) -> VideoPlayer:
+def player(qtbot, themed, background: Background) -> VideoPlayer:
     player = VideoPlayer(background)
     qtbot.addWidget(player)
     player.resize(640, 480)
@@ -40,7 +40,7 @@ def load(qtbot, player: VideoPlayer, path: Path) -> None:
     qtbot.waitUntil(lambda: seen(player) == 0, timeout=20_000)
 
 
-def test_it_shows_the_first_picture_and_its_facts(qtbot, player: VideoPlayer, tmp_path: Path, make_video) -> None:
+def test_it_shows_the_first_frame_and_its_facts(qtbot, player: VideoPlayer, tmp_path: Path, make_video) -> None:
     load(qtbot, player, make_video(tmp_path / "a.mp4", frames=30))
     assert player.count == 30
     assert "64 × 48" in player.facts_label.text()
@@ -81,11 +81,11 @@ def test_the_queue_is_bounded(qtbot, player: VideoPlayer, tmp_path: Path, make_v
     assert 0 < longest <= 5
 
 
-def test_picture_by_picture(qtbot, player: VideoPlayer, tmp_path: Path, make_video) -> None:
+def test_frame_by_frame(qtbot, player: VideoPlayer, tmp_path: Path, make_video) -> None:
     load(qtbot, player, make_video(tmp_path / "a.mp4", frames=40))
-    for wanted in (1, 2, 3):
+    for expected in (1, 2, 3):
         qtbot.keyClick(player.view, Qt.Key.Key_Right)
-        qtbot.waitUntil(lambda: seen(player) == wanted, timeout=20_000)  # noqa: B023
+        qtbot.waitUntil(lambda: seen(player) == expected, timeout=20_000)  # noqa: B023
     qtbot.keyClick(player.view, Qt.Key.Key_Left)
     qtbot.waitUntil(lambda: seen(player) == 2, timeout=20_000)
     qtbot.keyClick(player.view, Qt.Key.Key_End)
@@ -95,7 +95,7 @@ def test_picture_by_picture(qtbot, player: VideoPlayer, tmp_path: Path, make_vid
     qtbot.waitUntil(lambda: seen(player) == 0, timeout=20_000)
 
 
-def test_seeking_shows_the_last_wish_and_playing_goes_on_from_there(
+def test_seeking_shows_the_last_wish_and_playing_continues_from_there(
     qtbot, player: VideoPlayer, tmp_path: Path, make_video
 ) -> None:
     load(qtbot, player, make_video(tmp_path / "a.mp4", frames=90))
@@ -138,7 +138,7 @@ def test_a_file_that_breaks_off_plays_as_far_as_it_goes(qtbot, player: VideoPlay
     assert "of 90 frames" in player.banner.text
 
 
-def test_what_is_no_video_says_so_and_the_next_one_plays(
+def test_what_is_no_video_reports_it_and_the_next_one_plays(
     qtbot, player: VideoPlayer, tmp_path: Path, make_video
 ) -> None:
     broken = tmp_path / "broken.mp4"
@@ -159,7 +159,7 @@ def test_only_the_file_that_was_loaded_last_is_shown(qtbot, player: VideoPlayer,
     assert player.path == paths[-1]
 
 
-def test_the_picture_is_saved(qtbot, player: VideoPlayer, tmp_path: Path, make_video) -> None:
+def test_the_frame_is_saved(qtbot, player: VideoPlayer, tmp_path: Path, make_video) -> None:
     load(qtbot, player, make_video(tmp_path / "a.mp4", frames=5))
     target = tmp_path / "picture.png"
     player.save_image(target)

@@ -28,7 +28,7 @@ def test_the_newest_step_comes_first(tmp_path: Path) -> None:
     assert not found.missing
 
 
-def test_files_nobody_listed_are_found_and_unfinished_ones_are_not(tmp_path: Path) -> None:
+def test_unlisted_files_are_found_and_unfinished_ones_are_not(tmp_path: Path) -> None:
     put(tmp_path, "videos/eval-0/eval-episode-0.mp4", "videos/.rl-video-episode-1.mp4.part", "videos/notes.txt")
     videos = find_videos(tmp_path).videos
     assert [(video.name, video.evaluation) for video in videos] == [("videos/eval-0/eval-episode-0.mp4", 0)]
@@ -40,7 +40,7 @@ def test_without_steps_the_newest_episode_comes_first(tmp_path: Path) -> None:
     assert [video.episode for video in find_videos(tmp_path).videos] == [1000, 27, 1]
 
 
-def test_a_listed_video_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_listed_video_that_is_missing_is_reported(tmp_path: Path) -> None:
     AnalyticsManifest(new_run_id(), videos=("videos/a.mp4",)).write(tmp_path / "analytics.json")
     assert find_videos(tmp_path).missing == ("videos/a.mp4",)
 
@@ -63,5 +63,5 @@ def test_a_manifest_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     assert found.missing == ("../secret.mp4",)
 
 
-def test_a_run_folder_that_is_gone(tmp_path: Path) -> None:
+def test_a_run_folder_that_is_missing(tmp_path: Path) -> None:
     assert "does not exist" in find_videos(tmp_path / "gone").problem

@@ -15,7 +15,7 @@ from gym_gui.services.user_secrets import WANDB_API_KEY, UserSecrets
 from gym_gui.testing import RunningDaemon, blocking_calls
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.presenters.run_files import ManifestReading, RunArtefacts
+from gym_gui.ui.presenters.run_files import ManifestReading, RunArtifacts
 from gym_gui.ui.presenters.workers.registry import PresenterRegistry
 from gym_gui.ui.run_page.page import RunPage
 from gym_gui.ui.run_page.wandb_tab import WandbTab
@@ -50,7 +50,7 @@ def own_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def tab(qtbot, dressed, link: DaemonLink) -> Iterator[WandbTab]:
+def tab(qtbot, themed, link: DaemonLink) -> Iterator[WandbTab]:
     tab = WandbTab(link)
     qtbot.addWidget(tab)
     tab.resize(1200, 600)
@@ -104,7 +104,7 @@ def test_an_offline_run_shows_summary_and_curves(qtbot, tab: WandbTab, run: pb.R
     (line,) = chart.figure.lines
     assert (line.x[0], line.x[-1], line.y[-1]) == (0.0, 14_990.0, 749.5)
     assert ("best", "12.5") in tab.offline.summary.pairs()
-    assert max(len(value) for _, value in tab.offline.summary.pairs()) <= 400  # somebody logged 70,000 letters
+    assert max(len(value) for _, value in tab.offline.summary.pairs()) <= 400  # a user logged 70,000 characters
     assert ("net.act", "tanh") in tab.offline.config.pairs()
     assert not any(name.startswith("_") for name, _ in tab.offline.config.pairs())
     assert "project demo" in tab.offline.facts.text()
@@ -166,10 +166,10 @@ def test_nothing_yet_damage_and_other_machines_are_banners(
     tab.refresh(run)
     qtbot.waitUntil(lambda: "left no W&B files" in tab.banner.text, timeout=WAIT)
     manifest = AnalyticsManifest(run.run_id, extra={"wandb_problem": "it did not finish within 30 s"})
-    tab.set_artefacts(RunArtefacts(ManifestReading(manifest)))
+    tab.set_artifacts(RunArtifacts(ManifestReading(manifest)))
     tab._explain()
     assert "did not finish within 30 s" in tab.banner.text
-    tab.set_artefacts(None)
+    tab.set_artifacts(None)
     file = put(real_wandb_folder, run)
     data = bytearray(file.read_bytes())
     data[200_000:200_050] = bytes(50)
@@ -199,7 +199,7 @@ def test_one_of_several_wandb_runs_is_chosen(qtbot, tab: WandbTab, run: pb.Run, 
 
 @pytest.mark.slow  # a recorded one is shown in every CI
 def test_a_run_of_the_cleanrl_worker_is_there_without_a_network(
-    qtbot, dressed, link: DaemonLink, background: Background, window_daemon: RunningDaemon
+    qtbot, themed, link: DaemonLink, background: Background, window_daemon: RunningDaemon
 ) -> None:
     """Trained with `--track`, no key: the worker logs offline, the tab is there, and shows it."""
     lend_sets(window_daemon.home, "wandb")
@@ -308,7 +308,7 @@ def refusing_wandb(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     thread.join()
 
 
-def test_a_refused_key_is_told_in_words(
+def test_a_refused_key_is_reported_clearly(
     qtbot, tab: WandbTab, run: pb.Run, real_wandb_folder: Path, refusing_wandb: None, window_daemon: RunningDaemon
 ) -> None:
     """The real `wandb sync`, which ends with exit code 0 here; nothing was sent all the same."""
@@ -327,7 +327,7 @@ def test_a_refused_key_is_told_in_words(
     assert tab.sync_button.isEnabled()
 
 
-def test_without_a_network_sync_says_so_at_once(
+def test_without_a_network_sync_reports_it_at_once(
     qtbot, tab: WandbTab, run: pb.Run, real_wandb_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
@@ -349,7 +349,7 @@ def test_what_was_sent_is_marked(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """W&B's own server cannot run here: a program in its place tells the lines that the real one tells."""
+    """W&B's own server cannot run here: a program in its place prints the lines that the real one prints."""
     file = put(real_wandb_folder, run)
     program = tmp_path / "python"
     program.write_text(
@@ -362,7 +362,7 @@ def test_what_was_sent_is_marked(
     program.chmod(0o755)
     UserSecrets().put(WANDB_API_KEY, KEY)
     manifest = AnalyticsManifest(run.run_id, argv=(str(program), "-m", "x"))
-    tab.set_artefacts(RunArtefacts(ManifestReading(manifest)))
+    tab.set_artifacts(RunArtifacts(ManifestReading(manifest)))
     open_tab(tab, run)
     qtbot.waitUntil(lambda: tab.sync_button.isVisibleTo(tab), timeout=WAIT)
     tab.sync()
@@ -386,16 +386,16 @@ def test_an_online_run_has_its_page(
     manifest = AnalyticsManifest(
         run.run_id, wandb_run_id="abc", wandb_run_path="team/demo/abc", extra={"wandb_mode": "online"}
     )
-    tab.set_artefacts(RunArtefacts(ManifestReading(manifest)))
+    tab.set_artifacts(RunArtifacts(ManifestReading(manifest)))
     open_tab(tab, run)
     qtbot.waitUntil(lambda: tab.browser_button.isVisibleTo(tab), timeout=WAIT)
     tab.browser_button.click()
     assert opened == ["https://wandb.ai/team/demo/runs/abc"]
     offline = AnalyticsManifest(run.run_id, wandb_run_path="team/demo/abc", extra={"wandb_mode": "offline"})
-    tab.set_artefacts(RunArtefacts(ManifestReading(offline)))
+    tab.set_artifacts(RunArtifacts(ManifestReading(offline)))
     assert tab.page_address() == ""  # nothing is there yet
-    told = AnalyticsManifest(run.run_id, extra={"wandb_url": "https://wandb.example/t/d/runs/x"})
-    tab.set_artefacts(RunArtefacts(ManifestReading(told)))
+    reported = AnalyticsManifest(run.run_id, extra={"wandb_url": "https://wandb.example/t/d/runs/x"})
+    tab.set_artifacts(RunArtifacts(ManifestReading(reported)))
     assert tab.page_address() == "https://wandb.example/t/d/runs/x"
 
 

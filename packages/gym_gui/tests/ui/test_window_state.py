@@ -12,7 +12,7 @@ def window_with_dock(qtbot, area: Qt.DockWidgetArea) -> tuple[QMainWindow, QDock
     qtbot.addWidget(window)
     dock.setObjectName("list")
     dock.setWidget(QLabel("list"))
-    window.setCentralWidget(QLabel("centre"))
+    window.setCentralWidget(QLabel("center"))
     window.addDockWidget(area, dock)
     window.resize(700, 500)
     return window, dock

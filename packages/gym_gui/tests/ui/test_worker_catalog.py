@@ -39,7 +39,7 @@ from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec
 
 PPO = AlgorithmSpec(
     "ppo",
-    "proximal policy optimisation",
+    "proximal policy optimization",
     (
         FieldSpec("env_id", "str", "CartPole-v1"),
         FieldSpec("learning_rate", "float", 2.5e-4, minimum=0),
@@ -156,7 +156,7 @@ def test_the_lane_decides_which_tabs_a_run_has() -> None:
     assert Apart(Lane.HYBRID).tabs() == ("overview", "live", "charts", "files")
 
 
-def test_a_worker_nobody_wrote_a_presenter_for_goes_by_what_it_said_of_itself() -> None:
+def test_a_worker_without_a_presenter_uses_its_description() -> None:
     presenters = PresenterRegistry()
     run = pb.Run(worker_type="stranger", capabilities_json=json.dumps({"lane": "telemetry"}))
     assert presenters.for_run(run).lane is Lane.TELEMETRY
@@ -181,8 +181,8 @@ def test_what_is_saved_and_loaded_is_the_same_request(train_request: TrainReques
 def test_a_config_a_form_writes_is_what_the_daemon_accepts() -> None:
     presenter = CleanRlWorkerPresenter()
     (config,) = presenter.configs(replace(EVERYTHING, seeds=(1,), requirements=()), SPEC)
-    wanted = {"wandb_project_name", "wandb_entity"}  # this small description has no such flags
-    assert {problem.path.rpartition(".")[2] for problem in presenter.problems(config, SPEC)} == wanted
+    expected = {"wandb_project_name", "wandb_entity"}  # this small description has no such flags
+    assert {problem.path.rpartition(".")[2] for problem in presenter.problems(config, SPEC)} == expected
     config["resources"]["cpus"]["requested"] = -1
     config["metadata"]["worker"]["config"]["algo"] = "pppo"
     problems = {problem.path: problem for problem in presenter.problems(config, SPEC)}
@@ -200,7 +200,7 @@ def test_no_secret_is_saved() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "words"),
+    ("document", "message"),
     [
         (3, "JSON object"),
         ({}, "names no algorithm"),
@@ -208,8 +208,8 @@ def test_no_secret_is_saved() -> None:
         ([{"algo": "a"}, {"algo": "b"}], "different"),
     ],
 )
-def test_what_is_no_config_is_said(document, words: str) -> None:
-    with pytest.raises(NotAConfig, match=words):
+def test_what_is_no_config_is_reported(document, message: str) -> None:
+    with pytest.raises(NotAConfig, match=message):
         request_of(document)
 
 
@@ -348,21 +348,21 @@ class Proxy:
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "message"),
     [
         ("HTTP/1.1 200 Connection established\r\n\r\n", ""),
         ("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "407 Proxy Authentication Required"),
         ("SSH-2.0-OpenSSH\r\n", "is no HTTP proxy"),
     ],
 )
-def test_the_way_through_a_proxy_is_tried(answer: str, words: str) -> None:
+def test_the_way_through_a_proxy_is_tried(answer: str, message: str) -> None:
     proxy = Proxy(answer)
     try:
-        told = probe("https://api.wandb.ai", proxy=proxy.address)
+        reported = probe("https://api.wandb.ai", proxy=proxy.address)
     finally:
         proxy.close()
-    assert (words in told) if words else told == ""
-    assert "pw" not in told
+    assert (message in reported) if message else reported == ""
+    assert "pw" not in reported
     assert proxy.asked.startswith(b"CONNECT api.wandb.ai:443")
     assert b"Proxy-Authorization: Basic " in proxy.asked
 

@@ -443,14 +443,14 @@ class Run(_message.Message):
     logs_dir: _builtins.str
     size_bytes: _builtins.int
     protocol_version: _builtins.int
-    """what RegisterWorker told"""
+    """reported by RegisterWorker"""
     capabilities_json: _builtins.str
     extras_json: _builtins.str
     """redacted"""
     learning_json: _builtins.str
     """its parameters that are no defaults and may change what is learned; empty: unknown"""
     event_seq: _builtins.int
-    """the newest story event of this run"""
+    """the newest event of this run's history"""
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """last values of important curves, and mean_return_100"""
@@ -640,7 +640,7 @@ class WatchRunsRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
     since_seq: _builtins.int
-    """replay story events after this one; 0: from now on"""
+    """replay events after this one; 0: from now on"""
     run_id: _builtins.str
     """empty: all runs"""
     batches: _builtins.bool
@@ -894,14 +894,14 @@ class StreamRunMetricsRequest(_message.Message):
     MEANS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     since_step: _builtins.int
-    """a stretch of steps, both ends included"""
+    """a range of steps, both ends included"""
     until_step: _builtins.int
     max_points: _builtins.int
     """per curve; more are thinned so that the extremes stay. 0: 2,000, -1: every one"""
     follow: _builtins.bool
     """until the run ends"""
     means: _builtins.bool
-    """thinned to the means of stretches instead: what is smoothed or averaged afterwards"""
+    """thinned to the means of buckets instead: what is smoothed or averaged afterwards"""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """or patterns (losses/*); empty: all"""
@@ -1245,17 +1245,17 @@ class RunFrame(_message.Message):
     STEP_RATE_HZ_FIELD_NUMBER: _builtins.int
     NOTICE_FIELD_NUMBER: _builtins.int
     number: _builtins.int
-    """of the picture; gaps were not sent"""
+    """of the frame; gaps were not sent"""
     width: _builtins.int
     height: _builtins.int
     encoding: _builtins.str
     data: _builtins.bytes
-    """empty: nothing new, only the words or figures below"""
+    """empty: nothing new, only the text or values below"""
     last_reward: _builtins.float
     rolling_return: _builtins.float
     step_rate_hz: _builtins.float
     notice: _builtins.str
-    """why there is no picture"""
+    """why there is no frame"""
     def __init__(
         self,
         *,
@@ -1958,7 +1958,7 @@ Global___RegisterWorkerResponse: _TypeAlias = RegisterWorkerResponse  # noqa: Y0
 
 @_typing.final
 class HeartbeatRequest(_message.Message):
-    """Also the poke that says: lifecycle.jsonl has grown to this number."""
+    """Also a notification: lifecycle.jsonl has grown to this number."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2054,7 +2054,7 @@ class ControlCommand(_message.Message):
         PAUSE: ControlCommand._Kind.ValueType  # 1
         """checkpoint, hold at the next safe point, emit `paused`"""
         RESUME: ControlCommand._Kind.ValueType  # 2
-        """go on, emit `resumed`"""
+        """continue, emit `resumed`"""
         RELEASE: ControlCommand._Kind.ValueType  # 3
         """checkpoint, emit `paused` with {"release": true}, exit 0"""
         CREDITS: ControlCommand._Kind.ValueType  # 4
@@ -2065,7 +2065,7 @@ class ControlCommand(_message.Message):
     PAUSE: ControlCommand.Kind.ValueType  # 1
     """checkpoint, hold at the next safe point, emit `paused`"""
     RESUME: ControlCommand.Kind.ValueType  # 2
-    """go on, emit `resumed`"""
+    """continue, emit `resumed`"""
     RELEASE: ControlCommand.Kind.ValueType  # 3
     """checkpoint, emit `paused` with {"release": true}, exit 0"""
     CREDITS: ControlCommand.Kind.ValueType  # 4
@@ -2201,7 +2201,7 @@ class PublishRunMetricsResponse(_message.Message):
     """points that may be sent next; 0: not before `retry_after_s`"""
     retry_after_s: _builtins.float
     interval_s: _builtins.float
-    """how often news are wanted now: more often while somebody watches; 0: as you like"""
+    """the requested publishing interval: shorter while a client watches; 0: any"""
     def __init__(
         self,
         *,
@@ -2279,7 +2279,7 @@ class PublishTelemetryResponse(_message.Message):
     credits: _builtins.int
     """how many may be sent next; 0: wait for CREDITS on the control stream"""
     next_episode: _builtins.int
-    """the number after the highest that is stored; told when nothing was sent"""
+    """the number after the highest that is stored; set when nothing was sent"""
     def __init__(
         self,
         *,

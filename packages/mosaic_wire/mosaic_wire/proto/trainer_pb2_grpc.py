@@ -228,7 +228,7 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelRuns(self, request, context):
-        """Those that have no process end at once, all together; the others as with CancelRun.
+        """Those that have no process end at once, all together; other runs end as with CancelRun.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -241,7 +241,7 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResumeRun(self, request, context):
-        """A paused run goes on; a released one is queued again; a finished one becomes the parent of a new run.
+        """A paused run continues; a released one is queued again; a finished one becomes the parent of a new run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -310,7 +310,7 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StreamFrames(self, request, context):
-        """The picture a run draws, for clients on another machine; looking is what makes it draw.
+        """The frames of a run, for clients on another machine; a run renders only while it has a viewer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

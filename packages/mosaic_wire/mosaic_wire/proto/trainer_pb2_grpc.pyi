@@ -44,10 +44,10 @@ class TrainerServiceStub:
     """---- runs"""
     CancelRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.CancelRunRequest, _trainer_pb2.Run]
     CancelRuns: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.CancelRunsRequest, _trainer_pb2.CancelRunsResponse]
-    """Those that have no process end at once, all together; the others as with CancelRun."""
+    """Those that have no process end at once, all together; other runs end as with CancelRun."""
     PauseRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.PauseRunRequest, _trainer_pb2.Run]
     ResumeRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ResumeRunRequest, _trainer_pb2.Run]
-    """A paused run goes on; a released one is queued again; a finished one becomes the parent of a new run."""
+    """A paused run continues; a released one is queued again; a finished one becomes the parent of a new run."""
     UpdateRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.UpdateRunRequest, _trainer_pb2.Run]
     GetRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.Run]
     ListRuns: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ListRunsRequest, _trainer_pb2.ListRunsResponse]
@@ -61,7 +61,7 @@ class TrainerServiceStub:
     """Stored steps and episodes from a number on, then, with `follow`, new ones until the run is over."""
     StreamRunEpisodes: _grpc.UnaryStreamMultiCallable[_trainer_pb2.StreamTelemetryRequest, _trainer_pb2.RunEpisodes]
     StreamFrames: _grpc.UnaryStreamMultiCallable[_trainer_pb2.StreamFramesRequest, _trainer_pb2.RunFrame]
-    """The picture a run draws, for clients on another machine; looking is what makes it draw."""
+    """The frames of a run, for clients on another machine; a run renders only while it has a viewer."""
     ListRunFiles: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ListRunFilesRequest, _trainer_pb2.ListRunFilesResponse]
     """---- files of runs, for clients (and nodes) that have no common disk with the daemon"""
     ReadRunFiles: _grpc.UnaryStreamMultiCallable[_trainer_pb2.ReadRunFilesRequest, _trainer_pb2.FilePiece]
@@ -97,10 +97,10 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
     """---- runs"""
     CancelRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.CancelRunRequest, _trainer_pb2.Run]  # type: ignore[assignment]
     CancelRuns: _aio.UnaryUnaryMultiCallable[_trainer_pb2.CancelRunsRequest, _trainer_pb2.CancelRunsResponse]  # type: ignore[assignment]
-    """Those that have no process end at once, all together; the others as with CancelRun."""
+    """Those that have no process end at once, all together; other runs end as with CancelRun."""
     PauseRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.PauseRunRequest, _trainer_pb2.Run]  # type: ignore[assignment]
     ResumeRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ResumeRunRequest, _trainer_pb2.Run]  # type: ignore[assignment]
-    """A paused run goes on; a released one is queued again; a finished one becomes the parent of a new run."""
+    """A paused run continues; a released one is queued again; a finished one becomes the parent of a new run."""
     UpdateRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.UpdateRunRequest, _trainer_pb2.Run]  # type: ignore[assignment]
     GetRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.Run]  # type: ignore[assignment]
     ListRuns: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ListRunsRequest, _trainer_pb2.ListRunsResponse]  # type: ignore[assignment]
@@ -114,7 +114,7 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
     """Stored steps and episodes from a number on, then, with `follow`, new ones until the run is over."""
     StreamRunEpisodes: _aio.UnaryStreamMultiCallable[_trainer_pb2.StreamTelemetryRequest, _trainer_pb2.RunEpisodes]  # type: ignore[assignment]
     StreamFrames: _aio.UnaryStreamMultiCallable[_trainer_pb2.StreamFramesRequest, _trainer_pb2.RunFrame]  # type: ignore[assignment]
-    """The picture a run draws, for clients on another machine; looking is what makes it draw."""
+    """The frames of a run, for clients on another machine; a run renders only while it has a viewer."""
     ListRunFiles: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ListRunFilesRequest, _trainer_pb2.ListRunFilesResponse]  # type: ignore[assignment]
     """---- files of runs, for clients (and nodes) that have no common disk with the daemon"""
     ReadRunFiles: _aio.UnaryStreamMultiCallable[_trainer_pb2.ReadRunFilesRequest, _trainer_pb2.FilePiece]  # type: ignore[assignment]
@@ -165,7 +165,7 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.CancelRunsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_trainer_pb2.CancelRunsResponse, _abc.Awaitable[_trainer_pb2.CancelRunsResponse]]:
-        """Those that have no process end at once, all together; the others as with CancelRun."""
+        """Those that have no process end at once, all together; other runs end as with CancelRun."""
 
     @_abc_1.abstractmethod
     def PauseRun(
@@ -180,7 +180,7 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.ResumeRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_trainer_pb2.Run, _abc.Awaitable[_trainer_pb2.Run]]:
-        """A paused run goes on; a released one is queued again; a finished one becomes the parent of a new run."""
+        """A paused run continues; a released one is queued again; a finished one becomes the parent of a new run."""
 
     @_abc_1.abstractmethod
     def UpdateRun(
@@ -260,7 +260,7 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.StreamFramesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_trainer_pb2.RunFrame], _abc.AsyncIterator[_trainer_pb2.RunFrame]]:
-        """The picture a run draws, for clients on another machine; looking is what makes it draw."""
+        """The frames of a run, for clients on another machine; a run renders only while it has a viewer."""
 
     @_abc_1.abstractmethod
     def ListRunFiles(

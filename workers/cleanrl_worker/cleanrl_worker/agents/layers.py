@@ -57,7 +57,7 @@ class DiscreteAgent(nn.Module):
 
 class SharedTrunkAgent(DiscreteAgent):
     """An actor and a critic on top of the same features; subclasses set `network`, `actor` and `critic`, and those that
-    see images say how `features` are made of them.
+    see images define how `features` are made of them.
     """
 
     network: nn.Module

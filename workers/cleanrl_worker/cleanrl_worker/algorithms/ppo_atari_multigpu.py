@@ -283,7 +283,7 @@ def follow(args: Args) -> None:
 
 
 def follow_leader(learner: MultiGpuLearner) -> None:
-    """Follow the leader's instructions until it dismisses this process; raise LeaderLost if it is gone."""
+    """Follow the leader's instructions until it dismisses this process; raise LeaderLost if the leader has exited."""
     team = learner.team
     while (order := team.next_order()) is not Instruction.DISMISS:
         if order is Instruction.BEGIN:

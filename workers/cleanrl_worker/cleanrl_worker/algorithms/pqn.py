@@ -1,4 +1,4 @@
-"""Parallelised Q-network (Gallici et al. 2024): Q-learning without a replay buffer and without a target network.
+"""Parallelized Q-network (Gallici et al. 2024): Q-learning without a replay buffer and without a target network.
 
 Many environments and layer normalization replace both. Under the flags and defaults of CleanRL's `pqn.py` and
 `pqn_atari_envpool.py`; the recurrent variant is in pqn_lstm.py.

@@ -1,4 +1,4 @@
-"""Parallelised Q-network (Gallici et al. 2024) with an LSTM, for Atari games with a single frame per observation.
+"""Parallelized Q-network (Gallici et al. 2024) with an LSTM, for Atari games with a single frame per observation.
 
 Under the flags and defaults of CleanRL's `pqn_atari_envpool_lstm.py`. Unlike pqn.py it keeps sequences whole, so
 minibatches consist of environments instead of steps; each sequence begins with the LSTM state at the beginning of the

@@ -95,7 +95,7 @@ def _serve(session: PolicySession, end: LineEnd, run: RunContext) -> None:
             run.report(session.steps, session.last_return)
         if end.is_over:
             return
-    session.say_goodbye()
+    session.send_goodbye()
 
 
 def _make(env_id: str, env_kwargs: Mapping[str, Any], pipeline: str) -> gym.Env[Any, Any]:

@@ -94,19 +94,19 @@ class Script:
             if known is None:
                 flags += self._undeclared(name, value)
             elif known.writing is not Writing.POSITIONAL:
-                flags += known.words(value)
+                flags += known.arguments(value)
         for parameter in self.parameters:
             name = parameter.field.name
             if parameter.writing is Writing.POSITIONAL and name in values:
-                positional += parameter.words(values[name])
+                positional += parameter.arguments(values[name])
         return [*flags, *(["--", *positional] if positional else [])]
 
     def _undeclared(self, name: str, value: Any) -> list[str]:
-        """Return the words of an undeclared flag, in the syntax of this style."""
+        """Return the arguments of an undeclared flag, in the syntax of this style."""
         flag = name.replace("_", "-")
         if isinstance(value, bool) and self.style is not ScriptStyle.ARGPARSE:
             return [f"--{flag}" if value else f"--no-{flag}"]
-        return [] if value is None else [f"--{flag}", *as_words(value)]
+        return [] if value is None else [f"--{flag}", *as_arguments(value)]
 
 
 def read_script(path: Path) -> Script:
@@ -335,7 +335,7 @@ def dotted(node: ast.expr) -> str:
 
 
 class Writing(StrEnum):
-    """How a value becomes words of the command line."""
+    """How a value is written on the command line."""
 
     VALUE = "value"
     """--x 3, --x True, --x 1 2 3"""
@@ -361,8 +361,8 @@ class ScriptParameter:
     writing: Writing = Writing.VALUE
     is_required: bool = False
 
-    def words(self, value: Any) -> list[str]:
-        """Return the words that set this value."""
+    def arguments(self, value: Any) -> list[str]:
+        """Return the arguments that set this value."""
         if value is None:
             # None is what the script uses when the flag is left out.
             return [] if self.field.default is None else [self.flag, "None"]
@@ -376,15 +376,15 @@ class ScriptParameter:
             case Writing.TRUTHY:
                 return [self.flag, "True" if value else ""]
             case Writing.POSITIONAL:
-                return as_words(value)
+                return as_arguments(value)
             case _:
-                return [self.flag, *as_words(value)]
+                return [self.flag, *as_arguments(value)]
 
 
-def as_words(value: Any) -> list[str]:
-    """Return a value as a shell would pass it; a list becomes several words."""
+def as_arguments(value: Any) -> list[str]:
+    """Return a value as a shell would pass it; a list becomes several arguments."""
     if isinstance(value, list | tuple):
-        return [word for item in value for word in as_words(item)]
+        return [argument for item in value for argument in as_arguments(item)]
     if isinstance(value, dict):
         return [json.dumps(value)]
     return [str(value)]

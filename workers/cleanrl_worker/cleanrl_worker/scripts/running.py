@@ -28,7 +28,7 @@ _REPORTED_PACKAGES = (
 )
 
 
-def launch_words(
+def launch_arguments(
     file: str, sha256: str, settings: sitecustomize.HookSettings, arguments: Sequence[str], *, add_path: str = ""
 ) -> list[str]:
     """Return what follows `-m cleanrl_worker.launcher` to run a script; `main` reads it."""

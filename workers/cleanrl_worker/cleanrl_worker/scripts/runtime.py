@@ -37,21 +37,21 @@ from cleanrl_worker.runtime import (
     POLL_S,
     Ending,
     ProgressWatch,
+    SupervisedRun,
     TrainingProcess,
-    WorkerRun,
     is_retried,
     signal_name,
     training_variables,
     with_wandb,
 )
 from cleanrl_worker.scripts.checking import ScriptChoice, values_for
-from cleanrl_worker.scripts.running import launch_words
+from cleanrl_worker.scripts.running import launch_arguments
 from cleanrl_worker.sitecustomize import HookSettings
 from cleanrl_worker.telemetry import LifecycleEmitter
 from cleanrl_worker.wandb_settings import OFFLINE, WandbSettings, wandb_settings
 
 
-class ScriptRun(WorkerRun):
+class ScriptRun(SupervisedRun):
     """Run a script: it has no safe points, so it is stopped by signal, and leaves nothing to resume from."""
 
     _in_phases = False
@@ -82,9 +82,9 @@ class ScriptRun(WorkerRun):
                 stuck = self._follow(session, emitter, training, follower)
             finally:
                 training.close()
-        for message in self._news(follower, now=True):
+        for message in self._new_messages(follower, now=True):
             emitter.receive(message)
-        emitter.list_artefacts(self._config.tensorboard_folder(self._folder))
+        emitter.list_artifacts(self._config.tensorboard_folder(self._folder))
         return self._ending(session, emitter, training, follower.newest, stuck)
 
     def _follow(
@@ -96,10 +96,10 @@ class ScriptRun(WorkerRun):
             messages = training.messages(POLL_S)
             if training.at_end:
                 training.wait(POLL_S)  # the script has no pipe, closed its end of it, or is about to exit
-            messages += self._news(follower)
+            messages += self._new_messages(follower)
             for message in messages:
                 emitter.receive(message)
-                watch.hear(message)
+                watch.on_message(message)
             self._stop_if_requested(session, training, lambda: training.signal(signal.SIGTERM))
             if (stuck := watch.reason_to_end()) and self._stop_deadline is None:
                 training.kill()
@@ -108,8 +108,8 @@ class ScriptRun(WorkerRun):
             emitter.receive(message)
         return ""
 
-    def _news(self, follower: HeadlineFollower, *, now: bool = False) -> list[dict[str, Any]]:
-        if not follower.has_news(now=now):
+    def _new_messages(self, follower: HeadlineFollower, *, now: bool = False) -> list[dict[str, Any]]:
+        if not follower.has_updates(now=now):
             return []
         progress = {"kind": "progress", "total": self._total_timesteps, **asdict(follower.newest)}
         parameters = {"kind": "parameters", "values": follower.parameters}
@@ -130,8 +130,8 @@ class ScriptRun(WorkerRun):
         if returncode == 0:
             return Ending(ExitOutcome.COMPLETED, EXIT_DONE, payload=result)
         # The signal goes to the whole tree; the script may exit before this process has seen its own.
-        is_signalled = returncode in (-signal.SIGTERM, 128 + signal.SIGTERM)
-        if not stuck and session.stop_requested.wait(1.0 if is_signalled else 0):
+        is_signaled = returncode in (-signal.SIGTERM, 128 + signal.SIGTERM)
+        if not stuck and session.stop_requested.wait(1.0 if is_signaled else 0):
             return Ending(ExitOutcome.CANCELLED, EXIT_CANCELLED, f"cancelled at step {headline.step}", result)
         known = emitter.failure or {}
         return self._failure(
@@ -202,8 +202,10 @@ class ScriptRuntime(ScriptRun):
             wandb_name=str(self._config.extras.get("wandb_run_name") or ""),
         )
         script, add_path = self._script, str(self._checkout or "")
-        words = launch_words(str(script.path), script.sha256, settings, script.argv(self._values), add_path=add_path)
-        return [str(self._found.python), "-u", "-m", "cleanrl_worker.launcher", *words]
+        arguments = launch_arguments(
+            str(script.path), script.sha256, settings, script.argv(self._values), add_path=add_path
+        )
+        return [str(self._found.python), "-u", "-m", "cleanrl_worker.launcher", *arguments]
 
     @cached_property
     def variables(self) -> dict[str, str]:
@@ -273,12 +275,12 @@ def parameters_in(table: str) -> dict[str, str]:
     return {name: value for name, value in rows if name != "param"}
 
 
-def _value(word: str) -> Any:
+def _value(text: str) -> Any:
     """Return `True`, `2.5e-4`, `None` as values; anything else stays a text."""
     try:
-        return ast.literal_eval(word)
+        return ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        return word
+        return text
 
 
 @dataclass(frozen=True)
@@ -312,7 +314,7 @@ class HeadlineFollower:
         while self._reader.has_more:
             self._reader.read()
 
-    def has_news(self, *, now: bool = False) -> bool:
+    def has_updates(self, *, now: bool = False) -> bool:
         """Read the events when it is time to (or `now`); return whether `newest` has changed."""
         if not now and time.monotonic() - self._read_at < POLL_EVENTS_S:
             return False
@@ -325,7 +327,7 @@ class HeadlineFollower:
             for batch in self._reader.read():
                 for text in batch.texts:
                     if text.tag.split("/")[0] == "hyperparameters":
-                        self.parameters |= {name: _value(word) for name, word in parameters_in(text.text).items()}
+                        self.parameters |= {name: _value(value) for name, value in parameters_in(text.text).items()}
                 for tag, column in batch.columns.items():
                     self._count(batch.folder, tag, column.steps, column.values)
             if not self._reader.has_more:

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run the scripts; needs the requirement sets and a home")
     run.add_argument("--checkout", type=Path, required=True)
-    run.add_argument("--only", default="", help="names, separated by commas; the others keep their earlier results")
+    run.add_argument("--only", default="", help="names, separated by commas; other scripts keep their earlier results")
     run.add_argument("--timeout-s", type=float, default=1200)
     run.add_argument("--results", type=Path, default=RESULTS)
     write = commands.add_parser("write", help="write the page")
@@ -128,9 +128,9 @@ def _finish(row: dict[str, Any], timeout_s: float) -> dict[str, Any]:
     return {**row, "outcome": run["outcome"], "reason": reason, "step": run["step"], "seconds": round(seconds, 1)}
 
 
-def _mosaic(*words: str) -> subprocess.CompletedProcess[str]:
+def _mosaic(*arguments: str) -> subprocess.CompletedProcess[str]:
     program = Path(sys.executable).with_name("mosaic")
-    return subprocess.run([str(program), *words], capture_output=True, text=True, check=False)
+    return subprocess.run([str(program), *arguments], capture_output=True, text=True, check=False)
 
 
 def page(results: Mapping[str, Any]) -> str:

@@ -98,7 +98,7 @@ COMPUTED: Mapping[str, Callable[[Mapping[str, Any]], int]] = {
 
 
 def effective_values(args: Any) -> dict[str, Any]:
-    """Every flag with the value that training uses; the algorithm's own first."""
+    """Return every flag with the value that training uses; the algorithm's own first."""
     common = {field.name for field in fields(ReplayArgs)}
     values = dict(sorted(asdict(args).items(), key=lambda item: item[0] in common))
     defaults = {field.name: field.default for field in fields(args)}
@@ -132,7 +132,7 @@ def range_problems(args_type: type[Any], values: Mapping[str, Any]) -> dict[str,
 
 
 def _ranges(args_type: type[Any]) -> dict[str, Range]:
-    """The range of every field that has one; a preset that only changes a default keeps its parent's."""
+    """Return the range of every field that has one; a preset that only changes a default keeps its parent's."""
     found: dict[str, Range] = {}
     for parent in reversed(args_type.__mro__[:-1]):
         for name, hint in typing.get_type_hints(parent, include_extras=True).items():

@@ -1,4 +1,4 @@
-"""Several processes that train one policy: the first leads, the others follow its instructions.
+"""Several processes that train one policy: the first is the leader, the rest follow its instructions.
 
 They are started by `torchrun`, or by the leader (`--world-size 2`), as in runs of the daemon. Only the leader has a
 run: it writes events and checkpoints and receives commands; while it is paused, followers wait for the next

@@ -47,11 +47,11 @@ class ForeignModel:
     """Of the normalizer it was trained with: `obs_norm.mean` …"""
 
     def part(self, prefix: str) -> dict[str, np.ndarray]:
-        """The statistics `<prefix>.…`, without the prefix."""
+        """Return the statistics `<prefix>.…`, without the prefix."""
         return {k.removeprefix(f"{prefix}."): v for k, v in self.statistics.items() if k.startswith(f"{prefix}.")}
 
     def weights_for(self, algo: str) -> Mapping[str, np.ndarray]:
-        """The weights under the names this algorithm has for them; BadInput when the file is of another."""
+        """Return the weights under the names this algorithm has for them; BadInput when the file is of another."""
         networks = _NETWORKS.get(algo)
         if networks is None:
             return self.single_network(algo)
@@ -65,7 +65,7 @@ class ForeignModel:
         return {numbered[name[:2]] + name[2:]: array for name, array in self.weights.items()}
 
     def single_network(self, algo: str) -> Mapping[str, np.ndarray]:
-        """The weights of an algorithm that has one network; BadInput when the file holds several."""
+        """Return the weights of an algorithm that has one network; BadInput when the file holds several."""
         if self.shape == "tuple":
             count = int(self.facts["networks"])
             known = _TUPLES.get(count, f"{count} networks")

@@ -184,7 +184,7 @@ class WandbTracker:
     def __init__(self) -> None:
         self._waiting: queue.Queue[tuple[Mapping[str, float], int] | None] = queue.Queue(_MAX_WAITING)
         self._thread: threading.Thread | None = None
-        self._news: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._unreported: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._trouble = ""
         self._exit_code = 0
 
@@ -203,11 +203,11 @@ class WandbTracker:
         except queue.Full:
             self._give_up(f"it does not keep up: {_MAX_WAITING} values wait")
 
-    def news(self) -> dict[str, Any]:
+    def unreported(self) -> dict[str, Any]:
         """Return what was not reported yet: `run_path` and `url`, or the `problem`."""
         facts: dict[str, Any] = {}
-        while not self._news.empty():
-            facts |= self._news.get()
+        while not self._unreported.empty():
+            facts |= self._unreported.get()
         return facts
 
     def finish(self, timeout_s: float, *, exit_code: int = 0) -> None:
@@ -226,7 +226,7 @@ class WandbTracker:
         try:
             run = _begin(args)
             if not getattr(run, "offline", True):
-                self._news.put({"run_path": run.path, "url": run.url})
+                self._unreported.put({"run_path": run.path, "url": run.url})
             while (item := self._waiting.get()) is not None:
                 values, step = item
                 run.log({**values, _STEP: step})
@@ -240,7 +240,7 @@ class WandbTracker:
         self._trouble = reason
         _left_behind.set()
         logger.warning("W&B failed and receives no more data of this run; training continues without it: %s", reason)
-        self._news.put({"problem": reason})
+        self._unreported.put({"problem": reason})
 
 
 def _begin(args: Any) -> Any:

@@ -44,7 +44,7 @@ _FFMPEG_S = 60.0
 
 
 class CannotRecordError(Exception):
-    """A video cannot be recorded; the message says why."""
+    """A video cannot be recorded; the message is the reason."""
 
 
 def newest_due(finished: int) -> int:
@@ -68,7 +68,7 @@ class VideoWriter:
         self.frames = 0
 
     def add(self, frame: np.ndarray) -> None:
-        """Write one more frame, of the same size as the others."""
+        """Write one more frame, of the same size as earlier ones."""
         height, width = frame.shape[:2]
         # Some players need an even number of rows and columns.
         even = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
@@ -84,7 +84,7 @@ class VideoWriter:
 
         self._shape = first.shape
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # One thread, to leave the others to training.
+        # One thread, to leave other threads to training.
         params = ["-f", "mp4", "-movflags", "+faststart", "-preset", "veryfast", "-threads", "1"]
         writer: Generator[None, np.ndarray | None, None] = imageio_ffmpeg.write_frames(
             str(self._unfinished),

@@ -2,7 +2,7 @@
 
 A distribution is a probability for each of the atoms, evenly spaced from `v_min` to `v_max`. The Bellman update shrinks
 the atoms by the discount and shifts them by the reward; `project` divides the probability of each moved atom between
-its two neighbours on the fixed grid.
+its two neighbors on the fixed grid.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Atoms:
         first = (rewards + discounts * self._low - self._low) * self._per_unit
         places = np.stack([first, discounts], axis=1).dot(self._line)
         np.clip(places, 0, count - 1, out=places)
-        # The last atom is the upper neighbour of the last interval, so no position is a special case.
+        # The last atom is the upper neighbor of the last interval, so no position is a special case.
         lower = np.minimum(np.floor(places), count - 2)
         places -= lower
         to_upper = np.multiply(places, probabilities, out=places)

@@ -250,7 +250,7 @@ class RunContext:
         self._report_tracking()
 
     def _report_tracking(self) -> None:
-        if self._tracker is not None and (facts := self._tracker.news()):
+        if self._tracker is not None and (facts := self._tracker.unreported()):
             self._channel.send("wandb", facts)
 
     # -- control

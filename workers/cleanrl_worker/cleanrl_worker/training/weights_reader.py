@@ -1,7 +1,7 @@
 """A short-lived process that reads a foreign `.cleanrl_model` and writes plain arrays: python -m … SOURCE DESTINATION
 
 Nothing of the file is executed: torch's restricted unpickler reads it, in a process that has no secrets, no terminal
-and little time. What comes out is a safetensors file and one JSON line that says what was in the file.
+and little time. What comes out is a safetensors file and one JSON line that describes the file.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def read(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _statistics(content: Any) -> dict[str, Any]:
-    """The normalizer's statistics that `run.policy_bytes` puts beside the weights, under names of their own."""
+    """Return the normalizer's statistics that `run.policy_bytes` puts beside the weights, under names of their own."""
     import torch
 
     metadata = getattr(content, "_metadata", None)
@@ -84,7 +84,7 @@ def _statistics(content: Any) -> dict[str, Any]:
 
 
 def _networks(content: Any) -> tuple[dict[str, Mapping[Any, Any]], dict[str, Any]]:
-    """The state dicts in the file by prefix, for each of the shapes CleanRL's scripts write."""
+    """Return the state dicts in the file by prefix, for each of the shapes CleanRL's scripts write."""
     if isinstance(content, list | tuple):
         if not content or not all(isinstance(part, Mapping) for part in content):
             raise Refused("it holds a list that is not one of state dicts")

@@ -1,4 +1,4 @@
-"""A small environment that only somebody who remembers can play: single pictures of 84 x 84."""
+"""A small environment that needs memory: single images of 84 x 84."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Recall(gym.Env):
 
     def _draw(self):
         self._bright = int(self.np_random.integers(2))
-        picture = np.zeros((1, 84, 84), dtype=np.uint8)
-        picture[0, :, 42 * self._bright : 42 * self._bright + 42] = 255
-        return picture
+        image = np.zeros((1, 84, 84), dtype=np.uint8)
+        image[0, :, 42 * self._bright : 42 * self._bright + 42] = 255
+        return image
 
 
 for name, arguments in (("Recall-v0", {}), ("FatalRecall-v0", {"fatal": True})):

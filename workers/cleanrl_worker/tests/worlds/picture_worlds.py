@@ -35,10 +35,10 @@ class Quadrants(gym.Env):
 
     def _draw(self):
         self._bright = int(self.np_random.integers(4))
-        picture = np.zeros((84, 84), dtype=np.uint8)
+        image = np.zeros((84, 84), dtype=np.uint8)
         down, right = divmod(self._bright, 2)
-        picture[42 * down : 42 * down + 42, 42 * right : 42 * right + 42] = 255
-        return picture
+        image[42 * down : 42 * down + 42, 42 * right : 42 * right + 42] = 255
+        return image
 
 
 for name, arguments in (("Quadrants-v0", {}), ("FatalQuadrants-v0", {"fatal": True})):

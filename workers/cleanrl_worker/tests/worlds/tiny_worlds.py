@@ -73,7 +73,7 @@ class LegacyJoystick(Joystick):
 
 
 class HomemadeJoystick(Joystick):
-    """Draws with Python's own generator, which is nobody's to set."""
+    """Draws with Python's own generator, which no library may seed."""
 
     def __init__(self) -> None:
         self._random = random.Random(1)

@@ -1,10 +1,10 @@
-"""Where to begin with each algorithm of the CleanRL worker, and what is easy to get wrong."""
+"""Recommended settings and common mistakes for each algorithm of the CleanRL worker."""
 
 from __future__ import annotations
 
 from gym_gui.Algo_docs.cleanrl_worker.pages import Advice, HelpPage
 
-# ---------------------------------------------------------------- Proximal policy optimisation and its variants
+# ---------------------------------------------------------------- Proximal policy optimization and its variants
 
 _CLASSIC = Advice(
     "Classic control", "CartPole-v1, Acrobot-v1", "500,000", "4 to 8", "base; --stop-at-return 475 ends CartPole early"
@@ -64,7 +64,9 @@ _C51_ATARI = Advice(
 )
 
 
-_SUPPORT = "Returns outside v_min to v_max cannot be told apart: choose them for your environment's discounted returns."
+_SUPPORT = (
+    "Returns outside v_min to v_max cannot be distinguished: choose them for your environment's discounted returns."
+)
 
 # ---------------------------------------------------------------- Off-policy actor-critics
 
@@ -75,9 +77,9 @@ _PENDULUM = Advice("Classic control", "Pendulum-v1", "20,000 to 100,000", "1", "
 _JAX = "Needs the requirement set jax."
 
 PAGES: dict[str, HelpPage] = {
-    # Proximal policy optimisation and its variants.
+    # Proximal policy optimization and its variants.
     "ppo": HelpPage(
-        "PPO: proximal policy optimisation",
+        "PPO: proximal policy optimization",
         "Plays some steps in several environments, then learns from them a few times over while a clipped objective "
         "keeps the new policy near the old one. Robust, easy to tune, and the usual first choice. This file takes "
         "discrete actions; observations are vectors, or the small images of grid worlds.",
@@ -92,10 +94,10 @@ PAGES: dict[str, HelpPage] = {
     ),
     "ppo_continuous_action": HelpPage(
         "PPO for continuous actions",
-        "The same idea with a Gaussian policy. Observations and rewards are normalised while it trains; those "
+        "The same idea with a Gaussian policy. Observations and rewards are normalized while it trains; those "
         "statistics belong to the policy.",
         (_MUJOCO, Advice("Classic control", "Pendulum-v1", "1,000,000", "1 to 4", "base")),
-        ("Evaluate with the normaliser of the same run: without it a good policy looks bad.",),
+        ("Evaluate with the normalizer of the same run: without it a good policy looks bad.",),
     ),
     "ppo_atari": HelpPage(
         "PPO for Atari",
@@ -120,7 +122,7 @@ PAGES: dict[str, HelpPage] = {
         (
             "num_envs is computed: local_num_envs × the number of processes.",
             "--world-size says how many processes the run starts; under torchrun leave it out.",
-            "A checkpoint goes on with as many processes as it was made by.",
+            "A checkpoint resumes with the number of processes it was written with.",
         ),
     ),
     "ppo_atari_lstm": HelpPage(
@@ -148,7 +150,7 @@ PAGES: dict[str, HelpPage] = {
     ),
     "ppo_procgen": HelpPage(
         "PPO for Procgen",
-        "PPO with a deeper, residual network for games whose levels are generated anew: a test of generalisation.",
+        "PPO with a deeper, residual network for games whose levels are generated anew: a test of generalization.",
         (_PROCGEN,),
         ("Needs an environment of its own: Procgen wants an older NumPy.",),
     ),
@@ -173,7 +175,7 @@ PAGES: dict[str, HelpPage] = {
         (
             "num_envs counts players: two for each game.",
             "The mean return of self-play says little: what one player wins the other loses. Evaluation plays the "
-            "first player against one who presses buttons at random.",
+            "first player against one with random actions.",
         ),
     ),
     # Relatives of PPO.
@@ -189,8 +191,8 @@ PAGES: dict[str, HelpPage] = {
         ("The auxiliary phase keeps whole rollouts in memory: several GB.",),
     ),
     "pqn": HelpPage(
-        "PQN: parallelised Q-network",
-        "Q-learning without replay buffer and without target network: many environments at once, layer normalisation "
+        "PQN: parallelized Q-network",
+        "Q-learning without replay buffer and without target network: many environments at once, layer normalization "
         "and lambda-returns keep it stable.",
         (Advice("Classic control", "CartPole-v1, Acrobot-v1", "500,000", "4", "base"),),
         ("Its batches are PPO's: num_envs × num_steps, divided by num_minibatches.",),
@@ -207,7 +209,7 @@ PAGES: dict[str, HelpPage] = {
         ("num_minibatches must divide num_envs: sequences stay whole.",),
     ),
     "rpo_continuous_action": HelpPage(
-        "RPO: robust policy optimisation",
+        "RPO: robust policy optimization",
         "PPO for continuous actions whose policy keeps a fixed amount of uniform noise, so that it does not stop "
         "exploring.",
         (Advice("MuJoCo", "HalfCheetah-v4, Walker2d-v4", "8,000,000", "1", "requirement set mujoco"),),
@@ -229,14 +231,14 @@ PAGES: dict[str, HelpPage] = {
     ),
     "dqn_atari_jax": HelpPage(
         "DQN for Atari in JAX",
-        "DQN for pictures with JAX and Flax.",
+        "DQN for images with JAX and Flax.",
         (_DQN_ATARI,),
         (_REPLAY_OF_SCRIPT, "Needs the requirement sets atari and jax."),
     ),
     "rainbow_atari": HelpPage(
         "Rainbow",
-        "DQN with its best-known improvements together: distributions of returns, double and duelling networks, noisy "
-        "layers, n-step returns and prioritised replay.",
+        "DQN with its best-known improvements together: distributions of returns, double and dueling networks, noisy "
+        "layers, n-step returns and prioritized replay.",
         (_DQN_ATARI,),
         (_REPLAY, "Which part of the replay buffer is drawn changes with every update: it costs more time than DQN."),
     ),

@@ -1,4 +1,4 @@
-"""What a help page is made of, and how it becomes HTML that a Qt text view shows."""
+"""Content of a help page, and its conversion to HTML for a Qt text view."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mosaic_wire.worker_spec import AlgorithmSpec
 
 @dataclass(frozen=True)
 class Advice:
-    """Where to begin in one family of environments."""
+    """Recommended settings for one family of environments."""
 
     family: str
     examples: str
@@ -30,7 +30,7 @@ class HelpPage:
     what: str
     advice: tuple[Advice, ...]
     remarks: tuple[str, ...] = ()
-    """What is easy to get wrong"""
+    """Common mistakes"""
 
 
 def render(algorithm: AlgorithmSpec, page: HelpPage) -> str:

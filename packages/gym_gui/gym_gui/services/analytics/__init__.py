@@ -1,1 +1,1 @@
-"""What curves of runs say: figures over seeds, comparisons with their uncertainty, baselines. No Qt, no learning."""
+"""Analysis of curves: figures over seeds, comparisons with their uncertainty, baselines. No Qt, no learning."""

@@ -83,7 +83,7 @@ class BenchPlan:
     cells: tuple[Cell, ...] = ()
     """Ordered by seed, so that an interrupted benchmark has the same seeds of all combinations"""
     problems: tuple[str, ...] = field(default=())
-    """What is wrong with the request; if there is any, nothing is queued"""
+    """Problems of the request; if there are any, nothing is queued"""
 
     @property
     def tag(self) -> str:
@@ -109,7 +109,7 @@ def check_name(name: str) -> str:
 
 
 def parse_setting(text: str) -> Setting:
-    """Raise ValueError for what is no setting."""
+    """Raise ValueError for an unknown setting."""
     name, equals, value = text.partition("=")
     algo, _, parameter = name.strip().rpartition(".")
     if not equals or not parameter:

@@ -26,9 +26,9 @@ from gym_gui.services.analytics.curves import (
     points_per_curve,
     return_curve,
 )
-from gym_gui.services.analytics.drawing import interval_picture, intervals_of
+from gym_gui.services.analytics.drawing import interval_image, intervals_of
 from gym_gui.services.analytics.exporting import bench_group_rows, bench_run_rows, csv_text, write_csv
-from gym_gui.services.analytics.figure import Band, FigureOptions, SteadyColours, build_figure
+from gym_gui.services.analytics.figure import Band, FigureOptions, SteadyColors, build_figure
 from gym_gui.services.analytics.html_report import redacted_run
 from gym_gui.services.analytics.lineage import with_earlier
 from gym_gui.services.analytics.published import baseline_for, compared_with_published
@@ -180,7 +180,7 @@ def draw_returns(runs: Sequence[pb.Run], curves: Mapping[str, Mapping[str, Curve
 
     folder.mkdir()
     plots: list[Plot] = []
-    colours = SteadyColours(runs)
+    colors = SteadyColors(runs)
     for env_id in dict.fromkeys(run.env_id for run in runs):
         own = [run for run in runs if run.env_id == env_id]
         found = [curve for run in own if (curve := return_curve(curves.get(run.run_id, {}))) is not None]
@@ -189,28 +189,28 @@ def draw_returns(runs: Sequence[pb.Run], curves: Mapping[str, Mapping[str, Curve
         smoothing = smoothing_for(found)
         for axis, unit in ((Axis.STEP, "steps"), (Axis.TIME, "time")):
             options = FigureOptions(found[0].tag, axis, smoothing, band=Band.CI, title=f"{env_id}: episodic return")
-            figure = colours.on(build_figure(own, curves, options))
+            figure = colors.on(build_figure(own, curves, options))
             if not figure.is_empty:
                 stem = f"return-{unit}-{file_name(env_id)}"
                 for suffix in (".png", ".svg"):
                     save_figure(figure, folder / f"{stem}{suffix}")
-                smoothed = f", {smoothing.in_words()} episodes" if smoothing.is_on else ""
+                smoothed = f", {smoothing.label()} episodes" if smoothing.is_on else ""
                 plots.append(Plot(env_id, f"{PLOTS}/{stem}.png", f"return against {unit}{smoothed}"))
     return plots
 
 
 def draw_finals(runs: Sequence[pb.Run], comparison: Comparison, folder: Path) -> list[Plot]:
     """For each environment what every seed reached, as PNG and SVG."""
-    colours = SteadyColours(runs)
+    colors = SteadyColors(runs)
     plots: list[Plot] = []
     for env_id in dict.fromkeys(group.env_id for group in comparison.groups):
         groups = [group for group in comparison.groups if group.env_id == env_id]
-        numbers = {group.key: colours.number(group.run_ids[-1]) for group in groups}
+        numbers = {group.key: colors.number(group.run_ids[-1]) for group in groups}
         figure = intervals_of(env_id, comparison, short_labels(groups), numbers)
         if figure.rows:
             stem = f"final-{file_name(env_id)}"
             for kind in ("png", "svg"):
-                (folder / f"{stem}.{kind}").write_bytes(interval_picture(figure, kind))
+                (folder / f"{stem}.{kind}").write_bytes(interval_image(figure, kind))
             plots.append(Plot(env_id, f"{PLOTS}/{stem}.png", "final return of every seed"))
     return plots
 

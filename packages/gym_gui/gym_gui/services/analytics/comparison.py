@@ -193,9 +193,9 @@ class Comparison:
     differing: tuple[str, ...]
     """Names of parameters in which the groups differ"""
     baselines: Mapping[str, Baseline | None]
-    """By `environment_of`; None: there is none"""
+    """Baselines by `environment_of`; None: there is none"""
     tag: str
-    """What was compared"""
+    """The compared metric"""
     overall: tuple[OverallImprovement, ...] = ()
     """Configurations compared over several common environments"""
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What runs have in common when only their seeds differ, and how that is called: `ppo · CartPole-v1 · lr 2.5e-4`."""
+"""The settings that runs share if only their seeds differ, and their names: `ppo · CartPole-v1 · lr 2.5e-4`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MODES_OF_TRAINING = ("train", "resume_training")
 
 @dataclass(frozen=True)
 class Configuration:
-    """What two runs have in common when only their seeds differ; there is one object for each, see `_known`."""
+    """The settings of runs that differ only in their seeds; there is one object for each, see `_known`."""
 
     worker: str
     algo: str
@@ -47,7 +47,7 @@ class Configuration:
     total: int
     mode: str
     parameters: tuple[tuple[str, str], ...]
-    """Those that may change what is learned and are not the defaults: name, value as JSON; sorted"""
+    """Parameters that may affect learning and differ from their defaults: name, value as JSON; sorted"""
 
     @cached_property
     def key(self) -> str:
@@ -93,7 +93,7 @@ def configuration_of(run: pb.Run) -> Configuration:
 
 
 def kind_of(run: pb.Run) -> str:
-    """What a run is besides a training: a trial, a sweep, an evaluation, a watched policy; empty for a training."""
+    """Return the kind of a run: a trial, a sweep, an evaluation, a watched policy; empty for a training."""
     if run.submitted_by:
         return "trial"
     if (parsed(run.capabilities_json) or {}).get("submits_runs"):
@@ -103,13 +103,13 @@ def kind_of(run: pb.Run) -> str:
 
 
 def parameters_of(run: pb.Run) -> dict[str, Any]:
-    """The parameters a run was given, defaults and bookkeeping among them."""
+    """Return the parameters a run was given, defaults and bookkeeping among them."""
     given = algo_params(extras_of(run))
     return {name: given[name] for name in sorted(set(given) - _NOT_THE_CONFIGURATION)}
 
 
 def environment_kwargs_of(run: pb.Run) -> dict[str, Any]:
-    """What its environment is made with besides its name."""
+    """Return what its environment is made with besides its name."""
     extras = extras_of(run)
     given: Any = extras.get("env_kwargs") or algo_params(extras).get("env_kwargs")
     if isinstance(given, str):
@@ -123,7 +123,7 @@ def parameter_text(name: str, value: str) -> str:
 
 
 def short_value(text: str) -> str:
-    """A JSON value as people write it: 0.00025 → 2.5e-4, true, adam."""
+    """Return a JSON value as people write it: 0.00025 → 2.5e-4, true, adam."""
     value = parsed(text)
     if isinstance(value, float) and value != 0 and (abs(value) < 1e-2 or abs(value) >= 1e6):
         mantissa, _, exponent = f"{value:.4g}".partition("e")
@@ -183,7 +183,7 @@ def differing_parameters(configurations: Iterable[Configuration]) -> list[str]:
 
 
 def parameter_value(configuration: Configuration, name: str) -> str:
-    """As people write it; – where it was left to the algorithm."""
+    """Return the value as users write it, or – for the algorithm's default."""
     given = dict(configuration.parameters)
     return short_value(given[name]) if name in given else NOT_GIVEN
 

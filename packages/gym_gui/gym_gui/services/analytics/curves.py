@@ -61,7 +61,7 @@ class Curve:
     began: float | None = None
     """The time of the run's first point, of whichever curve; None: of this one"""
     episodes: Floats = field(default_factory=_nothing)
-    """How many episodes had ended at each point; empty unless requested"""
+    """Number of ended episodes at each point; empty unless requested"""
     not_finite: int = 0
     """Number of points skipped because they are NaN or infinite"""
 
@@ -238,7 +238,7 @@ class Smoothing:
             return values
         return _average(values, self.amount) if self.kind == "ema" else _window(values, int(self.amount))
 
-    def in_words(self) -> str:
+    def label(self) -> str:
         """`EMA 0.9`, `mean of 100`; empty without smoothing."""
         if not self.is_on:
             return ""

@@ -33,10 +33,10 @@ FORMATS = ("png", "svg", "pdf")
 SIZE = (960, 540)
 _DOTS_PER_INCH = 100
 _MOST_POINTS = 2_000
-"""Of a line in a file; more are no more to be seen"""
+"""Points drawn per line in a file; more are not visible"""
 _MOST_LABELS = 24
-_LETTER, _HANDLE, _LABEL_HEIGHT = 7, 9, 19
-"""Of a legend: pixels of a letter, letters that the line before a name takes, pixels of a row"""
+_CHARACTER, _HANDLE, _LABEL_HEIGHT = 7, 9, 19
+"""Of a legend: width of a character in pixels, width of a line sample in characters, height of a row in pixels"""
 _CROWD = 16
 """More lines than this are thin"""
 _MARKS = 8
@@ -54,7 +54,7 @@ _one_at_a_time = threading.Lock()
 
 
 class UnknownFormat(ValueError):
-    """The name of a file does not say PNG, SVG or PDF."""
+    """The name of a file does not end in .png, .svg or .pdf."""
 
 
 def save_figure(figure: Figure, path: Path, *, size: tuple[int, int] = SIZE, dark: bool = False) -> None:
@@ -73,7 +73,7 @@ def save_figure(figure: Figure, path: Path, *, size: tuple[int, int] = SIZE, dar
 
 
 def figure_svg(figure: Figure, *, size: tuple[int, int] = SIZE, dark: bool = False) -> str:
-    """The figure as one <svg> element, for a page."""
+    """Return the figure as one <svg> element, for a page."""
     stream = io.BytesIO()
     _write(figure, stream, "svg", size, dark)
     text = stream.getvalue().decode("utf-8")
@@ -91,7 +91,7 @@ def write_canvas(draw: Callable[[palette.Scheme], Canvas], stream: Any, kind: st
     scheme = palette.DARK if dark else palette.LIGHT
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
     with _one_at_a_time, matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
-        # A name in letters that the font lacks is drawn with boxes; no warning is printed.
+        # A name with characters that the font lacks is drawn with boxes; no warning is printed.
         warnings.filterwarnings("ignore", message=r"Glyph \d+")
         canvas = draw(scheme)
         canvas.savefig(stream, format=kind, dpi=_DOTS_PER_INCH, facecolor=scheme.background, metadata=dates)
@@ -163,23 +163,23 @@ def _scale(axes: Axes, figure: Figure) -> None:
 
 def _draw(axes: Axes, line: Line, scheme: palette.Scheme, *, is_crowded: bool) -> Line2D | None:
     """One line; what a legend shows of it, None for a faint one."""
-    colour = scheme.colour(line.colour)
+    color = scheme.color(line.color)
     x, y = line.x, line.y
     if line.low is not None and line.high is not None:
-        axes.fill_between(x, line.low, line.high, color=colour, alpha=0.2, linewidth=0)
+        axes.fill_between(x, line.low, line.high, color=color, alpha=0.2, linewidth=0)
     if len(y) > _MOST_POINTS:
         kept = extremes(y, _MOST_POINTS)
         x, y = x[kept], y[kept]
     if line.is_faint:
-        axes.plot(x, y, color=colour, linewidth=0.8, alpha=0.25)
+        axes.plot(x, y, color=color, linewidth=0.8, alpha=0.25)
         return None
-    marker = palette.MARKERS[line.colour % len(palette.MARKERS)]
-    dashes = ("-", "--", "-.", ":")[line.colour // len(scheme.series) % 4]
+    marker = palette.MARKERS[line.color % len(palette.MARKERS)]
+    dashes = ("-", "--", "-.", ":")[line.color // len(scheme.series) % 4]
     every = max(1, len(x) // _MARKS)
-    places = (min(len(x) - 1, (line.colour % _MARKS) * every // _MARKS), every) if len(x) else None
+    places = (min(len(x) - 1, (line.color % _MARKS) * every // _MARKS), every) if len(x) else None
     width = 0.9 if is_crowded else 1.6
     style: dict[str, Any] = {
-        "color": colour,
+        "color": color,
         "linewidth": width,
         "linestyle": dashes,
         "marker": marker,
@@ -195,9 +195,9 @@ def _legend(
     """Below the axes, over a third of the height at most: what does not fit is counted, what is too long is cut."""
     from matplotlib.lines import Line2D as Handle
 
-    letters = max(8, size[0] // _LETTER - _HANDLE)
-    names = [textwrap.shorten(label.lstrip("_") or "run", letters, placeholder=" …") for label in labels]
-    columns = max(1, min(len(names), size[0] // ((max(map(len, names)) + _HANDLE) * _LETTER)))
+    characters = max(8, size[0] // _CHARACTER - _HANDLE)
+    names = [textwrap.shorten(label.lstrip("_") or "run", characters, placeholder=" …") for label in labels]
+    columns = max(1, min(len(names), size[0] // ((max(map(len, names)) + _HANDLE) * _CHARACTER)))
     most = min(_MOST_LABELS, columns * max(1, size[1] // 3 // _LABEL_HEIGHT))
     if len(names) > most:
         names = [*names[: most - 1], f"… and {len(names) - most + 1} more"]
@@ -217,9 +217,9 @@ def _add_legend(canvas: Canvas, handles: list[Line2D], labels: list[str], column
 
 
 _WIDTH, _ROW, _AROUND = 960, 46, 170
-"""Pixels: of the picture, of a group, and of title, axis and legend together"""
+"""Sizes in pixels: width of the image, height of a group, height of title, axis and legend"""
 MOST_GROUPS = 40
-_LETTERS = 40
+_LABEL_CHARACTERS = 40
 
 
 @dataclass(frozen=True)
@@ -229,8 +229,8 @@ class IntervalRow:
     label: str
     finals: tuple[float, ...]
     """Final returns, a seed each"""
-    centre: Estimate
-    colour: int
+    center: Estimate
+    color: int
     published: float | None
 
 
@@ -240,29 +240,29 @@ class IntervalFigure:
 
     title: str
     rows: tuple[IntervalRow, ...]
-    """The best on top"""
+    """The best group first"""
     random: float | None
-    """What acting at random reaches"""
+    """Mean return of a random policy"""
 
 
 def intervals_of(
-    env_id: str, comparison: Comparison, labels: Mapping[str, str], colours: Mapping[str, int]
+    env_id: str, comparison: Comparison, labels: Mapping[str, str], colors: Mapping[str, int]
 ) -> IntervalFigure:
-    """The groups of one environment; labels and colours by their keys."""
+    """Return the groups of one environment; labels and colors by their keys."""
     rows: list[IntervalRow] = []
     for group in comparison.groups:
         finals = [final for run_id in group.run_ids if (final := comparison.runs[run_id].final) is not None]
         if group.env_id == env_id and group.final_iqm is not None and len(rows) < MOST_GROUPS:
             theirs = published_return(group.algo, env_id)
             published = theirs.mean if theirs else None
-            label, colour = labels[group.key], colours[group.key]
-            rows.append(IntervalRow(label, tuple(finals), group.final_iqm, colour, published))
+            label, color = labels[group.key], colors[group.key]
+            rows.append(IntervalRow(label, tuple(finals), group.final_iqm, color, published))
     baseline = baseline_for(env_id, comparison)
     return IntervalFigure(f"{env_id}: final return", tuple(rows), baseline.mean if baseline else None)
 
 
-def interval_picture(figure: IntervalFigure, kind: str) -> bytes:
-    """As PNG or SVG."""
+def interval_image(figure: IntervalFigure, kind: str) -> bytes:
+    """Return the figure as PNG or SVG."""
     stream = io.BytesIO()
     write_canvas(lambda scheme: _interval_canvas(figure, scheme), stream, kind)
     return stream.getvalue()
@@ -285,12 +285,12 @@ def _style_interval_axes(axes: Axes, figure: IntervalFigure, scheme: palette.Sch
     axes.grid(visible=False, axis="y")
     axes.set_yticks(range(len(figure.rows)))
     for text in axes.set_yticklabels(
-        [_cut(row.label, _LETTERS) for row in figure.rows], color=scheme.text, fontsize=10
+        [_cut(row.label, _LABEL_CHARACTERS) for row in figure.rows], color=scheme.text, fontsize=10
     ):
         text.set_parse_math(False)
     axes.set_ylim(len(figure.rows) - 0.4, -0.6)
     axes.set_xlabel("return: mean over the last 100 episodes", color=scheme.text, fontsize=10)
-    title = _cut(figure.title, 2 * _LETTERS)
+    title = _cut(figure.title, 2 * _LABEL_CHARACTERS)
     style: dict[str, Any] = {
         "color": scheme.text,
         "fontsize": 13,
@@ -301,22 +301,22 @@ def _style_interval_axes(axes: Axes, figure: IntervalFigure, scheme: palette.Sch
     axes.text(0, 1.06, title, transform=axes.transAxes, **style)
 
 
-def _cut(text: str, letters: int) -> str:
-    """A name that would leave no room for the picture is not written to its end."""
-    return text if len(text) <= letters else f"{text[: letters - 1]}…"
+def _cut(text: str, characters: int) -> str:
+    """Shorten a name that would leave no room for the drawing."""
+    return text if len(text) <= characters else f"{text[: characters - 1]}…"
 
 
 def _draw_interval(axes: Axes, row: IntervalRow, place: int, scheme: palette.Scheme) -> None:
-    colour = scheme.colour(row.colour)
-    if (interval := row.centre.interval) is not None:
+    color = scheme.color(row.color)
+    if (interval := row.center.interval) is not None:
         ends = [interval.low, interval.high]
-        axes.plot(ends, [place, place], color=colour, linewidth=11, alpha=0.3, solid_capstyle="butt")
-    axes.plot([row.centre.value] * 2, [place - 0.22, place + 0.22], color=colour, linewidth=2.6, solid_capstyle="butt")
+        axes.plot(ends, [place, place], color=color, linewidth=11, alpha=0.3, solid_capstyle="butt")
+    axes.plot([row.center.value] * 2, [place - 0.22, place + 0.22], color=color, linewidth=2.6, solid_capstyle="butt")
     # Seeds that reached the same would hide each other.
     nudges = [0.0] if len(row.finals) < 2 else [0.12 * (index % 3 - 1) for index in range(len(row.finals))]
     heights = [place + nudge for nudge in nudges]
     dot: dict[str, Any] = {"marker": "o", "markersize": 5, "markerfacecolor": scheme.background}
-    axes.plot(row.finals, heights, linestyle="none", markeredgecolor=colour, markeredgewidth=1.4, **dot)
+    axes.plot(row.finals, heights, linestyle="none", markeredgecolor=color, markeredgewidth=1.4, **dot)
     if row.published is not None:
         diamond: dict[str, Any] = {
             "marker": "D",
@@ -328,7 +328,7 @@ def _draw_interval(axes: Axes, row: IntervalRow, place: int, scheme: palette.Sch
 
 
 def _legend_entries(figure: IntervalFigure, scheme: palette.Scheme) -> tuple[list[Line2D], list[str]]:
-    """What a legend shows: the same signs for every row."""
+    """Return what a legend shows: the same signs for every row."""
     from matplotlib.lines import Line2D
 
     ink = scheme.muted
@@ -346,20 +346,20 @@ def _legend_entries(figure: IntervalFigure, scheme: palette.Scheme) -> tuple[lis
 # ---------------------------------------------------------------- text for a terminal
 
 
-COLOURS = ("blue", "red", "green", "magenta", "yellow", "cyan", "bright_blue", "bright_black")
-"""Of the lines, by number"""
+COLORS = ("blue", "red", "green", "magenta", "yellow", "cyan", "bright_blue", "bright_black")
+"""Colors of the lines, by their number"""
 TextRow = list[tuple[str, int | None]]
-"""Texts, and the number of the line that colours each"""
+"""Texts, and the number of the line that colors each"""
 Range = tuple[float, float]
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""By row and column: the bits of a braille character"""
+"""Bits of a braille character, by row and column"""
 _EMPTY = 0x2800
 _NUMBERS = "123456789abcdefghijklmnopqrstuvwxyz"
 """A line has its number at its end, so that lines differ in more than color"""
 
 
 def sketch(figure: Figure, *, width: int = 80, height: int = 16) -> list[TextRow]:
-    """The figure as rows of text, the axis below it."""
+    """Return the figure as rows of text, the axis below it."""
     lines = visible(figure)
     if not lines:
         return []
@@ -379,12 +379,12 @@ def sketch(figure: Figure, *, width: int = 80, height: int = 16) -> list[TextRow
 
 
 def mark_of(index: int) -> str:
-    """What stands at the end of a line, and before its name."""
+    """Return what stands at the end of a line, and before its name."""
     return _NUMBERS[index % len(_NUMBERS)]
 
 
 def visible(figure: Figure) -> list[Line]:
-    """The lines that a sketch shows, in the order of their numbers."""
+    """Return the lines that a sketch shows, in the order of their numbers."""
     return [line for line in figure.lines if not line.is_faint and len(line.x)]
 
 

@@ -48,7 +48,7 @@ class Aggregated:
     """One line: its center, and a band if there is one (a deviation needs two seeds, an interval three)."""
 
     x: Floats
-    centre: Floats
+    center: Floats
     low: Floats | None
     high: Floats | None
     count: int
@@ -81,8 +81,8 @@ def aggregate(
     table = np.stack(
         [np.interp(grid, x, smoothing.apply(curve.values)) for x, curve in zip(axes, present, strict=True)]
     )
-    centre, low, high = summarise(table, band)
-    return Aggregated(grid, centre, low, high, len(present))
+    center, low, high = summarize(table, band)
+    return Aggregated(grid, center, low, high, len(present))
 
 
 def common_grid(axes: Sequence[Floats], points: int = GRID_POINTS) -> Floats | None:
@@ -96,27 +96,27 @@ def common_grid(axes: Sequence[Floats], points: int = GRID_POINTS) -> Floats | N
     return np.linspace(first, last, max(2, min(points, longest)))
 
 
-def summarise(table: Floats, band: Band) -> tuple[Floats, Floats | None, Floats | None]:
+def summarize(table: Floats, band: Band) -> tuple[Floats, Floats | None, Floats | None]:
     """Return center, low and high of each column of a table with a row for each seed."""
     if band is Band.IQM:
         table = np.sort(table, axis=0)
         weights = iqm_weights(np.ones((1, len(table))))
-        centre = (weights @ table)[0]
+        center = (weights @ table)[0]
     else:
-        centre = table.mean(axis=0)
+        center = table.mean(axis=0)
     if len(table) < 2 or band is Band.NONE:
-        return centre, None, None
+        return center, None, None
     if band is Band.STD:
         spread = table.std(axis=0, ddof=1)
-        return centre, centre - spread, centre + spread
+        return center, center - spread, center + spread
     if len(table) < FEWEST_RUNS:
-        return centre, None, None
+        return center, None, None
     # How often each seed was drawn, as a matrix: all resamples of all columns are one product.
     counts = resample_counts(len(table), _RESAMPLES)
     weights = iqm_weights(counts) if band is Band.IQM else counts / len(table)
     tail = 50 * (1 - _LEVEL)
     low, high = np.percentile(weights @ table, [tail, 100 - tail], axis=0)
-    return centre, low, high
+    return center, low, high
 
 
 _MOST_WITH_FAINT_LINES = 6
@@ -158,8 +158,8 @@ class Line:
     y: Floats
     low: Floats | None
     high: Floats | None
-    colour: int
-    """Which of the palette's colours, and of its markers"""
+    color: int
+    """Index of its color and marker in the palette"""
     run_ids: tuple[str, ...]
     is_faint: bool = False
     """Whether it is the raw curve behind a smoothed line"""
@@ -175,7 +175,7 @@ class Figure:
     log_x: bool
     log_y: bool
     lines: tuple[Line, ...]
-    """Faint lines first, so that they are drawn behind the others"""
+    """Faint lines first, so that they are drawn behind all other lines"""
     note: str = ""
     """How lines and bands were computed: `mean ± standard deviation · EMA 0.9`"""
     repeated: tuple[str, ...] = ()
@@ -222,7 +222,7 @@ def build_figure(runs: Sequence[pb.Run], curves: Mapping[str, Mapping[str, Curve
                 (
                     _BANDS[options.band] if has_band else "",
                     f"no interval of fewer than {FEWEST_RUNS} seeds" if has_too_few else "",
-                    options.smoothing.in_words(),
+                    options.smoothing.label(),
                     repeated_note(repeated),
                     continued_note(shown, {run.run_id: run for run in runs}) if options.grouped else "",
                 ),
@@ -282,14 +282,14 @@ def _lines(runs: Sequence[pb.Run], found: Mapping[str, Curve], options: FigureOp
     return lines
 
 
-def _line(label: str, runs: Sequence[pb.Run], found: Mapping[str, Curve], options: FigureOptions, colour: int) -> Line:
+def _line(label: str, runs: Sequence[pb.Run], found: Mapping[str, Curve], options: FigureOptions, color: int) -> Line:
     alone = aggregate([found[run.run_id] for run in runs], options.axis, options.band, options.smoothing)
     assert alone is not None
-    return _drawn(label, runs, alone, colour)
+    return _drawn(label, runs, alone, color)
 
 
-def _drawn(label: str, runs: Sequence[pb.Run], drawn: Aggregated, colour: int) -> Line:
-    return Line(label, drawn.x, drawn.centre, drawn.low, drawn.high, colour, tuple(run.run_id for run in runs))
+def _drawn(label: str, runs: Sequence[pb.Run], drawn: Aggregated, color: int) -> Line:
+    return Line(label, drawn.x, drawn.center, drawn.low, drawn.high, color, tuple(run.run_id for run in runs))
 
 
 def _faint_lines(lines: Sequence[Line], found: Mapping[str, Curve], axis: Axis) -> list[Line]:
@@ -299,7 +299,7 @@ def _faint_lines(lines: Sequence[Line], found: Mapping[str, Curve], axis: Axis) 
         if len(line.run_ids) == 1:
             (run_id,) = line.run_ids
             curve = found[run_id]
-            faint.append(Line("", curve.axis(axis), curve.values, None, None, line.colour, line.run_ids, is_faint=True))
+            faint.append(Line("", curve.axis(axis), curve.values, None, None, line.color, line.run_ids, is_faint=True))
     return faint
 
 
@@ -322,10 +322,10 @@ def _title_of(tag: str) -> str:
     return tag.rpartition("/")[2].replace("_", " ")
 
 
-# ---------------------------------------------------------------- steady colours
+# ---------------------------------------------------------------- steady colors
 
 
-class SteadyColours:
+class SteadyColors:
     """Assigns colors to configurations in the order of all runs of a report, separately for each environment."""
 
     def __init__(self, runs: Sequence[pb.Run]) -> None:
@@ -342,7 +342,7 @@ class SteadyColours:
         shown = [number for number, line in zip(numbers, figure.lines, strict=True) if not line.is_faint]
         if len(set(shown)) < len(shown):
             return figure
-        lines = (replace(line, colour=number) for line, number in zip(figure.lines, numbers, strict=True))
+        lines = (replace(line, color=number) for line, number in zip(figure.lines, numbers, strict=True))
         return replace(figure, lines=tuple(lines))
 
 

@@ -63,11 +63,11 @@ def _end(child: subprocess.Popen[bytes]) -> None:
             child.wait(wait_s)
         except subprocess.TimeoutExpired:
             continue
-        if number is signal.SIGTERM and _is_group_gone(child.pid):
+        if number is signal.SIGTERM and _has_group_ended(child.pid):
             return
 
 
-def _is_group_gone(group: int) -> bool:
+def _has_group_ended(group: int) -> bool:
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

@@ -33,8 +33,8 @@ from gym_gui.services.analytics.configurations import (
     short_value,
 )
 from gym_gui.services.analytics.curves import RETURN_TAGS, Curve, Smoothing, load_curves, return_curve, tags_in
-from gym_gui.services.analytics.drawing import figure_svg, interval_picture, intervals_of
-from gym_gui.services.analytics.figure import Band, Figure, FigureOptions, SteadyColours, build_figure
+from gym_gui.services.analytics.drawing import figure_svg, interval_image, intervals_of
+from gym_gui.services.analytics.figure import Band, Figure, FigureOptions, SteadyColors, build_figure
 from gym_gui.services.analytics.lineage import with_earlier
 from gym_gui.services.analytics.palette import DARK, LIGHT, Scheme
 from gym_gui.services.analytics.published import compared_with_published
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from gym_gui.services.trainer.client import TrainerClient
 
 MOST_VIDEO_BYTES = 4 << 20
-"""Of one video that is put into the page"""
+"""Largest video that is embedded in the page"""
 MOST_BYTES_OF_VIDEOS = 16 << 20
 _TAIL_BYTES = 64 << 10
 _LAST_LINES = 40
@@ -71,7 +71,7 @@ _LARGE, _SMALL = (1_100, 500), (620, 380)
 _FIRST = ("charts/episodic_length", "charts/SPS")
 _PATTERNS = (*RETURN_TAGS, "charts/*", "losses/*", "eval/*", "rollout/*", "train/*")
 _MOST_FIGURES = 20
-"""Of one environment; a script may write hundreds of curves"""
+"""Figures per environment; a script may write hundreds of curves"""
 _MOST_COLUMNS = 12
 _SMOOTHED = 0.05
 """Part of a curve that a window of its smoothed line covers"""
@@ -81,7 +81,7 @@ _LEAST_PERCENT = 0.3
 
 @dataclass(frozen=True)
 class Video:
-    """A recorded episode; `data` when it is small enough to travel with the page."""
+    """A recorded episode; `data` if it is small enough to be embedded."""
 
     path: Path
     size: int
@@ -90,15 +90,15 @@ class Video:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a report says about a run beyond its curves; empty where its folder is on another machine."""
+    """Facts about a run besides its curves; empty if its folder is on another machine."""
 
     run: pb.Run
-    story: tuple[pb.StoryEvent, ...]
+    history: tuple[pb.StoryEvent, ...]
     manifest: AnalyticsManifest | None = None
     videos: tuple[Video, ...] = ()
     last_stream: str = ""
     last_lines: tuple[str, ...] = ()
-    """What a run that did not complete wrote at its end"""
+    """The end of the output of a run that did not complete"""
     command: str = ""
     """Starts the same run again"""
 
@@ -200,14 +200,14 @@ def facts_of(
     for run in runs:
         # Videos that are too large to be embedded are linked, so their copies are needed all the same.
         run = client.local(run, "run/analytics.json", "run/videos/*")
-        story = tuple(client.history(run.run_id))
+        history = tuple(client.history(run.run_id))
         manifest = AnalyticsManifest.find(RunFolder(Path(run.run_dir)).manifest)
         videos = tuple(_videos(run, manifest, left))
         left -= sum(len(video.data or b"") for video in videos)
         has_failed = run.status == RunStatus.TERM and run.outcome != RunOutcome.COMPLETED
-        stream, lines = _end_of(client, run, story) if has_failed else ("", [])
+        stream, lines = _end_of(client, run, history) if has_failed else ("", [])
         command = commands.get(run.run_id, "")
-        gathered.append(RunFacts(run, story, manifest, videos, stream, tuple(lines), command))
+        gathered.append(RunFacts(run, history, manifest, videos, stream, tuple(lines), command))
     return gathered
 
 
@@ -240,9 +240,9 @@ def _videos(run: pb.Run, manifest: AnalyticsManifest | None, budget: int) -> Ite
         yield Video(path, size, data)
 
 
-def _end_of(client: TrainerClient, run: pb.Run, story: Sequence[pb.StoryEvent]) -> tuple[str, list[str]]:
+def _end_of(client: TrainerClient, run: pb.Run, history: Sequence[pb.StoryEvent]) -> tuple[str, list[str]]:
     """Return its last output as the history keeps it, else the end of its log."""
-    stream, lines = last_output(story, lines=_LAST_LINES)
+    stream, lines = last_output(history, lines=_LAST_LINES)
     if lines:
         return stream, lines
     for name in ("training_stderr", "stderr", "stdout"):
@@ -289,7 +289,7 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Phase:
-    """What a run was doing from one time to another."""
+    """A state of a run and its period."""
 
     state: str
     begin: float
@@ -314,7 +314,7 @@ def phases_of(events: Sequence[pb.StoryEvent], *, now: float) -> list[Phase]:
 
 def _timeline(facts: Sequence[RunFacts], now: float) -> dict[str, Any] | None:
     """Return a bar for each run on a common axis; None for a single run, whose history shows the same."""
-    shown = [(each.run, phases) for each in facts if (phases := phases_of(each.story, now=now))]
+    shown = [(each.run, phases) for each in facts if (phases := phases_of(each.history, now=now))]
     if len(shown) < 2:
         return None
     first = min(phases[0].begin for _, phases in shown)
@@ -392,13 +392,13 @@ def _settings(facts: Sequence[RunFacts], configuration: Configuration) -> dict[s
 def draw(runs: Sequence[pb.Run], curves: Mapping[str, Mapping[str, Curve]]) -> list[Drawn]:
     """Draw return, length, speed and losses of each environment, seeds together with their band; then the rest."""
     drawn: list[Drawn] = []
-    colours = SteadyColours(runs)
+    colors = SteadyColors(runs)
     for env_id in dict.fromkeys(run.env_id for run in runs):
         own = [run for run in runs if run.env_id == env_id]
         mine = {run.run_id: curves.get(run.run_id, {}) for run in own}
         for index, tag in enumerate(_tags(mine)[:_MOST_FIGURES]):
             options = FigureOptions(tag, smoothing=_smoothing(mine, tag), band=Band.CI)
-            figure = colours.on(build_figure(own, mine, options))
+            figure = colors.on(build_figure(own, mine, options))
             if not figure.is_empty:
                 svg = _svg(figure, f"f{len(drawn)}", _LARGE if index == 0 else _SMALL)
                 drawn.append(Drawn(env_id, svg, tag, is_aside=not _is_important(tag)))
@@ -407,14 +407,14 @@ def draw(runs: Sequence[pb.Run], curves: Mapping[str, Mapping[str, Curve]]) -> l
 
 def _finals(runs: Sequence[pb.Run], comparison: Comparison) -> list[Markup]:
     """Draw what every seed reached, environment by environment, where there is something to compare."""
-    colours = SteadyColours(runs)
+    colors = SteadyColors(runs)
     images = []
     for number, env_id in enumerate(dict.fromkeys(group.env_id for group in comparison.groups)):
         groups = [group for group in comparison.groups if group.env_id == env_id]
-        shades = {group.key: colours.number(group.run_ids[-1]) for group in groups}
+        shades = {group.key: colors.number(group.run_ids[-1]) for group in groups}
         figure = intervals_of(env_id, comparison, short_labels(groups), shades)
         if figure.rows and sum(len(row.finals) for row in figure.rows) > 1:
-            svg = interval_picture(figure, "svg").decode()
+            svg = interval_image(figure, "svg").decode()
             images.append(inline_svg(svg, name=f"i{number}", label=figure.title))
     return images
 
@@ -425,16 +425,16 @@ def _svg(figure: Figure, name: str, size: tuple[int, int]) -> Markup:
 
 
 def inline_svg(svg: str, *, name: str, label: str) -> Markup:
-    """Return a drawing within the page: its colours follow the page's, its ids cannot meet those of another."""
+    """Return a drawing within the page: its colors follow the page's, its ids cannot meet those of another."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, count=1, flags=re.DOTALL)
     body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
     body = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', body)
     body = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", body)
     body = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', body)
-    for variable, colour in _variables(LIGHT):
-        # In a style only: a presentation attribute would not follow when the page's colours change.
-        body = re.sub(rf"(:\s*){re.escape(colour)}\b", rf"\1var(--{variable}, {colour})", body, flags=re.IGNORECASE)
+    for variable, color in _variables(LIGHT):
+        # In a style only: a presentation attribute would not follow when the page's colors change.
+        body = re.sub(rf"(:\s*){re.escape(color)}\b", rf"\1var(--{variable}, {color})", body, flags=re.IGNORECASE)
     opening, rest = body.split(">", 1)
     opening = re.sub(r'\s(width|height)="[^"]*"', "", opening)
     return Markup(f'{opening} role="img" aria-label="{escape(printable(label))}">{rest}')
@@ -443,11 +443,11 @@ def inline_svg(svg: str, *, name: str, label: str) -> Markup:
 def _variables(scheme: Scheme) -> list[tuple[str, str]]:
     """Return the CSS variables of a color scheme."""
     named = [("paper", scheme.background), ("ink", scheme.text), ("muted", scheme.muted), ("rule", scheme.grid)]
-    return [*((f"series-{index}", colour) for index, colour in enumerate(scheme.series)), *named]
+    return [*((f"series-{index}", color) for index, color in enumerate(scheme.series)), *named]
 
 
 def _tags(curves: Mapping[str, Mapping[str, Curve]]) -> list[str]:
-    """Return the return in front, then length and speed, then losses, then the others by name."""
+    """Return the return in front, then length and speed, then losses, then all other tags by name."""
     present = tags_in(curves)
     # The first of RETURN_TAGS stands for whatever a run calls its return.
     returns = [tag for tag in RETURN_TAGS if tag in present][:1]

@@ -27,7 +27,7 @@ class PublishedReturn:
 
     algo: str
     env_id: str
-    """As it was published: `Pong`, or another version of the environment that was asked for"""
+    """The published name: `Pong`, or another version of the requested environment"""
     mean: float
     std: float
     """Over the seeds"""
@@ -35,30 +35,30 @@ class PublishedReturn:
     steps: int
     source: str
     is_same_environment: bool
-    """False: another version; figures of one do not carry over to the other one to one"""
+    """False: another version; its values are only similar"""
 
     def least(self, random: float | None = None) -> float:
-        """What counts as reached: two standard deviations less, or 5 % of the way from a random policy if more."""
+        """Return the threshold: two standard deviations below, or 5 % of the distance to a random policy if more."""
         margin = 2 * self.std
         if random is not None:
             margin = max(margin, _LEAST_MARGIN * abs(self.mean - random))
         return self.mean - margin
 
     def is_comparable(self, steps: float) -> bool:
-        """Whether a training of so many steps may be compared with it at all: no shorter, the same environment."""
+        """Return whether it compares with a training of so many steps: at least as long, the same environment."""
         return self.is_same_environment and steps >= SAME_STEPS * self.steps
 
 
 @cache
 def published_scripts() -> dict[str, dict[str, Any]]:
-    """The file by algorithm: `total_timesteps`, `source`, and `returns` by environment."""
+    """Return the file by algorithm: `total_timesteps`, `source`, and `returns` by environment."""
     document = json.loads(FILE.read_text(encoding="utf-8"))
     seeds = document["seeds"]
     return {name: {**script, "seeds": seeds} for name, script in document["scripts"].items()}
 
 
 def published_return(algo: str, env_id: str) -> PublishedReturn | None:
-    """What was published for an algorithm in an environment, else in another version of it; None: nothing."""
+    """Return what was published for an algorithm in an environment, else in another version of it; None: nothing."""
     script = published_scripts().get(algo)
     name = published_name(env_id, script["returns"]) if script else None
     if script is None or name is None:
@@ -70,7 +70,7 @@ def published_return(algo: str, env_id: str) -> PublishedReturn | None:
 
 
 def published_name(env_id: str, names: Any) -> str | None:
-    """Which of the published names means this environment: `Pong` is `PongNoFrameskip-v4` and `ALE/Pong-v5`."""
+    """Return which of the published names means this environment: `Pong` is `PongNoFrameskip-v4` and `ALE/Pong-v5`."""
     if env_id in names:
         return env_id
     return next((name for name in names if _stem(name) == _stem(env_id)), None)
@@ -95,7 +95,7 @@ class PublishedComparison:
 
     published: PublishedReturn
     steps: int
-    """What ours trained"""
+    """Steps of our training"""
     is_comparable: bool
     is_reached: bool
     """Only where it is comparable"""

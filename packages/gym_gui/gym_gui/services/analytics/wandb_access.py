@@ -1,4 +1,4 @@
-"""How W&B is reached from here: its address, the key and where it was found, the proxies. No Qt, no W&B package.
+"""Access to W&B: its address, the key and its source, the proxies. No Qt, no W&B package.
 
 Asking the network or the keyring takes time: not for the window's thread.
 """
@@ -57,7 +57,7 @@ class Fallback:
 
 
 def fallback(names: Iterable[str], folders: Iterable[Path], environ: Mapping[str, str] | None = None) -> Fallback:
-    """The first of these variables that is set, in the environment or in a `.env` of these folders."""
+    """Return the first of these variables that is set, in the environment or in a `.env` of these folders."""
     variables = os.environ if environ is None else environ
     files = [(file, read_dotenv(file)) for file in dict.fromkeys(folder / ".env" for folder in folders)]
     for name in names:
@@ -156,7 +156,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Proxies:
-    """What requests go through; empty: straight."""
+    """The proxies of requests; empty: none."""
 
     http: Fallback = field(default_factory=Fallback)
     https: Fallback = field(default_factory=Fallback)
@@ -174,7 +174,7 @@ def address(environ: Mapping[str, str] | None = None) -> str:
 
 
 def page_of(run_path: str, environ: Mapping[str, str] | None = None) -> str:
-    """The web page of a run `entity/project/id`; empty when the path is none."""
+    """Return the web page of a run `entity/project/id`; empty when the path is none."""
     parts = run_path.split("/")
     if len(parts) != 3 or not all(parts):
         return ""
@@ -184,7 +184,7 @@ def page_of(run_path: str, environ: Mapping[str, str] | None = None) -> str:
 
 
 def find_key(secrets: UserSecrets, environ: Mapping[str, str] | None = None) -> Key:
-    """The key that was entered here, else the variable's, else that of `wandb login`."""
+    """Return the key that was entered here, else the variable's, else that of `wandb login`."""
     variables = os.environ if environ is None else environ
     if value := secrets.get(WANDB_API_KEY):
         return Key(value, secrets.place_of(WANDB_API_KEY))
@@ -216,14 +216,14 @@ def find_proxies(
 
 
 def way_to(api: str, proxies: Proxies) -> str:
-    """The proxy an address is reached through; empty: straight, as this machine's own addresses always are."""
+    """Return the proxy an address is reached through; empty: straight, as this machine's own addresses always are."""
     if (urlsplit(api).hostname or "") in LOOPBACK:
         return ""
     return proxies.first.value if urlsplit(api).scheme == "https" else proxies.http.value
 
 
 def variables_for(key: Key, proxies: Proxies, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a process that talks to W&B: the key and the proxies; loopback is never proxied."""
+    """Return the environment of a process that talks to W&B: the key and the proxies; loopback is never proxied."""
     variables = dict(os.environ if environ is None else environ)
     if key.value:
         variables[env.WANDB_API_KEY] = key.value
@@ -278,12 +278,12 @@ _ADDRESS = re.compile(r"https?://\S+/runs/\S+")
 
 
 class SyncFailed(Exception):
-    """Not everything was sent; says why."""
+    """Not everything was sent; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class SyncResult:
-    """What was sent."""
+    """The result of a sync."""
 
     folders: int
     url: str = ""
@@ -291,7 +291,7 @@ class SyncResult:
 
 
 def find_interpreter(home: Home | None, trained_with: Sequence[str] = ()) -> str:
-    """A Python that has the package wandb: this one, the one the run trained with, a requirement set's.
+    """Return a Python that has the package wandb: this one, the one the run trained with, a requirement set's.
 
     SyncFailed when there is none. Starts a short process for each it asks: not for the window's thread.
     """
@@ -327,14 +327,14 @@ class SyncJob:
         self._is_cancelled = False
 
     def cancel(self) -> None:
-        """Stop sending; what W&B has got by then stays there."""
+        """Stop sending; runs already sent stay at W&B."""
         with self._lock:
             self._is_cancelled = True
             if self._process is not None and self._process.poll() is None:
                 self._process.terminate()
 
     def run(self, report: Callable[[str], Any]) -> SyncResult:
-        """Send, telling each line; SyncFailed with W&B's last words when not everything was sent."""
+        """Send, reporting each line; raise SyncFailed with W&B's last output if not everything was sent."""
         with self._lock:
             if self._is_cancelled:
                 raise SyncFailed("Stopped before anything was sent.")

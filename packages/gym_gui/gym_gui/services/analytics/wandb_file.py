@@ -1,4 +1,4 @@
-"""What Weights & Biases keeps of a run on this machine: config, history, summary and system metrics, without a network.
+"""A run in the local files of Weights & Biases: config, history, summary and system metrics, without a network.
 
     log = WandbLog([folder.file for folder in find_wandb_folders(run_dir / "wandb")])
     while log.read():
@@ -48,10 +48,10 @@ class WandbCurve:
     key: str
     steps: Floats
     times: Floats
-    """Unix seconds; nan where the file does not say"""
+    """Unix seconds; nan if the file has none"""
     values: Floats
     step_name: str = _STEP
-    """What counts the steps: the metric that the run chose, or W&B's own counter"""
+    """The metric of the steps: the one that the run chose, or W&B's own counter"""
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class WandbSnapshot:
     system: Mapping[str, WandbCurve] = field(default_factory=dict)
     output: tuple[str, ...] = ()
     exit_code: int | None = None
-    """How it ended; None while it has not, or was killed"""
+    """None before its end, or if it was killed"""
     rows: int = 0
-    """Of the history"""
+    """Rows of the history"""
     skipped_bytes: int = 0
-    """Not read because of damage"""
+    """Bytes skipped because of damage"""
     damaged: int = 0
 
     @property
@@ -124,7 +124,7 @@ class WandbLog:
         return any(log.has_more for log in self._logs)
 
     def read(self) -> bool:
-        """Take in what was added; whether there was anything. NotAWandbFile or OSError when a file cannot be read."""
+        """Ingest new records; return whether there were any. Raise NotAWandbFile or OSError for an unreadable file."""
         changed = False
         for log in self._logs:
             for record in log.read():
@@ -209,7 +209,7 @@ class WandbLog:
     # ------------------------------------------------------------------ what is shown
 
     def snapshot(self) -> WandbSnapshot:
-        """A copy of what is known now."""
+        """Return a copy of what is known now."""
         facts = self._facts
         return WandbSnapshot(
             run_id=facts.get("run_id", ""),
@@ -255,14 +255,14 @@ class WandbLog:
         return WandbCurve(key, steps[finite], self._at_rows(_TIME, rows)[finite], values[finite], chosen)
 
     def _step_metric_of(self, key: str) -> str:
-        """The metric that counts this key's steps: its own, or that of the first pattern it fits."""
+        """Return the metric that counts this key's steps: its own, or that of the first pattern it fits."""
         for name, metric in self._step_metrics.items():
             if metric != key and (name == key or fnmatchcase(key, name)):
                 return metric
         return _STEP
 
     def _at_rows(self, key: str, rows: NDArray[np.int64]) -> Floats:
-        """The values of a key in these rows; nan where it has none."""
+        """Return the values of a key in these rows; nan where it has none."""
         found = np.full(len(rows), np.nan)
         column = self._columns.get(key)
         if column is None or not len(column.rows):
@@ -281,7 +281,7 @@ def _system_curve(key: str, times: array[float], values: array[float]) -> WandbC
 
 
 def _value_of(item: Any) -> Any:
-    """A value in whichever form this version of W&B wrote it."""
+    """Return a value in whichever form this version of W&B wrote it."""
     for name in ("number", "integer", "boolean", "text"):
         if item.HasField(name):
             return getattr(item, name)
@@ -329,7 +329,7 @@ __all__ = ["NotAWandbFile", "WandbCurve", "WandbLog", "WandbSnapshot"]
 
 BLOCK_BYTES = 32 * 1024
 READ_BYTES = 4 * 2**20
-"""How much one read takes"""
+"""Default limit of one read"""
 
 _FILE_HEADER = struct.Struct("<4sHB")
 _IDENT, _MAGIC = b":W&B", 0xBEE1
@@ -351,7 +351,7 @@ class RecordLog:
         self.has_more = False
         """The last read stopped at its limit, not at the end of the file"""
         self.damaged = 0
-        """How many places were found damaged"""
+        """Number of damaged places"""
         self._skipped = 0
         self._size = 0
         self._skip_to: int | None = None
@@ -359,12 +359,12 @@ class RecordLog:
 
     @property
     def skipped_bytes(self) -> int:
-        """How much could not be read because of damage."""
+        """Bytes that could not be read because of damage."""
         waiting = max(0, min(self._skip_to, self._size) - self.offset) if self._skip_to is not None else 0
         return self._skipped + waiting
 
     def read(self, max_bytes: int = READ_BYTES) -> list[Any]:
-        """The records that were added since the last read, decoded; none when there is no file yet.
+        """Return the records that were added since the last read, decoded; none when there is no file yet.
 
         A file that became shorter is another one: NotAWandbFile says so, and a new reader begins at its beginning.
         """
@@ -403,7 +403,7 @@ class RecordLog:
                     yield record
 
     def _next_chunk(self, data: bytes, begin: int, end: int) -> tuple[int, bytes] | None:
-        """The chunk at the offset; None when it is not there yet. Damage is passed over."""
+        """Return the chunk at the offset; None when it is not there yet. Damage is passed over."""
         while True:
             if self._skip_to is not None:
                 if end < self._skip_to:
@@ -431,7 +431,7 @@ class RecordLog:
             self._skip_to = self.offset + room
 
     def _join(self, kind: int, body: bytes) -> bytes | None:
-        """The record that this chunk completes; pieces whose beginning or end was lost are lost, too."""
+        """Return the record that this chunk completes; pieces whose beginning or end was lost are lost, too."""
         if kind in (_WHOLE, _FIRST):
             if self._parts is not None:
                 self._lose(sum(map(len, self._parts)))
@@ -524,7 +524,7 @@ class WandbFolder:
 
 
 def find_wandb_folders(folder: Path) -> tuple[WandbFolder, ...]:
-    """Those in a run's `wandb/`, the oldest first; none when there is no such folder."""
+    """Return the folders in a run's `wandb/`, the oldest first; none if there is no such folder."""
     found = []
     try:
         with os.scandir(folder) as entries:

@@ -4,7 +4,7 @@
     server.address                                           http://127.0.0.1:PORT/
     server.stop()
 
-Neither is imported here. TensorBoard reads a folder of links, one for each run under a name people recognise; runs can
+Neither is imported here. TensorBoard reads a folder of links, one for each run under a name people recognize; runs can
 be added while it runs. `guardian.py` stands between, so that no server is left behind when the owner is killed.
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from gym_gui.services.trainer.client import TrainerClient
 
 START_S = 60.0
-"""How long a server may take until it answers; on a busy machine it loads for half a minute"""
+"""Longest start of a server; on a busy machine it loads for half a minute"""
 RELOAD_S = 5
 _POLL_S = 0.1
 _KEPT_LOGS = 5
@@ -60,7 +60,7 @@ _MOST_ENTRIES = 20_000
 
 
 class ServerProblem(Exception):
-    """There is no server; says why."""
+    """There is no server; the message is the reason."""
 
 
 class WebServer:
@@ -210,7 +210,7 @@ def _free_port() -> int:
 
 
 def find_interpreter(others: Iterable[str] = ()) -> str:
-    """A Python that has TensorBoard: this one, else one of the workers'; ServerProblem when none has.
+    """Return a Python that has TensorBoard: this one, else one of the workers'; ServerProblem when none has.
 
     May start a short process for each other one: not for the window's thread.
     """
@@ -246,7 +246,7 @@ def has_tensorboard(python: str) -> bool:
 
 
 def has_event_files(folder: Path) -> bool:
-    """Whether anything below is an event file."""
+    """Return whether anything below is an event file."""
     names = [entry.name for entry in walk(folder, most=_MOST_ENTRIES) if not entry.is_dir()]
     # Too many to list: let TensorBoard find out.
     return any(_EVENT_MARK in name for name in names) or len(names) >= _MOST_ENTRIES // 2
@@ -378,7 +378,7 @@ class Linked:
 
 
 def linked(run: pb.Run) -> Linked:
-    """Where a run's event files lie, or will, and its name there: `ppo CartPole-v1 seed 1 7G5FAV12`."""
+    """Return where a run's event files lie, or will, and its name there: `ppo CartPole-v1 seed 1 7G5FAV12`."""
     root = RunFolder(Path(run.run_dir))
     manifest = AnalyticsManifest.find(root.manifest)
     named = manifest.tensorboard_dir if manifest is not None else None
@@ -387,7 +387,7 @@ def linked(run: pb.Run) -> Linked:
 
 
 def interpreters_of(client: TrainerClient, worker_type: str = "") -> list[str]:
-    """The installed workers' Pythons, that of the named worker first."""
+    """Return the installed workers' Pythons, that of the named worker first."""
     found = []
     for worker in client.workers():
         try:

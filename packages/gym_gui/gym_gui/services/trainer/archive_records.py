@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gym_gui.services.trainer.errors import ArchiveRefused, InvalidConfig
 from gym_gui.services.trainer.fsm import RunStatus
-from gym_gui.services.trainer.records import RunRecord, StoryEvent
+from gym_gui.services.trainer.records import HistoryEvent, RunRecord
 from gym_gui.services.trainer.validation.json_document import read_config_text
 
 _OF_THE_DAEMON = frozenset(
@@ -33,7 +33,7 @@ _OF_THE_DAEMON = frozenset(
 
 _REQUIRED = ("run_id", "status", "outcome", "name", "worker_type", "algo", "env_id", "created_at", "finished_at")
 _RECORD_BYTES = 1 << 20
-_STORY_BYTES = 64 << 20
+_HISTORY_BYTES = 64 << 20
 _MAX_CONFIG_BYTES = 4 << 20
 
 
@@ -43,8 +43,8 @@ def record_bytes(record: RunRecord, secrets: Iterable[str] = (), config: Path = 
     return _json(_redacted({**document, **_names_in(config)}, tuple(secrets)), indent=1)
 
 
-def story_bytes(events: Sequence[StoryEvent], secrets: Iterable[str] = ()) -> bytes:
-    """Return `events.jsonl`: one event per line, oldest first."""
+def history_bytes(events: Sequence[HistoryEvent], secrets: Iterable[str] = ()) -> bytes:
+    """Return `story.jsonl`: one event per line, oldest first."""
     known = tuple(secrets)
     return b"".join(_json(_redacted(dataclasses.asdict(event), known)) for event in events)
 
@@ -100,11 +100,11 @@ def _names_in(config: Path) -> dict[str, str]:
         return {}
 
 
-def read_story(path: Path, run_id: str) -> tuple[StoryEvent, ...]:
+def read_history(path: Path, run_id: str) -> tuple[HistoryEvent, ...]:
     """Return the events of an archive, oldest first; raise ArchiveRefused for other content."""
     statuses = {"", *RunStatus}
     events = []
-    for number, line in enumerate(_bounded(path, _STORY_BYTES).splitlines(), 1):
+    for number, line in enumerate(_bounded(path, _HISTORY_BYTES).splitlines(), 1):
         where = f"story.jsonl, line {number}"
         event = _typed(_EVENT, _read_object(line, where), where)
         if event.run_id != run_id or {event.from_status, event.to_status} - statuses:
@@ -114,7 +114,7 @@ def read_story(path: Path, run_id: str) -> tuple[StoryEvent, ...]:
 
 
 _RECORD = TypeAdapter(RunRecord)
-_EVENT = TypeAdapter(StoryEvent)
+_EVENT = TypeAdapter(HistoryEvent)
 
 
 _T = TypeVar("_T")

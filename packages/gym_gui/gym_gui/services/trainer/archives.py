@@ -34,9 +34,15 @@ from gym_gui.services.trainer.archive_reader import (
     open_archive,
     problem_with_name,
 )
-from gym_gui.services.trainer.archive_records import config_bytes, read_record, read_story, record_bytes, story_bytes
+from gym_gui.services.trainer.archive_records import (
+    config_bytes,
+    history_bytes,
+    read_history,
+    read_record,
+    record_bytes,
+)
 from gym_gui.services.trainer.errors import ArchiveRefused, NotPossibleNow
-from gym_gui.services.trainer.records import RunRecord, StoryEvent
+from gym_gui.services.trainer.records import HistoryEvent, RunRecord
 from gym_gui.services.trainer.run_files import delete_run_files, remove, size_of_run
 
 __all__ = [
@@ -66,7 +72,7 @@ _MANIFEST_BYTES = 256 << 20
 
 
 def export_archive(
-    home: Home, record: RunRecord, history: Sequence[StoryEvent], *, secrets: Iterable[str] = ()
+    home: Home, record: RunRecord, history: Sequence[HistoryEvent], *, secrets: Iterable[str] = ()
 ) -> Path:
     """Pack a finished run into a temporary file under the home and return its path; the caller removes it.
 
@@ -103,9 +109,9 @@ class _Exporter:
         self._left_out: list[str] = []
         self._headers = 0
 
-    def add_run(self, home: Home, record: RunRecord, history: Sequence[StoryEvent]) -> None:
+    def add_run(self, home: Home, record: RunRecord, history: Sequence[HistoryEvent]) -> None:
         self._add_bytes("run.json", record_bytes(record, self._secrets, home.config_file(record.run_id)))
-        self._add_bytes("story.jsonl", story_bytes(history, self._secrets))
+        self._add_bytes("story.jsonl", history_bytes(history, self._secrets))
         for name, place in home.places_of_run(record.run_id).items():
             if name in _FOLDERS:
                 self._add_folder(name, place)
@@ -228,7 +234,7 @@ class ImportedRun:
     """A run that was unpacked and checked in a staging folder; `commit` moves it into the home."""
 
     record: RunRecord
-    history: tuple[StoryEvent, ...]
+    history: tuple[HistoryEvent, ...]
     staging: Path
     _home: Home
     _placed: list[Path] = field(default_factory=list)
@@ -270,7 +276,7 @@ def import_archive(path: Path, home: Home, *, limits: ArchiveLimits | None = Non
         hashes = _unpack(path, staging, limits or ArchiveLimits())
         _check_hashes(staging, hashes)
         record = read_record(staging / "run.json")
-        history = read_story(staging / "story.jsonl", record.run_id)
+        history = read_history(staging / "story.jsonl", record.run_id)
         (staging / "run").mkdir(exist_ok=True)
         _flush(staging)
     except OSError as error:

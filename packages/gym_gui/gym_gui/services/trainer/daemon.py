@@ -23,7 +23,7 @@ import grpc
 from mosaic_wire.errors import WireError
 from mosaic_wire.files import plain_file, write_json_atomically
 from mosaic_wire.frames import remove_dead_frames
-from mosaic_wire.paths import Home, config_home, find_home, person_path
+from mosaic_wire.paths import Home, config_home, find_home, user_path
 from mosaic_wire.proto import trainer_pb2_grpc
 
 from gym_gui import __version__
@@ -254,11 +254,11 @@ async def _stop_without_home(
             stopping.set()
         elif is_there is dispatcher.is_halted:
             dispatcher.halt(not is_there)
-            gone = (
+            warning = (
                 "was moved, removed or replaced while this daemon served it: no run is started any more, and it "
                 "ends when its last run has ended"
             )
-            logger.error("the home %s %s", home.root, "is back in its place" if is_there else gone)
+            logger.error("the home %s %s", home.root, "is back in its place" if is_there else warning)
 
 
 def _write_record(home: Home, addresses: tuple[str, ...], listening: Listening | None) -> None:
@@ -307,7 +307,7 @@ def main(argv: list[str] | None = None) -> int:
     except (TrainerError, WireError) as error:
         logger.error("%s", error)
         return 2
-    home = Home(person_path(args.home)) if args.home else find_home()
+    home = Home(user_path(args.home)) if args.home else find_home()
     return run_daemon(home, settings, port=args.port, listen=args.listen, tls_cert=args.tls_cert, tls_key=args.tls_key)
 
 

@@ -79,7 +79,7 @@ def checked_spec(document: Any) -> WorkerSpec:
 
 
 def _last_object(output: bytes) -> Any:
-    """The answer: all of the output, or its last line when a library chattered before it."""
+    """Return the answer: all of the output, or its last line when a library chattered before it."""
     lines = output.strip().splitlines()
     for text in (output, lines[-1] if lines else b""):
         with contextlib.suppress(ValueError, RecursionError):

@@ -30,7 +30,7 @@ from gym_gui.services.trainer.catalog import WorkerCatalog, run_in_catalog
 from gym_gui.services.trainer.errors import InvalidTransition, NotPossibleNow, RunNotFound, TrainerError
 from gym_gui.services.trainer.executors import ForeignWorker, LocalExecutor, WorkerHandle
 from gym_gui.services.trainer.file_threads import run_long_io, run_quick_io
-from gym_gui.services.trainer.finalise import finalise
+from gym_gui.services.trainer.finalize import finalize
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.hooks import EndHooks
 from gym_gui.services.trainer.journal import REATTACHED, Journal, log_about
@@ -472,7 +472,7 @@ class TrainerDispatcher:
             await self._enqueue_current(again.run_id)
         else:
             mask = SecretMask((await asyncio.to_thread(self._secret_store.known, run_id)).values())
-            await finalise(self._home.run_folder(run_id), record, "failed", reason, self._journal.report_trouble)
+            await finalize(self._home.run_folder(run_id), record, "failed", reason, self._journal.report_trouble)
             tails, exit_record = dict[str, str](), None
             with suppress(OSError):  # the reason is known; its output is worth one try
                 tails = await run_quick_io(output_tails, self._home, run_id, mask)
@@ -612,7 +612,7 @@ class TrainerDispatcher:
         record = await self._journal.read(self._journal.registry.get, run_id)
         reason = record.cancel_reason or CANCELLED_ON_REQUEST
         if record.status is not RunStatus.TERM:
-            await finalise(self._home.run_folder(run_id), record, "cancelled", reason, self._journal.report_trouble)
+            await finalize(self._home.run_folder(run_id), record, "cancelled", reason, self._journal.report_trouble)
         try:
             record = await self._journal.apply(run_id, RunEvent.CANCELLED, reason=reason, **_NO_PROCESS)
         except InvalidTransition:

@@ -2,7 +2,7 @@
 
 TrainerError
 ├── InvalidTransition      an event that cannot happen in this state
-├── StaleRun               somebody else changed the run first (compare-and-swap lost)
+├── StaleRun               another caller changed the run first (compare-and-swap lost)
 ├── RunNotFound
 ├── AmbiguousRunId         an abbreviation or a name fits several runs
 ├── InvalidConfig          a submitted config has problems (all of them listed)
@@ -17,7 +17,7 @@ TrainerError
 ├── HomeInUse              another daemon serves this home
 ├── ListenFailed           the address is busy or not allowed
 ├── ArchiveRefused         an archive that must not be unpacked
-└── DaemonUnreachable      (client) nobody answers
+└── DaemonUnreachable      (client) no answer
 """
 
 from __future__ import annotations

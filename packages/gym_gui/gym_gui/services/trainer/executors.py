@@ -433,8 +433,8 @@ class LocalWorker(WorkerHandle):
         After a normal exit this ends the processes that the worker left running.
         """
         deadline = time.monotonic() + grace_s
-        signalled: set[ProcessIdentity] = set()
-        if not await asyncio.to_thread(self._terminate, signalled):
+        signaled: set[ProcessIdentity] = set()
+        if not await asyncio.to_thread(self._terminate, signaled):
             self._reap()
             return True
         pause_s = 0.01
@@ -445,7 +445,7 @@ class LocalWorker(WorkerHandle):
             pause_s = min(pause_s * 1.5, 0.25)
             if self._exit.done():
                 # Processes started after the first scan have not received SIGTERM yet.
-                await asyncio.to_thread(self._terminate, signalled)
+                await asyncio.to_thread(self._terminate, signaled)
         exited = await asyncio.to_thread(self._kill_until_exited, time.monotonic() + _KILL_TIMEOUT_S)
         if exited:
             self._reap()
@@ -459,14 +459,14 @@ class LocalWorker(WorkerHandle):
         else:
             await self.wait()
 
-    def _terminate(self, signalled: set[ProcessIdentity]) -> bool:
+    def _terminate(self, signaled: set[ProcessIdentity]) -> bool:
         """Send SIGTERM to each process that did not get it yet; return whether there are processes."""
         if self._group is not None:
             self._group.thaw()
         tree = self._tree()
         for member in tree:
-            if member not in signalled:
-                signalled.add(member)
+            if member not in signaled:
+                signaled.add(member)
                 send_signal(member, signal.SIGTERM)
                 send_signal(member, signal.SIGCONT)  # a stopped process receives SIGTERM only once it continues
         return bool(tree)
@@ -602,7 +602,7 @@ def _exit_code(pidfd: int) -> int | None:
 
 @dataclass(eq=False)
 class ForeignWorker(WorkerHandle):
-    """A worker in another PID namespace: it reports to the daemon, but cannot be signalled or measured from here.
+    """A worker in another PID namespace: it reports to the daemon, but cannot be signaled or measured from here.
 
     It is alive while a process there holds the lock on its output, which it inherited with the open file.
     """
@@ -616,7 +616,7 @@ class ForeignWorker(WorkerHandle):
         return None
 
     async def stop_tree(self, grace_s: float) -> bool:
-        """Wait up to `grace_s` for its end; it cannot be signalled from here."""
+        """Wait up to `grace_s` for its end; it cannot be signaled from here."""
         deadline = time.monotonic() + grace_s
         while await asyncio.to_thread(is_held, self.output):
             if time.monotonic() > deadline:

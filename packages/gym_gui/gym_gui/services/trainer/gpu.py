@@ -1,4 +1,4 @@
-"""GPUs: what the machine really has, and who holds which."""
+"""GPUs: those the machine has, and the processes that use them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _detect_all() -> tuple[Gpu, ...]:
             try:
                 gpus.extend(_describe(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)))
             except pynvml.NVMLError as error:
-                # One broken GPU must not hide the others.
+                # One broken GPU must not hide other GPUs.
                 logger.warning("GPU %d cannot be used: %s", index, error)
     finally:
         pynvml.nvmlShutdown()

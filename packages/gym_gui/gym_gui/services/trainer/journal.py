@@ -18,7 +18,7 @@ from gym_gui.logging_config import log_constants as codes
 from gym_gui.services.trainer.errors import RegistryUnwritable
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
 from gym_gui.services.trainer.limits import StartedThreads
-from gym_gui.services.trainer.records import DELETED, NewRun, RunRecord, RunStatistics, StoryEvent
+from gym_gui.services.trainer.records import DELETED, HistoryEvent, NewRun, RunRecord, RunStatistics
 from gym_gui.services.trainer.registry import SUBMITTED, RunRegistry
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Watcher:
     def __init__(self, run_id: str, submitted_by: str = "") -> None:
         self.run_id, self.submitted_by = run_id, submitted_by
         self.overflowed = False
-        self._events: deque[tuple[RunRecord, StoryEvent]] = deque()
+        self._events: deque[tuple[RunRecord, HistoryEvent]] = deque()
         self._statistics: dict[str, RunRecord] = {}
         """By run, the newest record whose statistics changed without an event"""
         self._round: dict[str, RunRecord] = {}
@@ -101,7 +101,7 @@ class Watcher:
             self._statistics[record.run_id] = record
             self._changed.set()
 
-    def offer_events(self, updates: Sequence[tuple[RunRecord, StoryEvent]]) -> None:
+    def offer_events(self, updates: Sequence[tuple[RunRecord, HistoryEvent]]) -> None:
         """Queue events of the runs it subscribed to."""
         if self.run_id or self.submitted_by:
             updates = [(record, event) for record, event in updates if self.matches(record.run_id, record.submitted_by)]
@@ -116,11 +116,11 @@ class Watcher:
             self.overflowed = True
         self._changed.set()
 
-    def waiting(self, most: int) -> list[tuple[RunRecord, StoryEvent]]:
+    def waiting(self, most: int) -> list[tuple[RunRecord, HistoryEvent]]:
         """Return up to `most` queued events without waiting."""
         return [self._events.popleft() for _ in range(min(most, len(self._events)))]
 
-    async def get(self) -> tuple[RunRecord, StoryEvent | None]:
+    async def get(self) -> tuple[RunRecord, HistoryEvent | None]:
         """Return the next event, or a record with newer statistics."""
         while True:
             if self._events:
@@ -183,17 +183,17 @@ class Journal:
             self.publish(record, events)
         return record, known
 
-    def _submit(self, new: NewRun, key: str, fingerprint: str) -> tuple[RunRecord, bool, list[StoryEvent]]:
+    def _submit(self, new: NewRun, key: str, fingerprint: str) -> tuple[RunRecord, bool, list[HistoryEvent]]:
         record, known = self._registry.submit(new, idempotency_key=key, fingerprint=fingerprint)
         return record, known, [] if known else self._registry.history(record.run_id)
 
-    async def restore(self, record: RunRecord, history: Sequence[StoryEvent]) -> RunRecord:
+    async def restore(self, record: RunRecord, history: Sequence[HistoryEvent]) -> RunRecord:
         """Store an imported run; watchers receive its whole history, renumbered."""
         record, events = await self.read(self._restore, record, history)
         self.publish(record, events)
         return record
 
-    def _restore(self, record: RunRecord, history: Sequence[StoryEvent]) -> tuple[RunRecord, list[StoryEvent]]:
+    def _restore(self, record: RunRecord, history: Sequence[HistoryEvent]) -> tuple[RunRecord, list[HistoryEvent]]:
         restored = self._registry.restore(record, history)
         return restored, self._registry.history(restored.run_id)
 
@@ -251,7 +251,7 @@ class Journal:
             self.publish(record, events)
             return record
 
-    def _log(self, record: RunRecord, events: list[StoryEvent]) -> None:
+    def _log(self, record: RunRecord, events: list[HistoryEvent]) -> None:
         for event in events:
             if (code := _LOGGED.get(event.kind)) is not None:
                 ended = code is codes.LOG_TRAINER_RUN_ENDED
@@ -265,7 +265,7 @@ class Journal:
             self._newest.pop(record.run_id, None)
         return record if newest is None else with_statistics(record, newest)
 
-    def _with_events(self, call: Callable[[], RunRecord], run_id: str) -> tuple[RunRecord, list[StoryEvent]]:
+    def _with_events(self, call: Callable[[], RunRecord], run_id: str) -> tuple[RunRecord, list[HistoryEvent]]:
         before = self._registry.last_seq()
         record = call()
         events = self._registry.events_since(before, run_id=run_id) if record.event_seq > before else []
@@ -282,13 +282,13 @@ class Journal:
 
     def _cancel_many(
         self, run_ids: Sequence[str], reason: str, changes: Mapping[str, Any]
-    ) -> list[tuple[RunRecord, StoryEvent]]:
+    ) -> list[tuple[RunRecord, HistoryEvent]]:
         before = self._registry.last_seq()
         records = self._registry.cancel_many(run_ids, reason=reason, changes=changes)
         events = {event.seq: event for event in self._registry.events_since(before, limit=-1)}
         return [(record, events[record.event_seq]) for record in records]
 
-    def publish(self, record: RunRecord, events: list[StoryEvent]) -> None:
+    def publish(self, record: RunRecord, events: list[HistoryEvent]) -> None:
         """Notify every watcher; a change without an event is sent as a bare record."""
         for watcher in self._watchers:
             if events:
@@ -298,7 +298,7 @@ class Journal:
 
     def publish_deleted(self, record: RunRecord) -> None:
         """Notify current watchers of a deletion; its event is not stored and has no number."""
-        self.publish(record, [StoryEvent(0, record.run_id, time.time(), DELETED, "", "", "", {}, record.attempt)])
+        self.publish(record, [HistoryEvent(0, record.run_id, time.time(), DELETED, "", "", "", {}, record.attempt)])
 
     def watch(self, run_id: str = "", *, submitted_by: str = "") -> Watcher:
         """Return a new watcher of one run, of the runs that one run submitted, or of all runs."""

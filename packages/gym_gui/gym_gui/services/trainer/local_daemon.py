@@ -174,7 +174,7 @@ def silence_message(home: Home, timeout_s: float | None) -> str:
 def start_daemon(home: Home, timeout_s: float = 30, *, options: Sequence[str] = ()) -> StartedDaemon:
     """Start a detached daemon unless one answers; return when it answers, else raise with the end of its log.
 
-    Clients that start at the same moment queue on a lock, so one of them starts it and the others find it.
+    Clients that start at the same moment queue on a lock, so one of them starts it and every other client finds it.
     """
     deadline = time.monotonic() + timeout_s
     try:

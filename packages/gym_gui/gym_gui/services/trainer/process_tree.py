@@ -257,7 +257,7 @@ def _add_descendants(found: set[int], table: ProcessTable) -> None:
 
 
 def send_signal(identity: ProcessIdentity, signal_number: int, *, whole_group: bool = False) -> bool:
-    """Signal this process, never a later owner of its pid; return False when it has exited or may not be signalled.
+    """Signal this process, never a later owner of its pid; return False when it has exited or may not be signaled.
 
     `whole_group`: if it leads a session, signal its process group at once where the kernel supports that (a fork bomb
     is faster than any list of pids); otherwise only the process.
@@ -295,15 +295,15 @@ def signal_all(
 
     With SIGSTOP this catches a tree that keeps forking: a stopped process starts no more children.
     """
-    signalled: dict[ProcessIdentity, None] = {}
+    signaled: dict[ProcessIdentity, None] = {}
     for _ in range(max_rounds):
-        new = [identity for identity in find() if identity not in signalled]
+        new = [identity for identity in find() if identity not in signaled]
         if not new:
             break
         for identity in new:
             send_signal(identity, signal_number, whole_group=True)
-        signalled.update(dict.fromkeys(new))
-    return list(signalled)
+        signaled.update(dict.fromkeys(new))
+    return list(signaled)
 
 
 @dataclass(frozen=True, slots=True)

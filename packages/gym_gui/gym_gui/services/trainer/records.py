@@ -177,7 +177,7 @@ DELETED = "deleted"
 
 
 @dataclass(frozen=True, slots=True)
-class StoryEvent:
+class HistoryEvent:
     """An event in the history of a run; `seq` counts over all runs of the home."""
 
     seq: int
@@ -217,7 +217,7 @@ class RunQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class RunPage:
+class RunListing:
     """A page of runs, newest first. On the first page `matching` counts all; watch on from `last_seq`."""
 
     runs: tuple[RunRecord, ...]

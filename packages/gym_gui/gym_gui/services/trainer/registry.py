@@ -22,13 +22,13 @@ from gym_gui.services.trainer.errors import (
     StaleRun,
 )
 from gym_gui.services.trainer.fsm import OUTCOMES, RunEvent, RunStatus, advance
-from gym_gui.services.trainer.records import NewRun, RunPage, RunQuery, RunRecord, RunStatistics, StoryEvent
+from gym_gui.services.trainer.records import HistoryEvent, NewRun, RunListing, RunQuery, RunRecord, RunStatistics
 from gym_gui.services.trainer.registry_database import RegistryDatabase
 from gym_gui.services.trainer.registry_queries import RUN_COLUMNS, check_changes, encode, key_sha256, to_json
 
 # `list` is a method of the registry, so its annotations cannot say list[…].
 Runs = list[RunRecord]
-Events = list[StoryEvent]
+Events = list[HistoryEvent]
 
 SUBMITTED = "submitted"
 """Kind of the first event of every run"""
@@ -89,7 +89,7 @@ class RunRegistry:
             if idempotency_key:
                 key = {"key_sha256": key_sha256(idempotency_key), "run_id": new.run_id, "fingerprint": fingerprint}
                 sql.insert_row(connection, "submissions", key)
-            event = StoryEvent(0, new.run_id, now, SUBMITTED, "", RunStatus.INIT, "", {}, 1)
+            event = HistoryEvent(0, new.run_id, now, SUBMITTED, "", RunStatus.INIT, "", {}, 1)
             seq = sql.append_event(connection, event)
             return sql.update_run(connection, new.run_id, {"event_seq": seq}), False
 
@@ -122,7 +122,7 @@ class RunRegistry:
         with self._database.read() as connection:
             return sql.id_with(connection, part)
 
-    def list(self, query: RunQuery | None = None) -> RunPage:
+    def list(self, query: RunQuery | None = None) -> RunListing:
         """Return the runs that match (without a query: all that are not archived), newest first."""
         query = query or RunQuery()
         where, values = sql.conditions_of(query)
@@ -131,7 +131,7 @@ class RunRegistry:
             runs = sql.select_runs(connection, f"{where} ORDER BY number DESC LIMIT ?", (*values, limit))
             is_counted = len(runs) != limit or query.before_number
             matching = len(runs) if is_counted else sql.count_runs(connection, where, values)
-            return RunPage(tuple(runs), matching, sql.newest_seq(connection))
+            return RunListing(tuple(runs), matching, sql.newest_seq(connection))
 
     def unfinished(self) -> Runs:
         """Return every unfinished run in order of submission."""
@@ -203,8 +203,8 @@ class RunRegistry:
         now = self._clock()
         columns = {**_implied(before, event, reason, now), **changes, "status": following}
         attempt = columns.get("attempt", before.attempt)
-        story_event = StoryEvent(0, run_id, now, event, before.status, following, reason, dict(payload), attempt)
-        columns["event_seq"] = sql.append_event(connection, story_event)
+        history_event = HistoryEvent(0, run_id, now, event, before.status, following, reason, dict(payload), attempt)
+        columns["event_seq"] = sql.append_event(connection, history_event)
         return sql.update_run(connection, run_id, columns, expected=before.status)
 
     def record(
@@ -217,8 +217,10 @@ class RunRegistry:
             columns = dict(changes)
             if kind:
                 attempt = columns.get("attempt", before.attempt)
-                story_event = StoryEvent(0, run_id, self._clock(), kind, "", "", reason, dict(payload or {}), attempt)
-                columns["event_seq"] = sql.append_event(connection, story_event)
+                history_event = HistoryEvent(
+                    0, run_id, self._clock(), kind, "", "", reason, dict(payload or {}), attempt
+                )
+                columns["event_seq"] = sql.append_event(connection, history_event)
             return sql.update_run(connection, run_id, columns) if columns else before
 
     def update_statistics(self, statistics: Mapping[str, RunStatistics]) -> None:
@@ -274,7 +276,7 @@ class RunRegistry:
             # Events, tags and key are deleted through their foreign keys.
             connection.execute("DELETE FROM runs WHERE run_id = ?", (run_id,))
 
-    def restore(self, record: RunRecord, history: Sequence[StoryEvent]) -> RunRecord:
+    def restore(self, record: RunRecord, history: Sequence[HistoryEvent]) -> RunRecord:
         """Insert a finished run from an archive under its own id, with new numbers for it and its events."""
         if not record.status.is_terminal or record.outcome is None:
             raise ArchiveRefused(f"run {record.run_id} was {record.status} when it was archived, not finished")

@@ -13,10 +13,10 @@ from typing import Any
 
 from gym_gui.services.trainer.errors import NotPossibleNow, RegistryError, RunNotFound, StaleRun
 from gym_gui.services.trainer.fsm import RunOutcome, RunStatus
-from gym_gui.services.trainer.records import Parent, RunQuery, RunRecord, StoryEvent
+from gym_gui.services.trainer.records import HistoryEvent, Parent, RunQuery, RunRecord
 
 RUN_COLUMNS = tuple(field.name for field in fields(RunRecord))
-EVENT_COLUMNS = tuple(field.name for field in fields(StoryEvent))
+EVENT_COLUMNS = tuple(field.name for field in fields(HistoryEvent))
 
 KEPT_BY_THE_REGISTRY = frozenset({"run_id", "number", "status", "outcome", "reason", "created_at", "event_seq"})
 """Columns that only the registry itself writes"""
@@ -115,7 +115,7 @@ def run_from_row(row: sqlite3.Row | tuple[Any, ...]) -> RunRecord:
     return RunRecord(*values)
 
 
-def event_from_row(row: sqlite3.Row | tuple[Any, ...]) -> StoryEvent:
+def event_from_row(row: sqlite3.Row | tuple[Any, ...]) -> HistoryEvent:
     """Return the event of a row selected by EVENT_COLUMNS."""
     values = list(row)
     try:
@@ -124,7 +124,7 @@ def event_from_row(row: sqlite3.Row | tuple[Any, ...]) -> StoryEvent:
         raise RegistryError(
             f"event {row[0]} of the registry is damaged ({error}); restore the database from a backup"
         ) from error
-    return StoryEvent(*values)
+    return HistoryEvent(*values)
 
 
 def check_changes(changes: Mapping[str, Any]) -> None:
@@ -206,13 +206,13 @@ def update_run(
     return run_from_row(changed[0])
 
 
-def append_event(connection: Connection, event: StoryEvent) -> int:
+def append_event(connection: Connection, event: HistoryEvent) -> int:
     """Append an event and return its new number; its own `seq` is ignored."""
     columns = {name: getattr(event, name) for name in EVENT_COLUMNS if name != "seq"}
     return insert_row(connection, "events", columns)
 
 
-def select_events(connection: Connection, since_seq: int, run_id: str = "", limit: int = -1) -> list[StoryEvent]:
+def select_events(connection: Connection, since_seq: int, run_id: str = "", limit: int = -1) -> list[HistoryEvent]:
     """Return events after a number in order, of one run or of all (""); a negative limit means none."""
     condition, values = ("run_id = ? AND seq > ?", (run_id, since_seq)) if run_id else ("seq > ?", (since_seq,))
     rows = connection.execute(f"SELECT {_EVENT} FROM events WHERE {condition} ORDER BY seq LIMIT ?", (*values, limit))

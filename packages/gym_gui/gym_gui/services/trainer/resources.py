@@ -220,7 +220,7 @@ class RunQueue:
         self._reasons.pop(run_id, None)
 
     def candidates(self, ledger: ResourceLedger) -> Iterator[RunRecord]:
-        """Yield the runs to try now; the caller removes those it starts and calls `blocked` for the others."""
+        """Yield the runs to try now; the caller removes those it starts and calls `blocked` for the remaining ones."""
         self._set_aside_cpus, self._set_aside_gpus = 0.0, 0
         self._reasons.clear()
         for run_id in tuple(self._ordered()):

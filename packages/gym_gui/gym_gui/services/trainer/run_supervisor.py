@@ -31,12 +31,12 @@ from gym_gui.config.settings import Settings
 from gym_gui.services.trainer.errors import InvalidTransition, NotAllowed, NotPossibleNow, RegistryUnwritable
 from gym_gui.services.trainer.executors import WorkerHandle
 from gym_gui.services.trainer.file_threads import run_long_io, run_quick_io
-from gym_gui.services.trainer.finalise import finalise
+from gym_gui.services.trainer.finalize import finalize
 from gym_gui.services.trainer.fsm import OUTCOMES, RunEvent, RunStatus
 from gym_gui.services.trainer.journal import RETRY_S, Journal, with_statistics
 from gym_gui.services.trainer.limits import shortage
 from gym_gui.services.trainer.metrics.store import CurveValues, run_statistics
-from gym_gui.services.trainer.records import RunRecord, RunStatistics, StoryEvent
+from gym_gui.services.trainer.records import HistoryEvent, RunRecord, RunStatistics
 from gym_gui.services.trainer.supervision import BAD_INPUT, Ending, EndingFacts, conclude, ended_at, paused_seconds
 from gym_gui.services.trainer.tokens import digest
 from gym_gui.services.trainer.worker_logs import LogFollower, SecretMask, cap_logs, tail_text
@@ -91,7 +91,7 @@ class RunSupervisor:
     ) -> None:
         self.record = record
         self._handle = handle
-        self._on_gone = on_exit
+        self._on_exit = on_exit
         self._home, self._journal, self._settings = home, journal, settings
         self._mask = SecretMask(secrets.values())
         self._monotonic = monotonic
@@ -128,7 +128,7 @@ class RunSupervisor:
         self._controls: asyncio.Queue[pb.ControlCommand] | None = None
         self._lock = asyncio.Lock()
 
-    async def restore_history(self, events: Iterable[StoryEvent]) -> None:
+    async def restore_history(self, events: Iterable[HistoryEvent]) -> None:
         """Restore what an earlier daemon knew: how long the run was paused, and ending events it did not act on."""
         self._paused_s = paused_seconds(events, self.record.attempt, time.time())
         for event in await run_quick_io(_earlier_endings, self._folder.lifecycle, self.record):
@@ -522,7 +522,7 @@ class RunSupervisor:
         code = await exited
         limit = self._handle.limit_hit()
         self._handle.close()
-        self._on_gone()  # frees the slots for the next run before this run's ending is written
+        self._on_exit()  # frees the slots for the next run before this run's ending is written
         async with self._lock:
             await self._read_lifecycle_after_fault()
             if self._unrecorded_cancel is not None:
@@ -609,7 +609,7 @@ class RunSupervisor:
             self.record = await self._journal.record(run_id, "", fault_reason=ending.reason, **no_process)
             return Finished(self.record, ending)
         outcome = str(OUTCOMES[ending.event])
-        await finalise(self._folder, self.record, outcome, ending.reason, self._journal.report_trouble)
+        await finalize(self._folder, self.record, outcome, ending.reason, self._journal.report_trouble)
         self.record = await self._journal.apply(
             run_id,
             ending.event,

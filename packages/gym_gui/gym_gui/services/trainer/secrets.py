@@ -52,7 +52,7 @@ def split_secrets(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
     """Return the config with a reference in place of each secret, and the secrets by name.
 
     Secrets are all texts under a key that names one, anywhere in the worker's part, and URLs with a password.
-    The same text elsewhere (a key pasted into the notes) is blotted out. The document itself is not changed.
+    The same text elsewhere (a key pasted into the notes) is redacted. The document itself is not changed.
     """
     found = _Found(_names_in(document))
     # In a flat worker config everything is the worker's part.
@@ -60,9 +60,9 @@ def split_secrets(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
     clean = _replace_at(document, _WORKER_CONFIG, found) if nested else found.clean(document, ())
     if found.problems:
         raise InvalidConfig(found.problems)
-    blotted = _blot(clean, spellings_of(found.secrets.values()))
-    assert isinstance(blotted, dict)
-    return blotted, found.secrets
+    redacted = _redact(clean, spellings_of(found.secrets.values()))
+    assert isinstance(redacted, dict)
+    return redacted, found.secrets
 
 
 def to_environment(secrets: Mapping[str, str]) -> dict[str, str]:
@@ -152,13 +152,13 @@ def _replace_at(document: Mapping[str, Any], keys: tuple[str, ...], found: _Foun
     return copy
 
 
-def _blot(value: Any, secrets: list[str]) -> Any:
+def _redact(value: Any, secrets: list[str]) -> Any:
     if is_secret_ref(value):
         return value
     if isinstance(value, Mapping):
-        return {key: _blot(item, secrets) for key, item in value.items()}
+        return {key: _redact(item, secrets) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_blot(item, secrets) for item in value]
+        return [_redact(item, secrets) for item in value]
     return redact_text(value, secrets) if isinstance(value, str) else value
 
 

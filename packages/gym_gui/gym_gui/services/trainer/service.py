@@ -51,7 +51,7 @@ from gym_gui.services.trainer.limits import shortage
 from gym_gui.services.trainer.metrics.series import Points
 from gym_gui.services.trainer.metrics.store import Folder
 from gym_gui.services.trainer.programs import argv_of, run_program
-from gym_gui.services.trainer.records import DELETED, RunQuery, RunRecord, RunStatistics, StoryEvent
+from gym_gui.services.trainer.records import DELETED, HistoryEvent, RunQuery, RunRecord, RunStatistics
 from gym_gui.services.trainer.resources import ResourceLedger
 from gym_gui.services.trainer.run_files import RunFileReader, list_run_files
 from gym_gui.services.trainer.streams import Kind, TelemetryError
@@ -256,7 +256,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
                 async for event, record in self._replay(seen, run_id):
                     seen = event.seq
                     if submitted_by in ("", record.submitted_by):
-                        yield pb.RunUpdate(run=self._run(record), event=_story_event(event))
+                        yield pb.RunUpdate(run=self._run(record), event=_event_message(event))
             while not watcher.overflowed:
                 current, live = await watcher.get()
                 if live is None:
@@ -270,18 +270,20 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         finally:
             journal.unwatch(watcher)
 
-    def _batch(self, updates: Sequence[tuple[RunRecord, StoryEvent]]) -> pb.RunUpdate:
+    def _batch(self, updates: Sequence[tuple[RunRecord, HistoryEvent]]) -> pb.RunUpdate:
         """Return one message for several updates, built once for all watchers."""
         key = tuple((event.seq, event.run_id) for _, event in updates)
         if (known := self._sent.get(key)) is None:
-            first, *more = (pb.RunUpdate(run=self._run(record), event=_story_event(event)) for record, event in updates)
+            first, *more = (
+                pb.RunUpdate(run=self._run(record), event=_event_message(event)) for record, event in updates
+            )
             first.more.extend(more)
             known = self._sent[key] = first
             while len(self._sent) > _MAX_SENT:
                 del self._sent[next(iter(self._sent))]
         return known
 
-    async def _replay(self, since_seq: int, run_id: str) -> AsyncIterator[tuple[StoryEvent, RunRecord]]:
+    async def _replay(self, since_seq: int, run_id: str) -> AsyncIterator[tuple[HistoryEvent, RunRecord]]:
         registry, read = self._trainer.journal.registry, self._trainer.journal.read
         while events := await read(registry.events_since, since_seq, run_id=run_id):
             for event in events:
@@ -296,7 +298,7 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         await self._trainer.get(check_run_id(request.run_id))
         registry = self._trainer.journal.registry
         events = await self._trainer.journal.read(registry.history, request.run_id, request.since_seq)
-        return pb.GetStoryResponse(events=[_story_event(event) for event in events])
+        return pb.GetStoryResponse(events=[_event_message(event) for event in events])
 
     async def StreamRunLogs(self, request: pb.StreamRunLogsRequest, _context: Any) -> AsyncIterator[pb.LogChunk]:
         """Stream a log of a run."""
@@ -788,7 +790,7 @@ _EVENT_FIELDS = ("seq", "run_id", "timestamp", "kind", "reason", "attempt")
 _event_values = attrgetter(*_EVENT_FIELDS)
 
 
-def _story_event(event: StoryEvent) -> pb.StoryEvent:
+def _event_message(event: HistoryEvent) -> pb.StoryEvent:
     return pb.StoryEvent(
         **dict(zip(_EVENT_FIELDS, _event_values(event), strict=True)),
         from_status=event.from_status or "",

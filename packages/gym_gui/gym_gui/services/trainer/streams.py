@@ -57,6 +57,10 @@ class Batch:
     """Messages of the run that were stored when the stream began"""
 
 
+_Unsaved = tuple[str, Sequence[Message], asyncio.Future[None]]
+"""A run's messages, and what is done once they are stored"""
+
+
 class TelemetryAsyncHub:
     """The telemetry of all runs of a daemon; `grant` sends credits to a run's worker over its control stream."""
 
@@ -67,7 +71,8 @@ class TelemetryAsyncHub:
         self._spent: dict[str, int] = {}
         self._starved: set[str] = set()
         self._last: dict[tuple[str, Kind], int] = {}
-        self._waiting: dict[Kind, list[tuple[str, Sequence[Message], asyncio.Future[None]]]] = {}
+        self._waiting: dict[Kind, list[_Unsaved]] = {}
+        self._being_written: list[_Unsaved] = []
         self._writing: asyncio.Task[None] | None = None
         self._trouble = ""
         """Why messages cannot be stored now, or empty"""
@@ -79,6 +84,7 @@ class TelemetryAsyncHub:
         if (run_id, kind) not in self._last:
             self._last[run_id, kind] = await self._in_thread(self._store.last_seq, kind, run_id)
         if not messages:
+            await self._written_out(run_id)
             next_episode = await self._in_thread(self._store.next_episode, kind, run_id)
             return Receipt(self._last.get((run_id, kind), 0), self._credits(run_id), next_episode)
         accepted = messages[: self._credits(run_id)]
@@ -86,16 +92,11 @@ class TelemetryAsyncHub:
             self._spent[run_id] = self._spent.get(run_id, 0) + len(accepted)
             if not self._credits(run_id):
                 self._starved.add(run_id)
-            try:
-                await self._stored(run_id, kind, accepted)
-            finally:
-                self._return_credits(run_id, len(accepted))
-            known = self._last.get((run_id, kind))
-            if known is None:  # the run ended while its last batch was written
-                return Receipt(accepted[-1].seq, 0)
-            self._last[run_id, kind] = max(known, accepted[-1].seq)
-            self._bus.publish(run_id, kind, [message for message in accepted if message.seq > known])
-        return Receipt(self._last[run_id, kind], self._credits(run_id))
+            await self._stored(run_id, kind, accepted)
+        known = self._last.get((run_id, kind))
+        if known is None:  # the run ended while its last batch was written
+            return Receipt(accepted[-1].seq, 0)
+        return Receipt(known, self._credits(run_id))
 
     def _credits(self, run_id: str) -> int:
         return max(0, CREDITS_PER_RUN - self._spent.get(run_id, 0))
@@ -115,30 +116,48 @@ class TelemetryAsyncHub:
         # A separate task, so that a worker that disconnects does not cancel the batches of other workers.
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write(), name="telemetry")
-        await done
+        await asyncio.shield(done)  # done is done when the batch is stored, even if its worker has died
+
+    async def _written_out(self, run_id: str) -> None:
+        """Wait for the batches that an earlier attempt of the run left behind."""
+        batches = [*self._being_written, *(batch for waiting in self._waiting.values() for batch in waiting)]
+        if left := [done for owner, _, done in batches if owner == run_id]:
+            await asyncio.wait(left)
 
     async def _write(self) -> None:
         while self._waiting:
             await self._write_next()
 
     async def _write_next(self) -> None:
-        kind, batches = self._waiting.popitem()
+        kind, self._being_written = self._waiting.popitem()
+        batches = self._being_written
+        problem: Exception | None = None
         try:
             await self._in_thread(self._store.append, kind, [(run_id, messages) for run_id, messages, _ in batches])
         except Exception as error:  # noqa: BLE001 - raised to each waiting worker
+            problem = error
             if not self._trouble:
                 logger.error("steps and episodes cannot be stored; workers keep them: %s", error)
-            self._trouble = str(error)
-            for _, _, done in batches:
-                if not done.done():
-                    done.set_exception(error)
-            return
-        if self._trouble:
-            logger.info("steps and episodes can be stored again")
-            self._trouble = ""
-        for _, _, done in batches:
-            if not done.done():
+        else:
+            if self._trouble:
+                logger.info("steps and episodes can be stored again")
+        self._trouble = "" if problem is None else str(problem)
+        self._being_written = []
+        for run_id, messages, done in batches:
+            self._return_credits(run_id, len(messages))
+            if problem is None:  # counted here, because the worker may have died: its next attempt continues after it
+                self._accept(run_id, kind, messages)
                 done.set_result(None)
+            else:
+                done.set_exception(problem)
+                done.exception()  # no warning if nobody waits for it any more
+
+    def _accept(self, run_id: str, kind: Kind, messages: Sequence[Message]) -> None:
+        """Count stored messages and forward the new ones to subscribers."""
+        known = self._last.get((run_id, kind))
+        if known is not None:  # else the run has ended
+            self._last[run_id, kind] = max(known, messages[-1].seq)
+            self._bus.publish(run_id, kind, [message for message in messages if message.seq > known])
 
     async def _in_thread(self, call: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *arguments))
@@ -167,8 +186,8 @@ class TelemetryAsyncHub:
                 yield Batch([_PARSE[kind](data) for data in page.messages], page.damaged, total=total)
             if not follow:
                 return
-            while (news := await subscriber.get()) is not None:
-                waiting, skipped, control = news
+            while (update := await subscriber.get()) is not None:
+                waiting, skipped, control = update
                 fresh = [
                     message
                     for message in waiting
@@ -219,7 +238,7 @@ class Subscriber:
         self._credits = credits
         self._waiting: deque[Message] = deque()
         self._control: deque[Control] = deque()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self.skipped = 0
         self._is_starved = False
         self._is_over = False
@@ -234,20 +253,20 @@ class Subscriber:
             if not self._is_starved:
                 self._is_starved = True
                 self._control.append(Control.STARVED)
-        self._news.set()
+        self._changed.set()
 
     def end(self) -> None:
         """End the subscription after the queued messages."""
         self._is_over = True
-        self._news.set()
+        self._changed.set()
 
     async def get(self) -> tuple[list[Message], int, list[Control]] | None:
         """Return all queued messages, the number skipped and control events; None at the end."""
         while not (self._waiting or self._control):
             if self._is_over:
                 return None
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         messages = list(self._waiting)
         self._waiting.clear()
         control, skipped = list(self._control), self.skipped

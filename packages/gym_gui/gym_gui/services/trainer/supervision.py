@@ -10,7 +10,7 @@ from mosaic_wire.exit_record import ExitOutcome, ExitRecord
 from mosaic_wire.lifecycle import LifecycleKind
 
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
-from gym_gui.services.trainer.records import RunRecord, StoryEvent
+from gym_gui.services.trainer.records import HistoryEvent, RunRecord
 
 BAD_INPUT = 2
 """Exit code of a worker that cannot use its config"""
@@ -85,7 +85,7 @@ def conclude(facts: EndingFacts) -> Ending:
     return Ending(RunEvent.FAULTED, f"its process {describe_exit(code)}")
 
 
-def paused_seconds(events: Iterable[StoryEvent], attempt: int, now: float) -> float:
+def paused_seconds(events: Iterable[HistoryEvent], attempt: int, now: float) -> float:
     """Return how long this attempt was paused under earlier daemons, by the timestamps of its events."""
     total, since = 0.0, None
     for event in events:

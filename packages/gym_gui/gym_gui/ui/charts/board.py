@@ -229,7 +229,7 @@ class ChartBoard(QWidget):
         elif statuses != {RunStatus.TERM}:
             message = self.tr("No curves yet. They appear with the first finished episode or update.")
         elif self.is_settled and self.feed.tags:
-            message = self.tr("There are no such curves: choose others in the list, or look at the logs.")
+            message = self.tr("There are no such curves: choose others in the list, or read the logs.")
         else:
             message = self.tr("Loading curves…")
         self._message.setText(message)

@@ -255,8 +255,8 @@ class LegendModel(QAbstractTableModel):
         """The text beside an entry's name"""
 
     def show_entries(self, entries: Sequence[Entry]) -> None:
-        same = [(entry.key, entry.label, entry.short, entry.colour) for entry in entries] == [
-            (entry.key, entry.label, entry.short, entry.colour) for entry in self.entries
+        same = [(entry.key, entry.label, entry.short, entry.color) for entry in entries] == [
+            (entry.key, entry.label, entry.short, entry.color) for entry in self.entries
         ]
         if same:
             self.entries = list(entries)
@@ -308,7 +308,7 @@ class LegendModel(QAbstractTableModel):
             return f"{entry.label}\n{self.tr('{0} runs').format(runs)}" if runs > 1 else entry.label
         if role == _Role.CheckStateRole:
             return Qt.CheckState.Unchecked if entry.key in self.hidden else Qt.CheckState.Checked
-        return theme.colors().curve(entry.colour) if role == _Role.DecorationRole else None
+        return theme.colors().curve(entry.color) if role == _Role.DecorationRole else None
 
     def setData(self, index: Index, value: Any, role: int = _Role.EditRole) -> bool:
         if role != _Role.CheckStateRole:

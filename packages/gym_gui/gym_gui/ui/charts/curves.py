@@ -41,12 +41,12 @@ MAX_FOLLOWED_POINTS = 1_000
 _CHART_POINTS = 100_000
 """Points of one chart in all: more runs, fewer of each"""
 _MIN_POINTS, _MAX_LOADED, _MAX_DRAWN = 150, 50_000, 4_000
-"""Of a curve: more are loaded than a chart has pixels, so that smoothing and groups see (nearly) every point"""
+"""Points per curve: more than a chart has pixels, so that smoothing and groups use (nearly) every point"""
 _STORE_POINTS = 6_000_000
 """Kept in memory; beyond that, curves of runs that are not shown are dropped"""
 REFRESH_S = 4.0
 """The curves of a live run are requested again after this long, unless it is followed"""
-_RUNS_ASKED_FOR_TAGS = 6
+_MAX_RUNS_TO_QUERY = 6
 
 _HEADLINES = (
     "charts/episodic_return",
@@ -138,13 +138,13 @@ def points_for(runs: int) -> int:
     return max(_MIN_POINTS, min(_MAX_LOADED, _CHART_POINTS // max(1, runs)))
 
 
-def runs_asked_for_tags(runs: Sequence[pb.Run]) -> list[pb.Run]:
+def runs_to_query(runs: Sequence[pb.Run]) -> list[pb.Run]:
     """Return the runs to ask which curves they have: one of each kind, a few in all."""
     kinds: dict[tuple[str, str, str], pb.Run] = {}
     for run in runs:
         if run.status != RunStatus.INIT:
             kinds.setdefault((run.worker_type, run.algo, run.env_id), run)
-    return list(kinds.values())[:_RUNS_ASKED_FOR_TAGS]
+    return list(kinds.values())[:_MAX_RUNS_TO_QUERY]
 
 
 # ---------------------------------------------------------------------- loaded curves
@@ -306,9 +306,9 @@ def _color_numbers(runs: Sequence[pb.Run], *, grouped: bool) -> dict[str, int]:
 
 
 def _with_stable_colors(figure: Figure, numbers: Mapping[str, int]) -> Figure:
-    lines = [replace(line, colour=numbers[line.run_ids[-1]]) for line in figure.lines]
-    shown = [line.colour for line in lines if not line.is_faint]
-    # Runs of a group that could not be aggregated keep the colors that tell them apart.
+    lines = [replace(line, color=numbers[line.run_ids[-1]]) for line in figure.lines]
+    shown = [line.color for line in lines if not line.is_faint]
+    # Runs of a group that could not be aggregated keep distinct colors.
     return figure if len(set(shown)) < len(shown) else replace(figure, lines=tuple(lines))
 
 
@@ -340,7 +340,7 @@ class Entry:
     label: str
     short: str
     """The parts of the label that differ from the other entries"""
-    colour: int
+    color: int
     run_ids: tuple[str, ...]
     line: Line
 
@@ -353,7 +353,7 @@ def entries_of(figure: Figure) -> dict[str, Entry]:
     found: dict[str, Entry] = {}
     for line, short in zip(named, distinct_labels([line.label for line in named]), strict=True):
         key = line.run_ids[0] if run_counts[line.run_ids[0]] == 1 else line.run_ids[-1]
-        found[key] = Entry(key, line.label, short, line.colour, line.run_ids, line)
+        found[key] = Entry(key, line.label, short, line.color, line.run_ids, line)
     return found
 
 

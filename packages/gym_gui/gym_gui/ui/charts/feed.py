@@ -26,7 +26,7 @@ from gym_gui.ui.charts.curves import (
     load_present,
     loaded_tags,
     points_for,
-    runs_asked_for_tags,
+    runs_to_query,
 )
 from gym_gui.ui.daemon_link import DaemonLink, DecodedStream, Subscription
 from gym_gui.ui.widgets.run_tab import is_live
@@ -37,7 +37,7 @@ _MAX_FOLLOWED = 4
 """Live runs with a stream of their own"""
 _POLL_MS = 1_000
 _POLLS_PER_TAG_REQUEST = 5
-"""After so many polls live runs are asked again which curves they have"""
+"""Polls between two queries of the curves of live runs"""
 _FOLLOW_MS = 250
 
 
@@ -67,12 +67,12 @@ class CurveFeed(QObject):
         self.runs: dict[str, pb.Run] = {}
         self.tags: tuple[str, ...] = ()
         self.known_tags: set[str] = set()
-        """Of the runs that were asked so far"""
+        """Tags of the runs queried so far"""
         self._with_episodes = False
         self._is_active = False
         self._is_loading = False
         self._has_failed = False
-        self._asked_tags_of: set[str] = set()
+        self._tags_requested_of: set[str] = set()
         self._polls = 0
         self._streams: dict[str, Subscription[list[CurvePart]]] = {}
         self._refused: set[str] = set()
@@ -90,7 +90,7 @@ class CurveFeed(QObject):
         self.store.trim(self.runs)
         if not before & self.runs.keys():
             self.known_tags.clear()
-            self._asked_tags_of.clear()
+            self._tags_requested_of.clear()
         self.retry()
 
     def update_run(self, run: pb.Run) -> None:
@@ -98,7 +98,7 @@ class CurveFeed(QObject):
         if run.run_id in self.runs:
             before, self.runs[run.run_id] = self.runs[run.run_id], run
             if before.status != run.status:
-                self._asked_tags_of.discard(run.run_id)  # it may have begun to write curves, or more of them
+                self._tags_requested_of.discard(run.run_id)  # it may have begun to write curves, or more of them
                 self._refused.discard(run.run_id)
                 self._load()
 
@@ -112,7 +112,7 @@ class CurveFeed(QObject):
         self._is_active = active
         if active:
             self._poll_timer.start()
-            self._asked_tags_of.clear()
+            self._tags_requested_of.clear()
             self.retry()
         else:
             self._poll_timer.stop()
@@ -146,7 +146,7 @@ class CurveFeed(QObject):
             self._has_failed = False
             self._polls += 1
             if not self.known_tags or self._polls % _POLLS_PER_TAG_REQUEST == 0:  # a live run may have begun others
-                self._asked_tags_of.difference_update(run.run_id for run in self.runs.values() if is_live(run))
+                self._tags_requested_of.difference_update(run.run_id for run in self.runs.values() if is_live(run))
             self._load()
 
     def _load(self) -> None:
@@ -188,16 +188,18 @@ class CurveFeed(QObject):
     # ---------------------------------------------------------------- known tags
 
     def _ask_for_tags(self) -> None:
-        asked = [run for run in runs_asked_for_tags(list(self.runs.values())) if run.run_id not in self._asked_tags_of]
-        if not asked:
+        requested = [
+            run for run in runs_to_query(list(self.runs.values())) if run.run_id not in self._tags_requested_of
+        ]
+        if not requested:
             return
-        self._asked_tags_of.update(run.run_id for run in asked)
+        self._tags_requested_of.update(run.run_id for run in requested)
         of = set(self.runs)
         self._link.call(
-            lambda client: {tag.tag for run in asked for tag in _tags_of(client, run.run_id)},
+            lambda client: {tag.tag for run in requested for tag in _tags_of(client, run.run_id)},
             owner=self,
             done=lambda tags: self._add_tags(tags, of),
-            failed=lambda _message: self._asked_tags_of.clear(),  # asked again at the next poll
+            failed=lambda _message: self._tags_requested_of.clear(),  # requested again at the next poll
         )
 
     def _add_tags(self, tags: set[str], of: set[str]) -> None:

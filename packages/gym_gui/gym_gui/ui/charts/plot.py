@@ -104,9 +104,9 @@ def bars_item(starts: Sequence[float], width: float, heights: Sequence[int]) -> 
 
 @dataclass(frozen=True, eq=False)
 class Stroke:
-    """Lines of one color; `joined` says which point is connected to the next."""
+    """Lines of one color; `joined`: which point is connected to the next."""
 
-    colour: QColor
+    color: QColor
     xs: Floats
     ys: Floats
     joined: NDArray[np.int32]
@@ -125,7 +125,7 @@ class Stroke:
 class Fill:
     """An area, by its outline."""
 
-    colour: QColor
+    color: QColor
     xs: Floats
     ys: Floats
 
@@ -156,7 +156,7 @@ class PlotLayer(pg.GraphicsObject):  # type: ignore[misc]
         everything: list[Fill | Stroke] = [*fills, *strokes]
         parts = [part for part in everything if len(part.xs)]
         self._paths = [
-            (part.path(), part.dots() if isinstance(part, Stroke) else [], part.colour, isinstance(part, Fill))
+            (part.path(), part.dots() if isinstance(part, Stroke) else [], part.color, isinstance(part, Fill))
             for part in parts
         ]
         self._bounds = None
@@ -205,14 +205,14 @@ class PlotLayer(pg.GraphicsObject):  # type: ignore[misc]
             # With a clip Qt gathers what it draws into spans: lines that are not opaque take a fifth of the time.
             painter.setClipRect(self.getViewBox().sceneBoundingRect())
             painter.setTransform(transform)
-            for path, dots, colour, is_filled in self._paths:
+            for path, dots, color, is_filled in self._paths:
                 if is_filled:
-                    painter.fillPath(path, colour)
+                    painter.fillPath(path, color)
                     continue
-                painter.setPen(pg.mkPen(colour, width=1))  # a wider pen makes Qt draw ten times slower
+                painter.setPen(pg.mkPen(color, width=1))  # a wider pen makes Qt draw ten times slower
                 painter.drawPath(path)
                 if dots:
-                    pen = QPen(colour, 5, Qt.PenStyle.SolidLine, Qt.PenCapStyle.RoundCap)
+                    pen = QPen(color, 5, Qt.PenStyle.SolidLine, Qt.PenCapStyle.RoundCap)
                     pen.setCosmetic(True)
                     painter.setPen(pen)
                     painter.drawPoints(dots)
@@ -257,7 +257,7 @@ def parts_of(
             opacity = _FAINT if line.is_faint else _MANY_OPACITY if len(entries) > _MANY else 255
             opacity = min(opacity, _DIMMED) if selected else opacity
         front = 2 * is_selected + (not line.is_faint)
-        buckets.setdefault((front, opacity, line.colour % len(series)), []).append(line)
+        buckets.setdefault((front, opacity, line.color % len(series)), []).append(line)
         if line.low is not None and (is_selected or not selected):
             banded.append(line)
     if len(banded) > _MAX_BANDS:
@@ -268,20 +268,20 @@ def parts_of(
     for (_, opacity, number), lines in sorted(buckets.items(), key=lambda pair: pair[0]):
         points = [_on_axes(figure, *drawn_part(line, most, x_range)) for line in lines]
         strokes.append(_stroke(_faded(series[number], opacity), points))
-    fills = [_band(figure, line, columns, series[line.colour % len(series)]) for line in banded]
+    fills = [_band(figure, line, columns, series[line.color % len(series)]) for line in banded]
     return fills, strokes, any(len(line.x) > most for lines in buckets.values() for line in lines)
 
 
-def _stroke(colour: QColor, parts: Sequence[tuple[Floats, Floats]]) -> Stroke:
+def _stroke(color: QColor, parts: Sequence[tuple[Floats, Floats]]) -> Stroke:
     xs = np.concatenate([part[0] for part in parts])
     ys = np.concatenate([part[1] for part in parts])
     joined = np.ones(len(xs), np.int32)
     ends = np.cumsum([len(part[0]) for part in parts])
     joined[ends[ends > 0] - 1] = 0
-    return Stroke(colour, xs, ys, joined)
+    return Stroke(color, xs, ys, joined)
 
 
-def _band(figure: Figure, line: Line, columns: int, colour: str) -> Fill:
+def _band(figure: Figure, line: Line, columns: int, color: str) -> Fill:
     assert line.low is not None
     assert line.high is not None
     x, low, high = _coarser((line.x, line.low, line.high), columns)
@@ -290,7 +290,7 @@ def _band(figure: Figure, line: Line, columns: int, colour: str) -> Fill:
         floor = float(above[above > 0].min(initial=1.0))
         low, high = np.maximum(low, floor), np.maximum(high, floor)
     outline = _on_axes(figure, np.concatenate((x, x[::-1])), np.concatenate((high, low[::-1])))
-    return Fill(_faded(colour, _BAND), *outline)
+    return Fill(_faded(color, _BAND), *outline)
 
 
 def _on_axes(figure: Figure, xs: Floats, ys: Floats) -> tuple[Floats, Floats]:
@@ -317,8 +317,8 @@ def _coarser(columns: tuple[Floats, ...], most: int) -> tuple[Floats, ...]:
     )
 
 
-def _faded(colour: str, opacity: int) -> QColor:
-    faded = QColor(colour)
+def _faded(color: str, opacity: int) -> QColor:
+    faded = QColor(color)
     faded.setAlpha(opacity)
     return faded
 

@@ -1,4 +1,4 @@
-"""What runs reached, side by side: loaded and computed in threads, shown as a table with probabilities beside it."""
+"""Results of runs, side by side: loaded and computed in threads, shown in a table with probabilities."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ComparedCell:
     text: str = "–"
     tip: str = ""
     number: float | None = None
-    """What it is sorted by, where that is not the text"""
+    """Sort key, if it is not the text"""
 
 
 @dataclass(frozen=True)
@@ -316,9 +316,9 @@ class ComparisonTable(QTableView):
 # ---------------------------------------------------------------------- loading and computing
 
 _REFRESH_S = 8.0
-"""How often the values of live runs are computed again"""
+"""Interval in which the values of live runs are recomputed"""
 _MAX_POINTS = 5_000_000
-"""Of all curves together; runs longer than their share are downsampled"""
+"""Points of all curves together; runs longer than their share are downsampled"""
 
 
 @dataclass(frozen=True)
@@ -343,7 +343,7 @@ class ComparisonFeed(CurveFeed):
         self.set_tags(RETURN_TAGS, with_episodes=False)
         self._baselines: Mapping[str, Baseline | None] = {}
         self._environments: set[str] = set()
-        """Those whose baselines are known or requested"""
+        """Environments whose baselines are known or requested"""
         self._is_computing = False
         self._is_outdated = False
         self.is_measuring = False
@@ -395,7 +395,7 @@ class ComparisonFeed(CurveFeed):
             else:
                 self._environments -= environments
             if self._link.is_connected:
-                self._is_outdated = False  # the user is told once, not at every poll
+                self._is_outdated = False  # notify the user once, not at every poll
                 self.failed.emit(message)
 
         self._link.call(
@@ -520,9 +520,9 @@ class ComparisonView(QWidget):
         tip = self.tr("A run of {0} ends better than one of {1} with a probability of {2:.0f} %")
         remark = ""
         if interval is None:
-            remark = "\n" + self.tr("Fewer than three seeds: too few to say how sure that is")
+            remark = "\n" + self.tr("Fewer than three seeds: too few for an estimate of the uncertainty")
         elif interval.low <= 0.5 <= interval.high:
-            remark = "\n" + self.tr("The interval holds 50 %: the runs do not tell which is better")
+            remark = "\n" + self.tr("The interval holds 50 %: the runs do not show which is better")
         cells = [better, worse, f"{percent:.0f} %", shown]
         return TableRow(f"{better}\n{worse}", cells, tip.format(better, worse, percent) + remark)
 

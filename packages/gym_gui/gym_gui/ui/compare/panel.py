@@ -211,7 +211,7 @@ class ComparePanel(QWidget):
         assert self.board is not None
         assert self.values is not None
         entries = self.board.entries().values()
-        self._colors = {run_id: entry.colour for entry in entries for run_id in entry.run_ids}
+        self._colors = {run_id: entry.color for entry in entries for run_id in entry.run_ids}
         self.values.table.viewport().update()
 
     # ---------------------------------------------------------------- widgets

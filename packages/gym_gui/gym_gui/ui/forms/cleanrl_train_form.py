@@ -60,7 +60,7 @@ class RequirementSetsBox(QWidget):
         self._home: Home | None = None
         self._sets: tuple[RequirementSet, ...] = ()
         self._needed: tuple[str, ...] = ()
-        self._asked: set[str] = set()
+        self._requested: set[str] = set()
         self._installation: SetsJob | None = None
         self._was_asked = False
         self._ticks: dict[str, QCheckBox] = {}
@@ -77,7 +77,7 @@ class RequirementSetsBox(QWidget):
         self._stop.clicked.connect(self.cancel)
         self._stop.hide()
         self._status = QLabel(self, wordWrap=True, textInteractionFlags=Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._status.setObjectName("requirement_told")
+        self._status.setObjectName("requirement_status")
         self._status.hide()
         self.install_missing = QCheckBox(self.tr("Install missing sets before the run starts"), self)
         self.install_missing.setObjectName("install_missing")
@@ -119,22 +119,22 @@ class RequirementSetsBox(QWidget):
             self._show_rows()
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def requested(self) -> tuple[str, ...]:
         """Return the checked sets."""
-        return tuple(sorted(self._asked))
+        return tuple(sorted(self._requested))
 
     def set_asked(self, names: Iterable[str]) -> None:
-        self._asked = set(names) - {"base"}
+        self._requested = set(names) - {"base"}
         for name, tick in self._ticks.items():
             tick.blockSignals(True)
-            tick.setChecked(name in self._asked)
+            tick.setChecked(name in self._requested)
             tick.blockSignals(False)
         self._show_rows()
 
     @property
     def missing(self) -> tuple[str, ...]:
         """Return the needed or checked sets that are known and not installed."""
-        requested = {*self._needed, *self._asked}
+        requested = {*self._needed, *self._requested}
         return tuple(entry.name for entry in self._sets if entry.name in requested and not entry.is_ready)
 
     # ------------------------------------------------------------------ listing
@@ -161,7 +161,7 @@ class RequirementSetsBox(QWidget):
     def _add_row(self, row: int, entry: RequirementSet) -> None:
         tick = named(QCheckBox(entry.name, self), f"set_{entry.name}", tip=entry.purpose)
         tick.setAccessibleName(self.tr("Requirement set {name}").format(name=entry.name))
-        tick.setChecked(entry.name in self._asked)
+        tick.setChecked(entry.name in self._requested)
         tick.toggled.connect(lambda on, name=entry.name: self._tick(name, on))
         state = caption(wraps=True)
         button = named(QPushButton(self.tr("Install"), self), f"install_{entry.name}")
@@ -186,7 +186,7 @@ class RequirementSetsBox(QWidget):
     def _show_rows(self) -> None:
         for entry in self._sets:
             needed = entry.name in self._needed
-            shown = needed or entry.name in self._asked or self._everything.isChecked()
+            shown = needed or entry.name in self._requested or self._everything.isChecked()
             tick = self._ticks[entry.name]
             tick.setText(self.tr("{name} (needed)").format(name=entry.name) if needed else entry.name)
             tick.setVisible(shown)
@@ -206,7 +206,7 @@ class RequirementSetsBox(QWidget):
         return self.tr("This run needs nothing beyond the base.")
 
     def _tick(self, name: str, on: bool) -> None:
-        (self._asked.add if on else self._asked.discard)(name)
+        (self._requested.add if on else self._requested.discard)(name)
         self._show_rows()
         self.changed.emit()
 
@@ -220,7 +220,7 @@ class RequirementSetsBox(QWidget):
         self._progress.setRange(0, 0)
         self._progress.show()
         self._stop.show()
-        self._say(self.tr("Installing {name} …").format(name=name))
+        self._set_status(self.tr("Installing {name} …").format(name=name))
         self._show_rows()
         background = self._background
 
@@ -237,18 +237,18 @@ class RequirementSetsBox(QWidget):
     def _show_progress(self, progress: InstallProgress) -> None:
         self._progress.setRange(0, progress.total)
         self._progress.setValue(progress.done)
-        self._say(f"{progress.set}: {progress.message}")
+        self._set_status(f"{progress.set}: {progress.message}")
 
     def _end(self, name: str, result: JobResult) -> None:
         self._installation = None
         self._progress.hide()
         self._stop.hide()
         if result.was_cancelled:
-            self._say(self.tr("The installation was cancelled; the incomplete environment is not used."))
+            self._set_status(self.tr("The installation was cancelled; the incomplete environment is not used."))
         elif result.succeeded:
-            self._say(self.tr("{name} is installed.").format(name=name))
+            self._set_status(self.tr("{name} is installed.").format(name=name))
         else:
-            self._say(result.message, is_problem=True)
+            self._set_status(result.message, is_problem=True)
         self.refresh()
         self.installed.emit()
 
@@ -257,7 +257,7 @@ class RequirementSetsBox(QWidget):
             raise error
         self._summary.setText(self.tr("The sets cannot be listed: {why}").format(why=error))
 
-    def _say(self, text: str, *, is_problem: bool = False) -> None:
+    def _set_status(self, text: str, *, is_problem: bool = False) -> None:
         self._status.setText(text)
         self._status.setProperty("role", "problem" if is_problem else "caption")
         self._status.style().unpolish(self._status)
@@ -347,15 +347,15 @@ class WandbBox(QWidget):
         proxy = (choice.https_proxy or choice.http_proxy) if choice.use_proxy else ""
         address = self._address
         self._probe.setEnabled(False)
-        self._say(self.tr("Testing …"))
+        self._set_status(self.tr("Testing …"))
         self._background.run(lambda: probe(address, proxy=proxy), owner=self, done=self._show_answer)
 
     def _show_answer(self, problem: str) -> None:
         self._probe.setEnabled(True)
         text = self.tr("W&B is reachable.") if not problem else self.tr("Not reachable: {why}").format(why=problem)
-        self._say(text, is_problem=bool(problem))
+        self._set_status(text, is_problem=bool(problem))
 
-    def _say(self, text: str, *, is_problem: bool = False) -> None:
+    def _set_status(self, text: str, *, is_problem: bool = False) -> None:
         self._answer.setText(text)
         self._answer.setProperty("role", "problem" if is_problem else "caption")
         self._answer.style().unpolish(self._answer)
@@ -499,7 +499,7 @@ class CleanRlTrainForm(TrainForm):
         seen = self.watching.values()
         return replace(
             super().request(),
-            requirements=self.sets.asked,
+            requirements=self.sets.requested,
             install_missing=self.sets.install_missing.isChecked(),
             fastlane=FastLaneChoice(
                 seen["fastlane_enabled"], **{name: seen[extra] for name, extra in FASTLANE_EXTRAS.items()}

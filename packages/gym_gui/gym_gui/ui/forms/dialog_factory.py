@@ -64,7 +64,7 @@ FORMS: dict[str, dict[str, Make]] = {
         "extend": CleanRlResumeForm,
         "sweep": SweepForm,
     },
-    # A new sweep is the form of the worker that runs its trials; how it continues its own checkpoint says.
+    # A new sweep uses the form of the worker that runs its trials; its checkpoint defines how it continues.
     SWEEP_FORM: {"resume": CleanRlResumeForm, "extend": CleanRlResumeForm},
 }
 """By the entry's `form`, then by kind"""

@@ -35,7 +35,7 @@ class EnvironmentEditor(Editor):
         self.combo.setMaxVisibleItems(20)
         self._spaces = named(QLabel(), "env_spaces", role="caption")
         self._spaces.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._image = named(QLabel(), "env_picture", self.tr("Frames of the environment"))
+        self._image = named(QLabel(), "env_frame", self.tr("Frames of the environment"))
         self._image.hide()
         self.widget.setFocusProxy(self.combo)
         layout = fill(QVBoxLayout(self.widget), self.family, self.combo, margins=0, spacing=3)
@@ -88,9 +88,9 @@ class EnvironmentEditor(Editor):
         # Not wrapped: forms clip labels of changing height. The tool tip has the whole text.
         self._spaces.setText("\n".join(line if len(line) <= _LINE else f"{line[:_LINE]}…" for line in lines))
         self._spaces.setToolTip("\n".join(lines))
-        if preview.picture:
+        if preview.pixels:
             stride = 3 * preview.width
-            image = QImage(preview.picture, preview.width, preview.height, stride, QImage.Format.Format_RGB888)
+            image = QImage(preview.pixels, preview.width, preview.height, stride, QImage.Format.Format_RGB888)
             side = self._image.fontMetrics().height() * 5
             self._image.setPixmap(
                 QPixmap.fromImage(image).scaled(
@@ -99,7 +99,7 @@ class EnvironmentEditor(Editor):
                     Qt.TransformationMode.SmoothTransformation,
                 )
             )
-        self._image.setVisible(bool(preview.picture))
+        self._image.setVisible(bool(preview.pixels))
 
     def _guess(self, preview: EnvironmentPreview) -> list[str]:
         """Describe the family if the environment cannot be constructed here."""

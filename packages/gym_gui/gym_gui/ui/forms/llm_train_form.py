@@ -111,7 +111,7 @@ class LlmTrainForm(TrainForm):
         self.prompt_status.setText(self.tr("about {count} tokens").format(count=answer.get("estimated_tokens", "?")))
 
     def _ask(self, flag: str, show: Callable[[Mapping[str, Any]], None], status: Any) -> None:
-        """Ask the worker about the settings of the form; failures are shown in its words."""
+        """Ask the worker about the settings of the form; its messages about failures are shown."""
         (config, *_), spec, home = self.configs(), self.link.startable(self.spec), self.program_home
         buttons = (self.models_button, self.test_button, self.preview_button)
 

@@ -476,7 +476,7 @@ class RunForm(QDialog):
 
     def save_file(self, path: Path) -> None:
         """Save the configs without secrets."""
-        configs = self._configs_or_say()
+        configs = self._configs_or_report()
         if not configs:
             return
         text = saved_text(configs)
@@ -501,13 +501,13 @@ class RunForm(QDialog):
         return {}
 
     def save_preset(self, name: str) -> None:
-        if name.strip() and (configs := self._configs_or_say()):
+        if name.strip() and (configs := self._configs_or_report()):
             self.saved_configs.save_preset(name.strip(), configs)
             self.banner.set_message(self.tr("Saved the preset “{name}”.").format(name=name.strip()))
 
     # ------------------------------------------------------------------ helpers
 
-    def _configs_or_say(self) -> list[dict[str, Any]]:
+    def _configs_or_report(self) -> list[dict[str, Any]]:
         """Return the configs; if there are none, show the reason."""
         try:
             return self.configs()

@@ -327,7 +327,7 @@ class TrainForm(RunForm):
         return footer
 
     def _go_to_sweep(self) -> None:
-        if configs := self._configs_or_say():
+        if configs := self._configs_or_report():
             self.sweep_requested.emit(configs[0] if len(configs) == 1 else configs)
 
     def _build(self) -> None:

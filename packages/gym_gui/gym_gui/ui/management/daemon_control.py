@@ -56,7 +56,7 @@ class DaemonControl(QObject):
             self._link.call(
                 lambda client: client.shutdown(),
                 owner=self,
-                done=lambda running: self._finish(self._stopped_words(running)),
+                done=lambda running: self._finish(self._stopped_message(running)),
                 failed=lambda text: self._finish("", text),
             )
 
@@ -101,9 +101,9 @@ class DaemonControl(QObject):
             running = client.shutdown()
         if not wait_for_end(record, END_S):
             raise TrainerError(f"the daemon (pid {record.pid}) is still running after {END_S:g} s")
-        return self._stopped_words(running)
+        return self._stopped_message(running)
 
-    def _stopped_words(self, running: int) -> str:
+    def _stopped_message(self, running: int) -> str:
         if running == 0:
             return self.tr("The daemon was stopped.")
         if running == 1:

@@ -145,7 +145,7 @@ class SetsTable(QWidget):
         self.refresh_button = push_button("refresh_sets", self.tr("&Refresh"), self.poll)
         buttons = fill(QHBoxLayout(), self.install_button, self.remove_button, 1, self.refresh_button)
         self.job_line = styled(QFrame(), "card")
-        self.job_text = named(QLabel(wordWrap=True), "sets_job_words")
+        self.job_text = named(QLabel(wordWrap=True), "sets_job_message")
         self.job_bar = named(QProgressBar(), "sets_job_bar", self.tr("Progress of the installation"))
         self.cancel_button = push_button("cancel_sets", self.tr("&Cancel"), self.cancel)
         fill(QHBoxLayout(self.job_line), (self.job_text, 2), (self.job_bar, 1), self.cancel_button)

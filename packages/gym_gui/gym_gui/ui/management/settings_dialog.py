@@ -249,7 +249,7 @@ class SettingsDialog(QDialog):
             self.theme.addItem(text, choice.value)
         self.theme.setCurrentIndex(self.theme.findData(self._appearance.choice.value))
         self.theme.currentIndexChanged.connect(self._theme_chosen)
-        self.text_size = named(QComboBox(), "letters", self.tr("Text size"))
+        self.text_size = named(QComboBox(), "text_size", self.tr("Text size"))
         for zoom in ZOOM_STEPS:
             self.text_size.addItem(f"{zoom:.0%}", zoom)
         self.text_size.setCurrentIndex(self.text_size.findData(self._appearance.zoom))
@@ -373,11 +373,11 @@ class SettingsDialog(QDialog):
         try:
             from_text(self.edits[field.key].text(), field.kind)
         except ValueError as error:
-            self._say(field.key, str(error))
+            self._set_error(field.key, str(error))
         else:
-            self._say(field.key, "")
+            self._set_error(field.key, "")
 
-    def _say(self, key: str, text: str) -> None:
+    def _set_error(self, key: str, text: str) -> None:
         self.errors[key].setText(text)
         self.errors[key].setVisible(bool(text))
 
@@ -414,7 +414,7 @@ class SettingsDialog(QDialog):
         was_changed = settings != self._before
         self._before = settings
         for key in self.errors:
-            self._say(key, "")
+            self._set_error(key, "")
         if not was_changed:
             self.banner.set_message(self.tr("Nothing was changed."))
             return
@@ -429,7 +429,7 @@ class SettingsDialog(QDialog):
         if isinstance(error, ConfigProblems):
             for problem in error.problems:
                 if problem.path in self.errors:
-                    self._say(problem.path, str(problem).removeprefix(f"{problem.path}: "))
+                    self._set_error(problem.path, str(problem).removeprefix(f"{problem.path}: "))
             self._go_to(next((problem.path for problem in error.problems if problem.path in self.edits), ""))
             others = [str(problem) for problem in error.problems if problem.path not in self.errors]
             self.banner.set_message("\n".join([self.tr("Nothing was saved: see the marked fields."), *others]), "bad")

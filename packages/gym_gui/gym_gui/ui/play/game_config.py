@@ -25,7 +25,7 @@ from PySide6.QtWidgets import (
 )
 
 from gym_gui.ui import theme
-from gym_gui.ui.play.catalogue import GameArgument, Playable, family_rank, matching
+from gym_gui.ui.play.catalog import GameArgument, Playable, family_rank, matching
 from gym_gui.ui.widgets.parts import fill, named, styled
 
 _Index = QModelIndex | QPersistentModelIndex
@@ -92,7 +92,7 @@ class EnvironmentPicker(QWidget):
         self.list.setUniformItemSizes(True)
         self.list.setMinimumHeight(self.fontMetrics().height() * 6)
         self.list.selectionModel().currentChanged.connect(self._on_current)
-        self.message = named(QLabel(wordWrap=True), "environment_words", role="caption")
+        self.message = named(QLabel(wordWrap=True), "environment_message", role="caption")
         row = fill(QHBoxLayout(), (self.family, 1), self.older)
         fill(QVBoxLayout(self), self.filter, row, (self.list, 1), self.message, margins=0)
         self.set_playables((), self.tr("Loading environments …"))
@@ -177,7 +177,7 @@ class GameConfig(QScrollArea):
     def show_text(self, text: str) -> None:
         """Show a text instead of fields."""
         self._rows = []
-        label = named(QLabel(text, wordWrap=True, alignment=Qt.AlignmentFlag.AlignTop), "game_config_words")
+        label = named(QLabel(text, wordWrap=True, alignment=Qt.AlignmentFlag.AlignTop), "game_config_message")
         label.setProperty("role", "caption")
         body = QWidget()
         QVBoxLayout(body).addWidget(label)

@@ -32,10 +32,10 @@ from PySide6.QtWidgets import (
 from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.play import catalogue
+from gym_gui.ui.play import catalog
 from gym_gui.ui.play.action_keypad import ActionKeypad
 from gym_gui.ui.play.actions import ActionSpace, Controls, KeyMap, default_key_map, is_turn_based, read_space, stem_of
-from gym_gui.ui.play.catalogue import GameFacts, Playable
+from gym_gui.ui.play.catalog import GameFacts, Playable
 from gym_gui.ui.play.game_config import EnvironmentPicker, GameConfig
 from gym_gui.ui.play.game_view import GamePanel, PaceBox
 from gym_gui.ui.play.key_map_editor import KeyMapEditor
@@ -172,9 +172,9 @@ class HumanSetup(QWidget):
         home = self._home
 
         def poll(client: TrainerClient) -> tuple[tuple[str, ...], list[Playable]]:
-            workers: Sequence[pb.Worker] = list(client.workers(name=catalogue.WORKER))
-            argv = catalogue.worker_argv(workers)
-            return argv, catalogue.list_environments(argv, home)
+            workers: Sequence[pb.Worker] = list(client.workers(name=catalog.WORKER))
+            argv = catalog.worker_argv(workers)
+            return argv, catalog.list_environments(argv, home)
 
         self._link.call(poll, owner=self, done=self._on_listed, failed=self._on_not_listed)
 
@@ -202,7 +202,7 @@ class HumanSetup(QWidget):
         self._asked_for = env_id
         argv, home = self._argv, self._home
         self._background.run(
-            lambda: catalogue.describe_environment(argv, home, env_id),
+            lambda: catalog.describe_environment(argv, home, env_id),
             owner=self,
             done=self._on_described,
             failed=lambda error: self._on_not_described(env_id, error),

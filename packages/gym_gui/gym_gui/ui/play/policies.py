@@ -35,7 +35,7 @@ class Player:
 
 
 @dataclass(frozen=True)
-class SavedConfigs:
+class WatchableRuns:
     """The runs and players that can be watched."""
 
     runs: tuple[pb.Run, ...]
@@ -61,7 +61,7 @@ class CheckpointChoice:
     kind: str = ""
 
 
-def load_saved_configs(client: TrainerClient) -> SavedConfigs:
+def load_watchable_runs(client: TrainerClient) -> WatchableRuns:
     """Return the newest watchable runs and the players."""
     players: dict[tuple[str, str], Player] = {}
     for worker in client.workers():
@@ -73,7 +73,7 @@ def load_saved_configs(client: TrainerClient) -> SavedConfigs:
             if set(algorithm.modes) >= _NEEDED_MODES and spec is not None:
                 players[spec.name, algorithm.name] = Player(spec.name, spec.module, algorithm.name)
     runs = watchable(client.list(limit=20 * MAX_RUNS).runs, players)
-    return SavedConfigs(tuple(runs[:MAX_RUNS]), players)
+    return WatchableRuns(tuple(runs[:MAX_RUNS]), players)
 
 
 def watchable(runs: Iterable[pb.Run], players: Mapping[tuple[str, str], Player]) -> list[pb.Run]:

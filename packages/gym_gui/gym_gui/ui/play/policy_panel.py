@@ -35,9 +35,9 @@ from gym_gui.ui.play.game_view import GamePanel, PaceBox
 from gym_gui.ui.play.policies import (
     CheckpointChoice,
     Player,
-    SavedConfigs,
+    WatchableRuns,
     checkpoints_of,
-    load_saved_configs,
+    load_watchable_runs,
     thoughts,
     watch_config,
 )
@@ -75,7 +75,7 @@ class PolicySource(QWidget):
         super().__init__(parent)
         self.setObjectName("policy_source")
         self._link, self._background = link, background
-        self._saved_configs = SavedConfigs((), {})
+        self._watchable = WatchableRuns((), {})
         self._file: _File | None = None
         self._is_loading = False
         self._requested = ""
@@ -136,25 +136,25 @@ class PolicySource(QWidget):
         if self._is_loading or not self._link.is_connected:
             return
         self._is_loading = True
-        self._link.call(load_saved_configs, owner=self, done=self._on_saved_configs, failed=self._on_failed)
+        self._link.call(load_watchable_runs, owner=self, done=self._on_runs_loaded, failed=self._on_failed)
 
     def _on_failed(self, text: str) -> None:
         self._is_loading = False
         self.problem.emit(text)
 
-    def _on_saved_configs(self, saved_configs: SavedConfigs) -> None:
+    def _on_runs_loaded(self, watchable: WatchableRuns) -> None:
         self._is_loading = False
         before = self._requested or self.chosen_run_id()
-        self._saved_configs = saved_configs
+        self._watchable = watchable
         with QSignalBlocker(self.runs), QSignalBlocker(self.algo):
             self.runs.clear()
             if self._file is not None:
                 self.runs.addItem(self.tr("File {name}").format(name=self._file.title), None)
-            for run in saved_configs.runs:
+            for run in watchable.runs:
                 self.runs.addItem(_title_of(run), run)
             algo = self.algo.currentText()
             self.algo.clear()
-            self.algo.addItems(saved_configs.algorithms)
+            self.algo.addItems(watchable.algorithms)
             self.algo.setCurrentIndex(self.algo.findText(algo))
             place = next((i for i, run in enumerate(self._runs_listed()) if run and run.run_id == before), 0)
             self.runs.setCurrentIndex(place if self.runs.count() else -1)
@@ -252,7 +252,7 @@ class PolicySource(QWidget):
         """Return the policy to watch; None while something is missing."""
         run: pb.Run | None = self.runs.currentData()
         env_id, algo = self.env_id.text().strip(), self.algo.currentText()
-        player = self._saved_configs.player(algo, run.worker_type if run is not None and run.algo == algo else "")
+        player = self._watchable.player(algo, run.worker_type if run is not None and run.algo == algo else "")
         if player is None or not env_id:
             return None
         if run is None:

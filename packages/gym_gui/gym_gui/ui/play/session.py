@@ -178,7 +178,7 @@ class PlaySession(QObject):
                 self.progress.emit(self.tr("Starting the environment …"))
 
     def _outcome_text(self, run: pb.Run) -> str:
-        """Return why the game ended, preferably in the environment's words."""
+        """Return why the game ended, preferably as the environment states it."""
         if self._stop_sent or run.outcome == RunOutcome.COMPLETED:
             return "" if run.outcome != RunOutcome.FAILED else run.reason
         if self._failure:

@@ -151,7 +151,7 @@ def listed_paths(manifest: AnalyticsManifest) -> dict[str, Role]:
     return listed
 
 
-def missing_artefacts(run_dir: Path, manifest: AnalyticsManifest) -> list[str]:
+def missing_artifacts(run_dir: Path, manifest: AnalyticsManifest) -> list[str]:
     """Return paths of the manifest that do not exist."""
     return [path for path in listed_paths(manifest) if not os.path.lexists(run_dir / path)]
 
@@ -372,7 +372,7 @@ def find_places(run_dir: str, logs_dir: str, run_id: str) -> RunPlaces:
         for kind, path in _roots(run_dir, logs_dir, run_id)
     ]
     reading = read_manifest(run_dir)
-    missing = missing_artefacts(Path(run_dir), reading.manifest) if reading.manifest is not None else []
+    missing = missing_artifacts(Path(run_dir), reading.manifest) if reading.manifest is not None else []
     return RunPlaces(tuple(places), reading, tuple(missing))
 
 
@@ -390,7 +390,7 @@ def _roots(run_dir: str, logs_dir: str, run_id: str) -> Iterator[tuple[str, Path
 
 
 @dataclass(frozen=True)
-class RunArtefacts:
+class RunArtifacts:
     """A snapshot of a run's analytics."""
 
     reading: ManifestReading = field(default_factory=ManifestReading)
@@ -403,26 +403,26 @@ class RunArtefacts:
         return self.reading.manifest
 
 
-def scan_artefacts(run_dir: str, before: RunArtefacts | None = None) -> RunArtefacts:
+def scan_artifacts(run_dir: str, before: RunArtifacts | None = None) -> RunArtifacts:
     """Scan a run's folder; reuse what has not changed since `before`."""
     if not run_dir:
-        return RunArtefacts()
+        return RunArtifacts()
     folder = RunFolder(Path(run_dir))
     stamp = _stamp_of(folder.manifest)
     if before is not None and stamp == before.stamp and before.manifest is not None:
         reading = before.reading
     else:
         reading = read_manifest(run_dir)
-    return RunArtefacts(reading, find_wandb_folders(folder.wandb), stamp)
+    return RunArtifacts(reading, find_wandb_folders(folder.wandb), stamp)
 
 
-def tabs_of(run: pb.Run, named: Iterable[str], found: RunArtefacts | None) -> tuple[str, ...]:
+def tabs_of(run: pb.Run, named: Iterable[str], found: RunArtifacts | None) -> tuple[str, ...]:
     """Return those of the presenter's tabs that this run has now."""
     held = {"wandb": has_wandb, "optuna": has_study}
     return tuple(name for name in named if name not in held or held[name](run, found))
 
 
-def has_wandb(run: pb.Run, found: RunArtefacts | None) -> bool:
+def has_wandb(run: pb.Run, found: RunArtifacts | None) -> bool:
     """Return whether the run was configured for W&B, reports it, or has files of it."""
     manifest = found.manifest if found is not None else None
     names_wandb_run = manifest is not None and (manifest.wandb_run_id or manifest.wandb_run_path)
@@ -434,7 +434,7 @@ def asks_for_wandb(run: pb.Run) -> bool:
     return any(place.get(name) is True for place in places for name in ("track_wandb", "track"))
 
 
-def has_study(run: pb.Run, found: RunArtefacts | None) -> bool:
+def has_study(run: pb.Run, found: RunArtifacts | None) -> bool:
     """Return whether the run is a sweep or names the study it belongs to."""
     extras = extras_of(run)
     manifest = found.manifest if found is not None else None

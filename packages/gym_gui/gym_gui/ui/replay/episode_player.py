@@ -217,7 +217,7 @@ class StepView(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setObjectName("step_view")
-        self.frame_view = named(FrameView(), "observation_picture", self.tr("Observation as an image"))
+        self.frame_view = named(FrameView(), "observation_image", self.tr("Observation as an image"))
         self.grid = named(QTableWidget(), "observation_grid", self.tr("Observation as a grid"))
         self.grid.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self.grid.setTabKeyNavigation(False)

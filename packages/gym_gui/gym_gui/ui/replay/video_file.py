@@ -109,7 +109,7 @@ class VideoFile:
     def read(self, number: int) -> Image | None:
         """Return frame `number` from 0; None if it cannot be decoded (a truncated file)."""
         if not 0 <= number < len(self._times):
-            raise IndexError(f"picture {number} of {len(self._times)}")
+            raise IndexError(f"frame {number} of {len(self._times)}")
         if number in self._cache:
             self._cache.move_to_end(number)
             return _image(self._cache[number])

@@ -60,7 +60,7 @@ class TransportBar(QWidget):
         self.play_button.clicked.connect(lambda: self.play_requested.emit(not self._is_playing))
         forward.clicked.connect(lambda: self.step_requested.emit(1))
         last.clicked.connect(lambda: self.seek_requested.emit(self._last))
-        self.where = named(QLabel(), "position_words")
+        self.where = named(QLabel(), "position_label")
         self.speed = self._make_speed()
         self.loop = named(QCheckBox(self.tr("&Loop")), "loop", self.tr("Begin again at the end"))
         self.loop.toggled.connect(self.loop_changed)
@@ -87,11 +87,11 @@ class TransportBar(QWidget):
         side = round(self.fontMetrics().height() * 1.2)
         for button, requested in self._icons.items():
             icon = QIcon()
-            for mode, colour in ((QIcon.Mode.Normal, theme.colors().text), (QIcon.Mode.Disabled, theme.colors().muted)):
+            for mode, color in ((QIcon.Mode.Normal, theme.colors().text), (QIcon.Mode.Disabled, theme.colors().muted)):
                 pixmap = self.style().standardIcon(requested).pixmap(QSize(side, side), self.devicePixelRatioF())
                 painter = QPainter(pixmap)
                 painter.setCompositionMode(QPainter.CompositionMode.CompositionMode_SourceIn)
-                painter.fillRect(pixmap.rect(), QColor(colour))
+                painter.fillRect(pixmap.rect(), QColor(color))
                 painter.end()
                 icon.addPixmap(pixmap, mode)
             button.setIcon(icon)
@@ -189,7 +189,7 @@ class VideoPlayer(QWidget):
 
     def _build(self) -> None:
         self.banner = Banner(parent=self)
-        self.view = named(FrameView(), "video_picture", self.tr("Frame of the video"))
+        self.view = named(FrameView(), "video_frame", self.tr("Frame of the video"))
         self.transport = TransportBar(self.tr("frame"), parent=self)
         self.transport.play_requested.connect(lambda requested: self.play() if requested else self.pause())
         self.transport.step_requested.connect(self.step)
@@ -205,7 +205,7 @@ class VideoPlayer(QWidget):
         self.facts_label = named(QLabel(), "video_facts", role="caption")
         self.facts_label.setWordWrap(True)
         self.facts_label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self.save_button = named(QPushButton(self.tr("Save image…")), "save_picture")
+        self.save_button = named(QPushButton(self.tr("Save image…")), "save_image")
         self.save_button.setAccessibleName(self.tr("Save the frame that is shown"))
         self.save_button.clicked.connect(self._ask_where_to_save)
         self.outside_button = named(QPushButton(self.tr("Open outside")), "open_outside")

@@ -466,7 +466,7 @@ class FastLaneView(QWidget):
 
     def _build(self) -> None:
         self.banner = Banner(parent=self)
-        self.frame_view = named(FrameView(), "fastlane_picture", self.tr("Frames of the environment"))
+        self.frame_view = named(FrameView(), "fastlane_frame", self.tr("Frames of the environment"))
         self._caption = styled(QLabel(), "caption")
         self._remark = caption(wraps=True)
         self._zoom = _box("fastlane_zoom", self.tr("Zoom"))

@@ -66,7 +66,7 @@ from gym_gui.ui.presenters.run_files import (
     preview_of,
 )
 from gym_gui.ui.run_page.run_labels import (
-    artefact_label,
+    artifact_label,
     checkpoint_summary,
     listing_summary,
     manifest_problem_text,
@@ -288,9 +288,9 @@ class FilePreview(QWidget):
         CodeFont(self.text)
         self.text.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
         self.text.setTabChangesFocus(True)
-        self.image = named(QLabel(alignment=Qt.AlignmentFlag.AlignCenter), "preview_picture")
+        self.image = named(QLabel(alignment=Qt.AlignmentFlag.AlignCenter), "preview_image")
         self.image.setMinimumSize(1, 1)
-        self.message = named(QLabel(alignment=Qt.AlignmentFlag.AlignCenter, wordWrap=True), "preview_words")
+        self.message = named(QLabel(alignment=Qt.AlignmentFlag.AlignCenter, wordWrap=True), "preview_message")
         self.message.setProperty("role", "caption")
         self._image: QImage | None = None
         self._stack = QStackedWidget()
@@ -365,7 +365,7 @@ class FilesTab(RunTab):
         super().__init__(link, parent)
         self.setObjectName("files_tab")
         self._shown_for = ""
-        self._asked = 0
+        self._request_number = 0
         self._run_dir = Path()
         self._manifest: AnalyticsManifest | None = None
         self.banner = Banner(parent=self)
@@ -451,15 +451,17 @@ class FilesTab(RunTab):
         run = self.run
         if run is None:
             return
-        self._asked += 1
-        asked, run_id = self._asked, run.run_id
+        self._request_number += 1
+        requested, run_id = self._request_number, run.run_id
 
         def find() -> RunPlaces:
             here = self.link.local(run, *DOCUMENTS, listed=("run/*", "logs/*"))
             return find_places(here.run_dir, here.logs_dir, run_id)
 
         self.link.background.run(
-            find, owner=self, done=lambda places: self._show_places(run_id, places) if asked == self._asked else None
+            find,
+            owner=self,
+            done=lambda places: self._show_places(run_id, places) if requested == self._request_number else None,
         )
 
     # ------------------------------------------------------------------ the tree
@@ -633,4 +635,4 @@ def _what(entry: FileEntry) -> str:
     """Return the kind of a file as text."""
     if entry.checkpoint is not None:
         return checkpoint_summary(entry.checkpoint)
-    return f"{role_label(entry.role)} · {artefact_label()}" if entry.is_listed else role_label(entry.role)
+    return f"{role_label(entry.role)} · {artifact_label()}" if entry.is_listed else role_label(entry.role)

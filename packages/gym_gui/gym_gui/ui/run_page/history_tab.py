@@ -229,7 +229,7 @@ class _DotDelegate(QStyledItemDelegate):
         colors = theme.colors()
         ended = event.kind if event.to_status == RunStatus.TERM else ""
         outcome = {"completed": "completed", "cancelled": "cancelled"}.get(ended, "failed")
-        colour = theme.color_of(pb.Run(status=event.to_status, outcome=outcome))
+        color = theme.color_of(pb.Run(status=event.to_status, outcome=outcome))
         middle, radius = QPoint(area.left() + room // 2, area.center().y()), max(3, room // 5)
         model = index.model()
         painter.save()
@@ -239,8 +239,8 @@ class _DotDelegate(QStyledItemDelegate):
             painter.drawLine(middle.x(), area.top(), middle.x(), middle.y())
         if index.row() < model.rowCount() - 1:
             painter.drawLine(middle.x(), middle.y(), middle.x(), area.bottom() + 1)
-        painter.setPen(QPen(colour, 2))
-        painter.setBrush(colour if move_of(event) else QColor(colors.surface))
+        painter.setPen(QPen(color, 2))
+        painter.setBrush(color if move_of(event) else QColor(colors.surface))
         painter.drawEllipse(middle, radius, radius)
         painter.restore()
 
@@ -261,14 +261,14 @@ class HistoryTab(RunTab):
 
     def __init__(self, link: DaemonLink, parent: QWidget | None = None) -> None:
         super().__init__(link, parent)
-        self.setObjectName("story_tab")
+        self.setObjectName("history_tab")
         self.banner = Banner(parent=self)
         self.model = TimelineModel(self)
         self.view = TimelineView(self.model)
-        self.count_label = caption("story_count")
+        self.count_label = caption("history_count")
         show, hide = self.tr("Show the details of every event"), self.tr("Hide the details of events")
-        expand = push_button("story_expand", self.tr("&Expand all"), self.view.expandAll, show)
-        collapse = push_button("story_collapse", self.tr("C&ollapse all"), self.view.collapseAll, hide)
+        expand = push_button("history_expand", self.tr("&Expand all"), self.view.expandAll, show)
+        collapse = push_button("history_collapse", self.tr("C&ollapse all"), self.view.collapseAll, hide)
         bar = fill(QHBoxLayout(), (self.count_label, 1), expand, collapse)
         fill(QVBoxLayout(self), self.banner, bar, (self.view, 1), margins=8, spacing=6)
         in_view = Qt.ShortcutContext.WidgetWithChildrenShortcut

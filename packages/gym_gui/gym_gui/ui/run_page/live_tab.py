@@ -77,7 +77,7 @@ class LiveTab(RunTab):
             self.telemetry.refresh(run)
 
     def _show_flow(self, run: pb.Run) -> None:
-        """Show the telemetry of a worker that sends it; for others say where the metrics are."""
+        """Show the telemetry of a worker that sends it; for others show where the metrics are."""
         self._flow = flow_of(run)
         self._telemetry_place.setVisible(self._flow.has_telemetry)
         self.places.setVisible(self._flow is Flow.NOTHING)

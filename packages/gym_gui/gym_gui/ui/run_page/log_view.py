@@ -51,7 +51,7 @@ class LogView(QAbstractScrollArea):
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.viewport().setCursor(Qt.CursorShape.IBeamCursor)
         self._pages: OrderedDict[int, tuple[int, Sequence[LogLine]]] = OrderedDict()
-        self._asked: set[int] = set()
+        self._requested_pages: set[int] = set()
         self.generation = 0
         self.count = 0
         self.follows = True
@@ -93,7 +93,7 @@ class LogView(QAbstractScrollArea):
         """Discard all rows and show others."""
         self.generation += 1
         self._pages.clear()
-        self._asked.clear()
+        self._requested_pages.clear()
         self._widest = 0
         self._anchor = self._cursor = None
         self.count = -1
@@ -101,7 +101,7 @@ class LogView(QAbstractScrollArea):
 
     def forget_pages(self) -> None:
         """Request the text of the same rows again; show the old text until it arrives."""
-        self._asked.clear()
+        self._requested_pages.clear()
         self.generation += 1
         self._ask_for(*self._visible())
 
@@ -110,7 +110,7 @@ class LogView(QAbstractScrollArea):
         page = first // PAGE
         if generation != self.generation:
             return
-        self._asked.discard(page)
+        self._requested_pages.discard(page)
         self._pages[page] = generation, lines
         self._pages.move_to_end(page)
         while len(self._pages) > _CACHED_PAGES:
@@ -177,8 +177,8 @@ class LogView(QAbstractScrollArea):
         for page in range(first // PAGE, (end - 1) // PAGE + 1):
             generation, lines = self._pages.get(page, (-1, ()))
             rows = min(PAGE, self.count - page * PAGE)
-            if page not in self._asked and (generation != self.generation or len(lines) < rows):
-                self._asked.add(page)
+            if page not in self._requested_pages and (generation != self.generation or len(lines) < rows):
+                self._requested_pages.add(page)
                 self.requested.emit(self.generation, page * PAGE, rows)
 
     # ------------------------------------------------------------------ drawing
@@ -336,6 +336,6 @@ _MOVES = (*_UPWARDS, Qt.Key.Key_Down, Qt.Key.Key_PageDown, Qt.Key.Key_End)
 
 
 def _faint(name: str, alpha: int) -> QColor:
-    colour = QColor(name)
-    colour.setAlpha(alpha)
-    return colour
+    color = QColor(name)
+    color.setAlpha(alpha)
+    return color

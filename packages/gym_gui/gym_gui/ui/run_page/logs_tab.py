@@ -320,7 +320,7 @@ class LogsTab(RunTab):
         self.setObjectName("logs_tab")
         self._settings = QSettings("MOSAIC", "mosaic")
         self._found: FoundLogs | None = None
-        self._asked = 0
+        self._request_number = 0
         """Incremented with each request: answers to outdated ones are dropped"""
         self.file: FileFeed | None = None
         self.remote: RemoteFeed | None = None
@@ -394,8 +394,8 @@ class LogsTab(RunTab):
         run = self.run
         if run is None:
             return
-        self._asked += 1
-        asked = self._asked
+        self._request_number += 1
+        requested = self._request_number
 
         def find() -> FoundLogs:
             here = self.link.local(run, "run/lifecycle.jsonl", listed=LOGS)
@@ -403,7 +403,7 @@ class LogsTab(RunTab):
             return found if self.link.is_home_here else replace(found, is_here=False)
 
         self.link.background.run(
-            find, owner=self, done=lambda found: self._show_found(found) if asked == self._asked else None
+            find, owner=self, done=lambda found: self._show_found(found) if requested == self._request_number else None
         )
 
     def _show_found(self, found: FoundLogs) -> None:

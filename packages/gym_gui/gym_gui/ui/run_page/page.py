@@ -19,7 +19,7 @@ from PySide6.QtWidgets import QHBoxLayout, QMenu, QSizePolicy, QTabWidget, QTool
 from gym_gui.ui import theme
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.presenters.run_files import RunArtefacts, scan_artefacts, tabs_of
+from gym_gui.ui.presenters.run_files import RunArtifacts, scan_artifacts, tabs_of
 from gym_gui.ui.run_page.files_tab import FilesTab
 from gym_gui.ui.run_page.history_tab import HistoryTab
 from gym_gui.ui.run_page.logs_tab import LogsTab
@@ -69,12 +69,12 @@ class StateChip(QWidget):
     def paintEvent(self, _event: QPaintEvent) -> None:
         if self._run is None:
             return
-        colour = theme.color_of(self._run)
-        fill = QColor(colour)
+        color = theme.color_of(self._run)
+        fill = QColor(color)
         fill.setAlpha(40)
         with QPainter(self) as painter:
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-            painter.setPen(colour)
+            painter.setPen(color)
             painter.setBrush(fill)
             shape = self.rect().adjusted(1, 1, -2, -2)
             painter.drawRoundedRect(shape, shape.height() / 2, shape.height() / 2)
@@ -148,7 +148,7 @@ class AnalyticsTabManager(QObject):
         self._is_seen = False
         self._is_polling = False
         self._polls_again = False
-        self.found: RunArtefacts | None = None
+        self.found: RunArtifacts | None = None
         """What was found in the watched run's files; None before the first scan"""
         self._clock = timer(self, self.poll, SCAN_EVERY_MS)
 
@@ -194,15 +194,15 @@ class AnalyticsTabManager(QObject):
         self._is_polling = True
         run_id, before = run.run_id, self.found
         self._background.run(
-            lambda: scan_artefacts(self._local(run).run_dir, before),
+            lambda: scan_artifacts(self._local(run).run_dir, before),
             owner=self,
-            done=lambda found: self._apply_artefacts(run_id, found),
+            done=lambda found: self._apply_artifacts(run_id, found),
         )
 
     def _local(self, run: pb.Run) -> pb.Run:
         return run if self._link is None else self._link.local(run, "run/analytics.json", listed=("run/wandb/*",))
 
-    def _apply_artefacts(self, run_id: str, found: RunArtefacts) -> None:
+    def _apply_artifacts(self, run_id: str, found: RunArtifacts) -> None:
         self._is_polling = False
         if self._polls_again:
             self._polls_again = False
@@ -472,7 +472,7 @@ class RunPage(QWidget):
                 self.tabs.insertTab(index, place, self._titles[name])
 
     def _on_files_changed(self, run_id: str) -> None:
-        """Update the tabs, and those that show files, when the run's artefacts changed."""
+        """Update the tabs, and those that show files, when the run's artifacts changed."""
         if self.run is None or self.run.run_id != run_id:
             return
         self._arrange_tabs(self.run)
@@ -487,7 +487,7 @@ class RunPage(QWidget):
         self._pass_run_on()
 
     def _pass_run_on(self) -> None:
-        """Give the run to the current tab and deactivate the others."""
+        """Give the run to the current tab and deactivate all other tabs."""
         run, place = self.run, self.tabs.currentWidget()
         if run is None or not isinstance(place, _TabPlace):
             self._set_active(None)
@@ -495,7 +495,7 @@ class RunPage(QWidget):
         tab = place.tab or self._build_tab(place)
         if self._active is not tab:
             self._set_active(None)
-        tab.set_artefacts(self.analytics.found)
+        tab.set_artifacts(self.analytics.found)
         if self._shown_in.get(place.name) != run.run_id:
             self._shown_in[place.name] = run.run_id
             tab.show_run(run)

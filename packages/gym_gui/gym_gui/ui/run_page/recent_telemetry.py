@@ -51,8 +51,8 @@ def grid_image(grid: Sequence[Sequence[str]]) -> NDArray[np.uint8] | None:
         colors = np.array(CELLS, np.uint8)
         return np.ascontiguousarray(colors[numbers.astype(np.int64) % len(colors)])
     low, reach = float(numbers.min()), float(np.ptp(numbers)) or 1.0
-    grey = ((numbers - low) / reach * 255).astype(np.uint8)
-    return np.ascontiguousarray(np.repeat(grey[:, :, None], 3, axis=2))
+    gray = ((numbers - low) / reach * 255).astype(np.uint8)
+    return np.ascontiguousarray(np.repeat(gray[:, :, None], 3, axis=2))
 
 
 STARVED, RESUMED = "STARVED", "RESUMED"
@@ -77,7 +77,7 @@ class NewMessages(Generic[M]):
     passed_over: int
     """Messages since the first one that were never shown"""
     left_out_by_daemon: int
-    """Those of them that the daemon did not send because this window was too slow"""
+    """Messages among them that the daemon did not send because this window was too slow"""
     control: str
     """The last flow control message of the daemon: STARVED, RESUMED or empty"""
 

@@ -19,7 +19,7 @@ from gym_gui.wording.run_view import algo_of, elapsed_s, progress_of, remaining_
 
 
 def tr(text: str) -> str:
-    return QCoreApplication.translate("RunWords", text)
+    return QCoreApplication.translate("RunLabels", text)
 
 
 def state_label(run: pb.Run) -> str:
@@ -109,7 +109,7 @@ def role_label(role: Role) -> str:
     }[role]
 
 
-def artefact_label() -> str:
+def artifact_label() -> str:
     """Return the mark of entries that the manifest names."""
     return tr("in the manifest")
 

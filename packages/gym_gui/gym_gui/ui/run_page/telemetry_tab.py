@@ -307,7 +307,7 @@ class ObservationView(QWidget):
         self._is_busy = False
         self.shown_seq = 0
         self._caption = styled(QLabel(), "caption")
-        self.frame_view = named(FrameView(), "observation_picture", self.tr("Observation as an image"))
+        self.frame_view = named(FrameView(), "observation_image", self.tr("Observation as an image"))
         self.values = named(QPlainTextEdit(readOnly=True), "observation_values", self.tr("Observation as values"))
         self.values.setFont(theme.monospace())
         self._parts = QSplitter()
@@ -502,14 +502,14 @@ class TelemetryTab(RunTab):
         if self.is_paused:
             self._show_flow()
             return
-        news = self.recent_steps.drain()
-        self._control = news.control
-        self._measure(news)
-        self.steps.add(news.fresh)
+        update = self.recent_steps.drain()
+        self._control = update.control
+        self._measure(update)
+        self.steps.add(update.fresh)
         self._steps_table.show_agents_or_not()
-        if news.fresh and not self._steps_table.selectionModel().hasSelection():
-            self.observation.show_step(news.fresh[-1])
-        self._show_counts(news)
+        if update.fresh and not self._steps_table.selectionModel().hasSelection():
+            self.observation.show_step(update.fresh[-1])
+        self._show_counts(update)
         self._show_flow()
 
     def _show_episodes(self, _signs: object = None) -> None:
@@ -518,34 +518,36 @@ class TelemetryTab(RunTab):
             self._episodes_table.show_agents_or_not()
             self._show_flow()
 
-    def _measure(self, news: NewMessages[pb.RunStep]) -> None:
+    def _measure(self, update: NewMessages[pb.RunStep]) -> None:
         """Update the steps per second, over intervals of at least a second."""
         now = time.monotonic()
         if self._rate_from is None:
-            self._rate_from = (now, news.last_seq)
+            self._rate_from = (now, update.last_seq)
         elif now - self._rate_from[0] >= 1:
-            self._rate = (news.last_seq - self._rate_from[1]) / (now - self._rate_from[0])
-            self._rate_from = (now, news.last_seq)
+            self._rate = (update.last_seq - self._rate_from[1]) / (now - self._rate_from[0])
+            self._rate_from = (now, update.last_seq)
 
-    def _show_counts(self, news: NewMessages[pb.RunStep]) -> None:
+    def _show_counts(self, update: NewMessages[pb.RunStep]) -> None:
         rate = self.tr(" · {0} steps/s").format(formats.short_count(self._rate)) if self._rate is not None else ""
-        self._counts.setText(self.tr("step {0}").format(formats.count(news.last_seq)) + rate)
-        if not news.passed_over:
+        self._counts.setText(self.tr("step {0}").format(formats.count(update.last_seq)) + rate)
+        if not update.passed_over:
             self._skipped.setText(self.tr("nothing skipped"))
             self._skipped.setToolTip("")
             return
-        self._skipped.setText(self.tr("{0} steps skipped here, all are stored").format(formats.count(news.passed_over)))
+        self._skipped.setText(
+            self.tr("{0} steps skipped here, all are stored").format(formats.count(update.passed_over))
+        )
         self._skipped.setToolTip(
             self.tr(
                 "{0} of them were not sent because this window was too slow; the others were skipped between updates."
-            ).format(formats.count(news.left_out_by_daemon))
+            ).format(formats.count(update.left_out_by_daemon))
         )
 
     def _show_flow(self) -> None:
         if self.run is None:
             return
-        word, sentence = flow_text(self.run, self._control, self.is_paused, self.is_following)
-        self._flow.setText(word)
+        label, sentence = flow_text(self.run, self._control, self.is_paused, self.is_following)
+        self._flow.setText(label)
         self._flow.setToolTip(sentence)
         self._flow.setAccessibleDescription(sentence)
         self._flow_sentence.setText(sentence)

@@ -29,7 +29,7 @@ class TensorBoardSession:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.turn = 0
+        self.generation = 0
         """Number of calls of `drop`; `start` gets the one of the moment when a server was requested"""
         self.server: TensorBoardServer | None = None
         self._shown: dict[str, str] = {}
@@ -42,9 +42,9 @@ class TensorBoardSession:
     def has_events(self, run: pb.Run) -> bool:
         return has_event_files(linked(run).folder)
 
-    def start(self, runs: Sequence[pb.Run], turn: int, pythons: Iterable[str] = ()) -> TensorBoardServer:
-        """Return a server for these runs; raise ServerProblem on failure or when `drop` was called since `turn`."""
-        if self.turn != turn:
+    def start(self, runs: Sequence[pb.Run], generation: int, pythons: Iterable[str] = ()) -> TensorBoardServer:
+        """Return a server for these runs; raise ServerProblem on failure or if `drop` was called since `generation`."""
+        if self.generation != generation:
             raise ServerProblem(_NOT_NEEDED)
         python = find_interpreter(pythons)
         home = home_of(runs[0].run_dir)
@@ -54,7 +54,9 @@ class TensorBoardSession:
             raise ServerProblem(f"Cannot create a folder for TensorBoard in {home.cache}: {error.strerror}") from error
         try:
             shown = {one.run_id: links.add(one.name, one.folder) for one in map(linked, runs)}
-            server = TensorBoardServer.start(links, python, log_for(home), is_given_up=lambda: self.turn != turn)
+            server = TensorBoardServer.start(
+                links, python, log_for(home), is_given_up=lambda: self.generation != generation
+            )
         except OSError as error:
             links.remove()
             raise ServerProblem(f"TensorBoard cannot be started: {error}") from error
@@ -62,7 +64,7 @@ class TensorBoardSession:
             links.remove()
             raise
         with self._lock:
-            if self.turn == turn:
+            if self.generation == generation:
                 self.server, self._shown = server, shown
                 return server
         server.stop()
@@ -84,7 +86,7 @@ class TensorBoardSession:
     def drop(self) -> None:
         """End the server, even one that is being started, without waiting for it."""
         with self._lock:
-            self.turn += 1
+            self.generation += 1
             server, self.server, self._shown = self.server, None, {}
         if server is not None:
             server.abandon()

@@ -36,7 +36,7 @@ class BrowserOffer(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setObjectName("browser_offer")
-        self.message = named(QLabel(alignment=Qt.AlignmentFlag.AlignCenter, wordWrap=True), "tensorboard_words")
+        self.message = named(QLabel(alignment=Qt.AlignmentFlag.AlignCenter, wordWrap=True), "tensorboard_message")
         self.open_button = named(QPushButton(self.tr("Open in browser")), "tensorboard_open", role="primary")
         self.open_button.setAccessibleName(self.tr("Open TensorBoard in the browser"))
         self.open_button.clicked.connect(self.browser_requested)
@@ -196,16 +196,16 @@ class TensorBoardTab(RunTab):
         self._is_starting = True
         self.banner.clear()
         self.offer.set_message(self.tr("Starting TensorBoard …"))
-        run_id, turn = run.run_id, self.session.turn
+        run_id, generation = run.run_id, self.session.generation
         # The workers' environments are searched only if TensorBoard is missing in our own; the request is cheap.
         self.link.call(
             lambda client: interpreters_of(client, run.worker_type),
             owner=self,
-            done=lambda pythons: self._start_with(run_id, turn, pythons),
-            failed=lambda _error: self._start_with(run_id, turn, []),
+            done=lambda pythons: self._start_with(run_id, generation, pythons),
+            failed=lambda _error: self._start_with(run_id, generation, []),
         )
 
-    def _start_with(self, run_id: str, turn: int, pythons: Sequence[str]) -> None:
+    def _start_with(self, run_id: str, generation: int, pythons: Sequence[str]) -> None:
         run = self.run
         if run is None or run.run_id != run_id:
             self._is_starting = False
@@ -222,7 +222,7 @@ class TensorBoardTab(RunTab):
                 self._poll()
 
         self.link.background.run(
-            lambda: self.session.start([run], turn, pythons),
+            lambda: self.session.start([run], generation, pythons),
             owner=self,
             done=lambda server: self._show_server(run_id, server),
             failed=failed,

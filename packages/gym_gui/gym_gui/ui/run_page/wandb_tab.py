@@ -68,7 +68,7 @@ class SyncBar(QWidget):
         bar = named(QProgressBar(), "wandb_sync_bar", self.tr("Sending to W&B"))
         bar.setRange(0, 0)
         bar.setMaximumWidth(self.fontMetrics().averageCharWidth() * _BAR_CHARS)
-        self.message = named(ElidedLabel(), "wandb_sync_words")
+        self.message = named(ElidedLabel(), "wandb_sync_message")
         stop = push_button("wandb_sync_stop", self.tr("&Stop"), self.stopped, self.tr("Stop sending to W&B"))
         fill(QHBoxLayout(self), bar, (self.message, 1), stop, margins=0)
         self.hide()
@@ -107,7 +107,7 @@ class WandbKeyEntry(QFrame):
         self.close_button = push_button(
             "wandb_key_close", self.tr("Close"), self.close_entry, self.tr("Close without storing a key")
         )
-        self.message = named(QLabel(wordWrap=True), "wandb_key_words", role="caption")
+        self.message = named(QLabel(wordWrap=True), "wandb_key_message", role="caption")
         line = fill(QHBoxLayout(), (self.field, 1), self.keep_button, self.forget_button, self.close_button)
         fill(QVBoxLayout(self), line, self.message, margins=(10, 8, 10, 8))
         self.hide()
@@ -116,7 +116,7 @@ class WandbKeyEntry(QFrame):
         """Show the field; `place` names where a key was found, empty: no key."""
         self.field.clear()
         found = self.tr("A key was found in {place}; one entered here takes precedence.").format(place=place)
-        self._say(
+        self._set_message(
             (f"{found} " if place else "")
             + self.tr(
                 "It is stored in the keyring or, without one, in a file that only you can read; never with your runs."
@@ -146,7 +146,7 @@ class WandbKeyEntry(QFrame):
         self._run(lambda: UserSecrets().delete(WANDB_API_KEY), self._forgotten)
 
     def _forgotten(self) -> None:
-        self._say(self.tr("The stored key was removed."))
+        self._set_message(self.tr("The stored key was removed."))
         self.forgotten.emit()
 
     def _run(self, do: Callable[[], None], done: Callable[[], None]) -> None:
@@ -158,11 +158,11 @@ class WandbKeyEntry(QFrame):
             if not isinstance(error, SecretStoreError):
                 raise error
             self.setEnabled(True)
-            self._say(str(error), is_problem=True)
+            self._set_message(str(error), is_problem=True)
 
         self._background.run(do, owner=self, done=finish, failed=failed)
 
-    def _say(self, text: str, *, is_problem: bool = False) -> None:
+    def _set_message(self, text: str, *, is_problem: bool = False) -> None:
         self.message.setText(text)
         self.message.setProperty("role", "problem" if is_problem else "caption")
         self.message.style().unpolish(self.message)
@@ -425,7 +425,7 @@ class WandbTab(RunTab):
 
     def page_address(self) -> str:
         """Return the run's page at W&B; empty if it has none."""
-        manifest = self.artefacts.manifest if self.artefacts is not None else None
+        manifest = self.artifacts.manifest if self.artifacts is not None else None
         if manifest is not None and isinstance(url := manifest.extra.get("wandb_url"), str) and url:
             return url
         shown = self.shown
@@ -439,7 +439,7 @@ class WandbTab(RunTab):
         if run is None:
             return
         self._update_buttons()
-        manifest = self.artefacts.manifest if self.artefacts is not None else None
+        manifest = self.artifacts.manifest if self.artifacts is not None else None
         trouble = str(manifest.extra.get("wandb_problem") or "") if manifest is not None else ""
         synced = self._sync_result if self._sync_result is not None and self._sync_result.run_id == run.run_id else None
         if not self.link.is_home_here and shown is not None and shown.unsent:
@@ -549,7 +549,7 @@ class WandbTab(RunTab):
         if run is None or shown is None or not shown.unsent or self._job is not None:
             return
         run_id, run_dir, extras, folders = run.run_id, run.run_dir, extras_of(run), shown.unsent
-        manifest = self.artefacts.manifest if self.artefacts is not None else None
+        manifest = self.artifacts.manifest if self.artifacts is not None else None
         trained_with = manifest.argv if manifest is not None else ()
         self._sync_result = None
         self.banner.clear()

@@ -52,7 +52,7 @@ _FIRST_SYSTEM = (
     "gpu.0.gpu",
     "gpu.0.memory",
 )
-"""Common system metrics first; the others follow by name"""
+"""Common system metrics first; other metrics follow by name"""
 _SHOWN_SYSTEM = frozenset(key.replace("./.", " ") for key in _FIRST_SYSTEM)
 _CHARTS_AT_FIRST = 6
 _LONGEST = 400

@@ -155,7 +155,7 @@ class Transfers(QObject):
         self._link.call(work, owner=self, done=done, failed=failed)
 
     def ingest(self, files: Sequence[Path]) -> None:
-        """Import archive files; one that is refused does not keep the others out."""
+        """Import archive files; continue after one that is refused."""
         if not files:
             return
         progress, stopped = self._progress(self.tr("Import"), can_stop=len(files) > 1)
@@ -245,7 +245,7 @@ _GENERATIONS = 16
 
 
 class RunActions(QObject):
-    """Builds the actions and does what they say; what takes longer than a blink happens in a thread."""
+    """Builds the actions and performs them; long ones run in a thread."""
 
     form_requested = Signal(str, object)  # clone | resume | extend | evaluate, the run
     run_opened = Signal(str)
@@ -257,7 +257,7 @@ class RunActions(QObject):
         super().__init__(window)
         self._link, self._background, self._window = link, background, window
         self.known_tags: Callable[[], list[str]] = list
-        """What the tag field offers; the table of runs knows"""
+        """Returns the known tags for the tag field, from the table of runs"""
         self.known_runs: Callable[[], Runs] = list
         """All of them; the table knows these, too"""
         self._own: deque[list[QAction]] = deque()
@@ -357,7 +357,7 @@ class RunActions(QObject):
     # ------------------------------------------------------------------ deeds
 
     def do(self, kind: RunAction, runs: Runs) -> None:
-        """Do it with those of these runs that it can be done with; say why when there are none."""
+        """Apply it to the runs that allow it; show the reason if there are none."""
         able, why_not = possible(kind, runs)
         if not able:
             self.reported.emit(why_not, "warning")
@@ -389,7 +389,7 @@ class RunActions(QObject):
         handlers[kind]()
 
     def _each(self, runs: Runs, change: Callable[[TrainerClient, str], object]) -> None:
-        """One call for each run; one that fails does not keep the others from it."""
+        """Call once for each run; continue after a failure."""
         requested = [run.run_id for run in runs]
         self._link.call(
             lambda client: _one_by_one(client, requested, change),
@@ -421,7 +421,7 @@ class RunActions(QObject):
         else:
             self._each(runs, lambda client, run_id: client.resume(run_id))
 
-    # -- words about a run
+    # -- messages about a run
 
     def edit(self, runs: Runs) -> None:
         """Name, tags and notes of one run; tags of several."""
@@ -540,7 +540,7 @@ class RunActions(QObject):
         self._transfers.export(targets)
 
     def import_files(self, files: Sequence[Path]) -> None:
-        """Take in runs that were exported, here or elsewhere."""
+        """Import runs that were exported, here or elsewhere."""
         self._transfers.ingest(files)
 
 
@@ -555,7 +555,7 @@ def _with_suffix(path: Path) -> Path:
 def _one_by_one(
     client: TrainerClient, run_ids: Sequence[str], change: Callable[[TrainerClient, str], object]
 ) -> tuple[dict[str, object], list[tuple[str, str]]]:
-    """What came of each run, and what went wrong with which."""
+    """Return what came of each run, and what went wrong with which."""
     results: dict[str, object] = {}
     failures: list[tuple[str, str]] = []
     for run_id in run_ids:

@@ -49,7 +49,7 @@ def _t(text: str) -> str:
 
 
 def possible(kind: RunAction, runs: Sequence[pb.Run]) -> tuple[list[pb.Run], str]:
-    """Return the runs that allow the action, and why the others do not."""
+    """Return the runs that allow the action, and why other runs do not."""
     if not runs:
         return [], _t("No run is selected.")
     if kind is RunAction.COMPARE:

@@ -143,9 +143,9 @@ def _complete(field: QLineEdit, known: Sequence[str]) -> None:
     completer.setWidget(field)
 
     def offer(text: str) -> None:
-        word = text.rpartition(",")[2].strip()
-        completer.setCompletionPrefix(word)
-        if word and completer.completionCount():
+        tag = text.rpartition(",")[2].strip()
+        completer.setCompletionPrefix(tag)
+        if tag and completer.completionCount():
             completer.complete()
         elif (popup := completer.popup()) is not None:
             popup.hide()

@@ -42,12 +42,12 @@ class FacetButton(QToolButton):
         name: str,
         title: str,
         counts: Callable[[], Mapping[str, int]],
-        in_words: Callable[[str], str] = str,
+        format_value: Callable[[str], str] = str,
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
         self.setObjectName(f"facet_{name}")
-        self._title, self._counts, self._facts_text = title, counts, in_words
+        self._title, self._counts, self._facts_text = title, counts, format_value
         self.ticked: frozenset[str] = frozenset()
         self._is_filling = False
         self.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
@@ -67,12 +67,12 @@ class FacetButton(QToolButton):
         menu.addAction(holder)
         menu.aboutToShow.connect(self.fill)
         self.setMenu(menu)
-        self._say()
+        self._show_selection()
 
     def set_ticked(self, values: Iterable[str]) -> None:
         """Check these values without emitting a signal."""
         self.ticked = frozenset(values)
-        self._say()
+        self._show_selection()
 
     def fill(self) -> None:
         """Fill the list with current values and counts; checked values without runs stay."""
@@ -118,13 +118,13 @@ class FacetButton(QToolButton):
         if values == self.ticked:
             return
         self.ticked = values
-        self._say()
+        self._show_selection()
         if not values:
             self.fill()
         self._everything.setEnabled(bool(values))
         self.ticked_changed.emit(values)
 
-    def _say(self) -> None:
+    def _show_selection(self) -> None:
         chosen = sorted(self._facts_text(value) for value in self.ticked)
         text = self._title
         if len(chosen) == 1:
@@ -241,7 +241,7 @@ class FilterBar(QWidget):
         self.filter = RunFilter()
         self._model = model
         self.field = named(QLineEdit(), "runs_filter", self.tr("Filter runs"), tip=self._help())
-        self.field.setPlaceholderText(self.tr("Filter: words, algo:ppo status:running tag:x seed:1-5 return:>195"))
+        self.field.setPlaceholderText(self.tr("Filter: text, algo:ppo status:running tag:x seed:1-5 return:>195"))
         self.field.setClearButtonEnabled(True)
         self.field.textChanged.connect(self._text_changed)
         self.field.installEventFilter(self)
@@ -315,9 +315,9 @@ class FilterBar(QWidget):
 
     def _help(self) -> str:
         return self.tr(
-            "Words are searched in name, algorithm, environment, worker, tags, notes, state and id.\n"
+            "Plain terms are searched in name, algorithm, environment, worker, tags, notes, state and id.\n"
             "A field: algo:ppo,dqn   status:running   env:*Pole*   tag:paper   seed:1-5   return:>=195   is:archived\n"
-            "-word or -field:value leaves out what fits; algo:=ppo means exactly ppo.\n"
+            "-term or -field:value leaves out what fits; algo:=ppo means exactly ppo.\n"
             "Fields: {0}"
         ).format(", ".join(FIELD_NAMES))
 

@@ -1,6 +1,6 @@
 """Parse the filter text and the facets, and match runs. No widgets, no daemon.
 
-    cartpole -draft              words anywhere in name, algorithm, environment, worker, tags, notes or state;
+    cartpole -draft              terms anywhere in name, algorithm, environment, worker, tags, notes or state;
                                  or the first or last 4 or more characters of an id
     "my first run"               an exact phrase
     algo:ppo,dqn status:running  a field; several values: any of them; -status:failed: none of them
@@ -87,10 +87,10 @@ class RunFilter:
             if values and facet is not besides:
                 test = _facet_test(facet, values)
                 rows = [row for row in rows if test(row)]
-        for word in self.query.words:
-            rows = containing(rows, word)
-        for word in self.query.excluded_texts:
-            rows = without(rows, word)
+        for term in self.query.terms:
+            rows = containing(rows, term)
+        for term in self.query.excluded_terms:
+            rows = without(rows, term)
         for test in self.query.tests:
             rows = [row for row in rows if test(row)]
         return list(rows)
@@ -114,7 +114,7 @@ class RunFilter:
         states = self.facets.get(Facet.STATUS, frozenset())
         terms = self.text.split()
         query: dict[str, Any] = {
-            "statuses": [status for status, word in STATE_LABELS.items() if word in states],
+            "statuses": [status for status, label in STATE_LABELS.items() if label in states],
             "outcomes": [state for state in ("completed", "failed", "cancelled") if state in states],
             "tags": sorted(self.facets.get(Facet.TAG, ())) if len(self.facets.get(Facet.TAG, ())) == 1 else [],
             "text": terms[0] if len(terms) == 1 and terms[0].isalnum() else "",
@@ -166,8 +166,8 @@ def _facet_test(facet: Facet, values: frozenset[str]) -> Test:
 class Query:
     """A parsed filter text."""
 
-    words: tuple[str, ...] = ()
-    excluded_texts: tuple[str, ...] = ()
+    terms: tuple[str, ...] = ()
+    excluded_terms: tuple[str, ...] = ()
     tests: tuple[Test, ...] = ()
     unknown: tuple[str, ...] = ()
     """Unknown fields, whose terms were searched as plain text"""
@@ -197,9 +197,9 @@ def parse(text: str) -> Query:
     )
 
 
-def _field_in(word: str) -> tuple[str, str]:
+def _field_in(term: str) -> tuple[str, str]:
     """Split `algo:"ppo"` into algo and ppo; a plain term has no field."""
-    match = _FIELD.fullmatch(word)
+    match = _FIELD.fullmatch(term)
     return (match[1].lower(), match[2].strip('"')) if match else ("", "")
 
 

@@ -48,7 +48,7 @@ class EmptyPage(QWidget):
         super().__init__(parent)
         self.setObjectName("runs_empty_page")
         self.title = styled(QLabel(), "title")
-        self.message = named(QLabel(), "runs_empty_words", role="caption")
+        self.message = named(QLabel(), "runs_empty_message", role="caption")
         for label in (self.title, self.message):
             label.setAlignment(Qt.AlignmentFlag.AlignCenter)
             label.setWordWrap(True)
@@ -60,15 +60,19 @@ class EmptyPage(QWidget):
 
     def show_loading(self, is_connected: bool, detail: str) -> None:
         text = self.tr("Loading runs…") if is_connected else detail
-        self._say(self.tr("Connecting to the trainer daemon…"), text)
+        self._set_message(self.tr("Connecting to the trainer daemon…"), text)
 
     def show_no_runs(self) -> None:
-        self._say(self.tr("No runs yet"), self.tr("Start one with “New run”, or drop an exported run (.tar.gz) here."))
+        self._set_message(
+            self.tr("No runs yet"), self.tr("Start one with “New run”, or drop an exported run (.tar.gz) here.")
+        )
 
     def show_no_match(self) -> None:
-        self._say(
+        self._set_message(
             self.tr("No run matches the filter"),
-            self.tr("Words are searched in names, tags and notes; algo:ppo, status:running or seed:1-5 in one field."),
+            self.tr(
+                "Plain terms are searched in names, tags and notes; algo:ppo, status:running or seed:1-5 in one field."
+            ),
             self.tr("Clear the filter"),
         )
 
@@ -76,9 +80,9 @@ class EmptyPage(QWidget):
         text = (
             self.tr("The only run is archived.") if count == 1 else self.tr("All {0} runs are archived.").format(count)
         )
-        self._say(self.tr("Nothing to show"), text, self.tr("Show archived runs"))
+        self._set_message(self.tr("Nothing to show"), text, self.tr("Show archived runs"))
 
-    def _say(self, title: str, text: str, action: str = "") -> None:
+    def _set_message(self, title: str, text: str, action: str = "") -> None:
         self.title.setText(title)
         self.message.setText(text)
         self.button.setText(action)
@@ -104,7 +108,7 @@ class _CurveCache:
 
 
 class Sparklines(QObject):
-    """Loads the curves of the runs passed to `want`; emits `arrived` for each that changed."""
+    """Loads the curves of the runs passed to `request`; emits `arrived` for each that changed."""
 
     arrived = Signal(str, object)  # run id, tuple[float, ...]
 
@@ -118,7 +122,7 @@ class Sparklines(QObject):
         self._requested: tuple[pb.Run, ...] = ()
         self._is_busy = False
 
-    def want(self, runs: Sequence[pb.Run]) -> None:
+    def request(self, runs: Sequence[pb.Run]) -> None:
         """Set the runs that are on the screen."""
         self._requested = tuple(runs)
         self._load_next()
@@ -134,11 +138,11 @@ class Sparklines(QObject):
         if not due:
             return
         self._is_busy = True
-        asked = {run.run_id: run for run in due}
+        requested = {run.run_id: run for run in due}
         self._link.call(
-            lambda client: {run_id: fetch(client, run_id) for run_id in asked},
+            lambda client: {run_id: fetch(client, run_id) for run_id in requested},
             owner=self,
-            done=lambda curves: self._apply_curves(asked, curves),
+            done=lambda curves: self._apply_curves(requested, curves),
             failed=lambda text: self._give_up(),
         )
 
@@ -150,11 +154,11 @@ class Sparklines(QObject):
             return run.status == RunStatus.TERM and not kept.is_final
         return self._clock() - kept.fetched_at >= REFRESH_S
 
-    def _apply_curves(self, asked: dict[str, pb.Run], curves: dict[str, tuple[float, ...]]) -> None:
+    def _apply_curves(self, requested: dict[str, pb.Run], curves: dict[str, tuple[float, ...]]) -> None:
         self._is_busy = False
         now = self._clock()
         for run_id, curve in curves.items():
-            run = asked[run_id]
+            run = requested[run_id]
             self._kept[run_id] = _CurveCache(curve, now, run.step, run.status == RunStatus.TERM)
             self._kept.move_to_end(run_id)
             self.arrived.emit(run_id, curve)
@@ -477,7 +481,7 @@ class RunsPanel(QWidget):
 
     def _ask_for_curves(self) -> None:
         if self.isVisible() and not self.view.isColumnHidden(RunColumn.RETURN):
-            self.sparklines.want(self.model.runs_shown_at(self.view.positions_on_screen()))
+            self.sparklines.request(self.model.runs_shown_at(self.view.positions_on_screen()))
 
     def _tick(self) -> None:
         self.model.tick(self.view.positions_on_screen())

@@ -187,7 +187,7 @@ class RunRow:
                 (tr("Started"), run.started_at),
                 (tr("Ended"), run.finished_at),
             )
-            return "\n".join(f"{word} {formats.moment(then)}" for word, then in reported if then)
+            return "\n".join(f"{label} {formats.moment(then)}" for label, then in reported if then)
         if column is RunColumn.WORKER and run.worker_id:
             return f"{run.worker_type} · {run.worker_id}"
         return self.text(column)
@@ -292,20 +292,20 @@ def in_order(rows: list[RunRow], column: RunColumn, *, descending: bool) -> list
     return [row for _, row in valued] + [row for value, row in keyed if value is None]
 
 
-def containing(rows: Iterable[RunRow], word: str) -> list[RunRow]:
+def containing(rows: Iterable[RunRow], term: str) -> list[RunRow]:
     """Return the rows that contain a lower-case term, or whose id begins or ends with it."""
     # Private attribute used for speed: this runs ten thousand times per key press.
-    end = _end_of_id(word)
-    return [row for row in rows if word in (row._haystack or row.haystack) or _has_end(row.entry_id, end)]
+    end = _end_of_id(term)
+    return [row for row in rows if term in (row._haystack or row.haystack) or _has_end(row.entry_id, end)]
 
 
-def without(rows: Iterable[RunRow], word: str) -> list[RunRow]:
-    end = _end_of_id(word)
-    return [row for row in rows if word not in (row._haystack or row.haystack) and not _has_end(row.entry_id, end)]
+def without(rows: Iterable[RunRow], term: str) -> list[RunRow]:
+    end = _end_of_id(term)
+    return [row for row in rows if term not in (row._haystack or row.haystack) and not _has_end(row.entry_id, end)]
 
 
-def _end_of_id(word: str) -> str:
-    return word.upper() if len(word) >= _MIN_OF_ID else _NO_ID
+def _end_of_id(term: str) -> str:
+    return term.upper() if len(term) >= _MIN_OF_ID else _NO_ID
 
 
 def _has_end(run_id: str, end: str) -> bool:

@@ -91,8 +91,8 @@ class RunsDelegate(QStyledItemDelegate):
         self._curve_pen = QPen(self._accent, 1)
         self._states = {state: QColor(getattr(colors, name)) for state, name in theme.STATE_COLORS.items()}
         self._fills = {}
-        for state, colour in self._states.items():
-            fill = QColor(colour)
+        for state, color in self._states.items():
+            fill = QColor(color)
             fill.setAlphaF(0.38 if colors.is_dark else 0.26)
             self._fills[state] = fill
 
@@ -276,9 +276,9 @@ def polyline(curve: Sequence[float], room: QRectF) -> QPolygonF:
     return QPolygonF([QPointF(left + at * across, bottom - (value - low) * up) for at, value in enumerate(curve)])
 
 
-def paint_symbol(painter: QPainter, box: QRectF, state: str, colour: QColor) -> None:
+def paint_symbol(painter: QPainter, box: QRectF, state: str, color: QColor) -> None:
     """Paint the symbol of a state; shapes differ, so that color is not the only sign."""
-    pen = QPen(colour, max(1.5, box.width() / 6))
+    pen = QPen(color, max(1.5, box.width() / 6))
     pen.setCapStyle(Qt.PenCapStyle.RoundCap)
     pen.setJoinStyle(Qt.PenJoinStyle.RoundJoin)
 
@@ -287,7 +287,7 @@ def paint_symbol(painter: QPainter, box: QRectF, state: str, colour: QColor) -> 
 
     if state in ("running",):
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(colour)
+        painter.setBrush(color)
         painter.drawPolygon(QPolygonF([at(0.12, 0.0), at(1.0, 0.5), at(0.12, 1.0)]))
         return
     painter.setPen(pen)

@@ -120,7 +120,7 @@ class DaemonBanner(Banner):
     def show_unresponsive(self, text: str) -> None:
         """Show why a connected daemon probably does not respond; "" when it responds again."""
         if not self._link.is_connected:
-            return  # the connection state already says so
+            return  # the connection state already shows it
         if not text:
             self.clear()
             return

@@ -274,7 +274,7 @@ class ActorSelector(QWidget):
         self._requested = str(self._settings.value(_KEY, _DEFAULT))
         """The user's choice, even while it is not selectable"""
         self.combo = named(QComboBox(self), "actor_selector", self.tr("Actor: what acts in a new run"))
-        self.combo.setToolTip(self.tr("Who acts in a new run"))
+        self.combo.setToolTip(self.tr("The actor of a new run"))
         self.combo.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         self._model = QStandardItemModel(self.combo)
         self.combo.setModel(self._model)
@@ -344,4 +344,4 @@ class ActorSelector(QWidget):
             "hybrid": self.tr("live and analytics"),
         }
         text = f"{entry.display_name}: {lane[entry.lane.value]}" if entry is not None else ""
-        self.combo.setToolTip(text or self.tr("Who acts in a new run"))
+        self.combo.setToolTip(text or self.tr("The actor of a new run"))

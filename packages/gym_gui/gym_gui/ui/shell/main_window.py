@@ -137,9 +137,9 @@ class MainWindow(QMainWindow):
         self._stack = QStackedWidget()
         self._stack.addWidget(self._runs_or_welcome)
         self._built: dict[str, QWidget] = {RUNS: self._runs_or_welcome}
-        centre = QWidget()
-        fill(QVBoxLayout(centre), self.connection_banner, self.notice_banner, (self._stack, 1), margins=0, spacing=0)
-        self.setCentralWidget(centre)
+        center = QWidget()
+        fill(QVBoxLayout(center), self.connection_banner, self.notice_banner, (self._stack, 1), margins=0, spacing=0)
+        self.setCentralWidget(center)
         self.menu = MainMenu(self, self, appearance, self.runs.dock.toggleViewAction())
         self._build_tool_bar()
         self.status = StatusBar(self.link, self.background, is_local=self.home is not None)

@@ -27,7 +27,7 @@ from gym_gui.services.trainer.errors import TrainerError
 from gym_gui.services.trainer.run_copies import STUDY
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.presenters.run_files import RunArtefacts
+from gym_gui.ui.presenters.run_files import RunArtifacts
 from gym_gui.ui.studies.rows import StudyReading, StudyRows
 from gym_gui.ui.studies.view import StudyView
 from gym_gui.ui.widgets.banner import Banner, Tone
@@ -433,7 +433,7 @@ class OptunaTab(RunTab):
         run = self.run
         if run is None or not self.is_active:
             return
-        address, name = study_of(self.link.moved(run), self.artefacts)
+        address, name = study_of(self.link.moved(run), self.artifacts)
         if (run.run_id, address, name) == self._shown:
             return
         self._shown = run.run_id, address, name
@@ -479,7 +479,7 @@ class OptunaTab(RunTab):
         window.open_file(file)
 
 
-def study_of(run: pb.Run, found: RunArtefacts | None) -> tuple[str, str]:
+def study_of(run: pb.Run, found: RunArtifacts | None) -> tuple[str, str]:
     """Return where a run's study is (a path or a URL) and its name; unknown is empty."""
     settings = _settings_of(run)
     manifest = found.manifest if found is not None else None

@@ -177,7 +177,7 @@ class ParallelPlot(StudyPlot):
         self.setYRange(-0.03, 1.03, padding=0)
 
     def mark(self, row: int | None) -> None:
-        """Draw one trial above the others."""
+        """Draw one trial above all other trials."""
         if row is None or self._parallel is None:
             self._chosen.setData([], [])
         else:

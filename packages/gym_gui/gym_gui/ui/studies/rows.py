@@ -147,7 +147,7 @@ class StudyRows:
 
     def best_first(self, objective: int = 0) -> tuple[str, bool]:
         """Return the default sorting: the column and whether it descends."""
-        return f"{VALUE}{objective}", self.study.is_maximised(objective)
+        return f"{VALUE}{objective}", self.study.is_maximized(objective)
 
     def arranged(self, trial_filter: TrialFilter, key: str, *, descending: bool) -> Rows:
         """Return the rows that match the filter, sorted; those without a value in the column come last either way."""
@@ -325,7 +325,7 @@ def parallel_of(study: Study, objective: int, title: str, shares: dict[str, floa
     """Return the completed trials over the objective and the parameters, the most important ones first."""
     values = study.values[:, objective]
     rows = np.flatnonzero((study.states == TrialState.COMPLETE.value) & np.isfinite(values))
-    losses = -values[rows] if study.is_maximised(objective) else values[rows]
+    losses = -values[rows] if study.is_maximized(objective) else values[rows]
     best_first = rows[np.argsort(losses, kind="stable")]
     shown = best_first[:MAX_LINES]
     shades = tuple(part for part in np.array_split(shown[::-1], SHADES) if len(part))

@@ -660,7 +660,7 @@ class StudyView(QWidget):
         self._draw()
 
     def _draw(self) -> None:
-        """Draw the plot of the open page; the others are drawn when they are opened."""
+        """Draw the plot of the open page; other plots are drawn when they are opened."""
         page, study = self.side.currentIndex(), self.study
         if study is None:
             return
@@ -715,7 +715,7 @@ class StudyView(QWidget):
     # ------------------------------------------------------------------ trials
 
     def _open_trial(self, trial: Trial) -> None:
-        """Open its run; with several seeds the first, the detail panel has the others."""
+        """Open its run; with several seeds the first one; the detail panel lists all."""
         if trial.run_ids:
             self.run_requested.emit(trial.run_ids[0])
 

@@ -8,7 +8,7 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
 
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.presenters.run_files import RunArtefacts
+from gym_gui.ui.presenters.run_files import RunArtifacts
 
 _LIVE = (RunStatus.HSHK, RunStatus.RDY, RunStatus.EXEC, RunStatus.PAUSE)
 
@@ -39,14 +39,14 @@ class RunTab(QWidget):
         self.link = link
         self.run: pb.Run | None = None
         self.is_active = False
-        self.artefacts: RunArtefacts | None = None
+        self.artifacts: RunArtifacts | None = None
         """Manifest and W&B folders found by the page; None before the first scan"""
         self.chosen_runs: tuple[str, ...] = ()
         """Ids of the runs selected in the list, for tabs that show several"""
 
-    def set_artefacts(self, found: RunArtefacts | None) -> None:
+    def set_artifacts(self, found: RunArtifacts | None) -> None:
         """Set what was found in the run's folder; called before `show_run` and `refresh`."""
-        self.artefacts = found
+        self.artifacts = found
 
     def show_run(self, run: pb.Run) -> None:
         """Show another run, or the first one."""

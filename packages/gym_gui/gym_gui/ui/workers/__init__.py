@@ -1,1 +1,1 @@
-"""What the window knows about workers."""
+"""Workers, as the window knows them."""

@@ -151,35 +151,35 @@ def text(space):
         return f"Box{tuple(int(side) for side in space.shape)}"
     return str(space)[:80]
 env_id, most = sys.argv[1], int(sys.argv[2])
-told = {}
-def look(render_mode):
+answers = {}
+def inspect(render_mode):
     env = gymnasium.make(env_id, render_mode=render_mode)
     action = "continuous" if isinstance(env.action_space, spaces.Box) else kind(env.action_space)
-    told.update(actions=action, observations=kind(env.observation_space), action_text=text(env.action_space),
+    answers.update(actions=action, observations=kind(env.observation_space), action_text=text(env.action_space),
                 observation_text=text(env.observation_space))
     return env
 try:
-    env = look("rgb_array")
+    env = inspect("rgb_array")
     env.reset(seed=1)
     frame = env.render()
     stride = max(1, -(-max(frame.shape[:2]) // most))
     frame = frame[::stride, ::stride, :3].astype("uint8")
-    told.update(height=frame.shape[0], width=frame.shape[1], picture=base64.b64encode(frame.tobytes()).decode())
+    answers.update(height=frame.shape[0], width=frame.shape[1], pixels=base64.b64encode(frame.tobytes()).decode())
 except Exception as error:
     try:
-        if not told:
-            look(None)
+        if not answers:
+            inspect(None)
     except Exception as error:
-        told["problem"] = f"{type(error).__name__}: {error}"
+        answers["problem"] = f"{type(error).__name__}: {error}"
 with answer:
-    answer.write(json.dumps(told))
+    answer.write(json.dumps(answers))
 os._exit(0)  # what a renderer leaves behind must not hang the end
 """
 
 
 @dataclass(frozen=True)
 class EnvironmentPreview:
-    """What could be found out about an environment."""
+    """Spaces and a frame of an environment, or the problem."""
 
     env_id: str
     actions: str = ""
@@ -187,7 +187,7 @@ class EnvironmentPreview:
     observations: str = ""
     action_text: str = ""
     observation_text: str = ""
-    picture: bytes = b""
+    pixels: bytes = b""
     """RGB, `width` × `height`; empty: none"""
     width: int = 0
     height: int = 0
@@ -218,6 +218,6 @@ def inspect_environment(python: str, env_id: str) -> EnvironmentPreview:
         return EnvironmentPreview(
             env_id, problem=f"its construction exited with code {done.returncode}: {last[0][:300]}"
         )
-    picture = base64.b64decode(reported.pop("picture", ""))
+    pixels = base64.b64decode(reported.pop("pixels", ""))
     problem = " ".join(str(reported.pop("problem", "")).split())[:300]
-    return EnvironmentPreview(env_id, picture=picture, problem=problem, **reported)
+    return EnvironmentPreview(env_id, pixels=pixels, problem=problem, **reported)

@@ -6,7 +6,7 @@ Near to what `atari.AtariGame` gives, and not the same:
 - a game begins after 0 to 30 frames of nothing and, where it has the button, one frame of FIRE;
 - sticky actions are the emulator's;
 - it cannot be restored within an episode: a resumed run begins new games.
-Frames are made in the same way (the brighter of two frames, grey, 84 × 84 by area), to within a shade.
+Frames are made in the same way (the brighter of two frames, gray, 84 × 84 by area), to within a shade.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cleanrl_worker.training.envs.vector import EnvState, Step
 
 
 class AleVectorEnvs:
-    """The C++ vector environment under our convention; a life is an episode, `over` says when the game is."""
+    """The C++ vector environment under our convention; a life is an episode; `over` marks the end of a game."""
 
     def __init__(self, game: str, num_envs: int, *, stack: int, sticky: float, skip: int, num_threads: int) -> None:
         # life_loss_info reports lost lives without resetting the game, which episodic_life would do.

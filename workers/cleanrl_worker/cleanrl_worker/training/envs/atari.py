@@ -21,7 +21,7 @@ from cleanrl_worker.training.envs.vector import EnvState
 
 SIDE = 84
 
-ALEInterface.setLoggerMode(LoggerMode.Error)  # a greeting per game says nothing about the run
+ALEInterface.setLoggerMode(LoggerMode.Error)  # a greeting per game is noise
 cv2.setNumThreads(1)  # frames this small are not worth waking threads for
 
 
@@ -72,7 +72,7 @@ class AtariGame(gym.Wrapper):
         self._stack = np.zeros((settings.stack, SIDE, SIDE), dtype=np.uint8)
         self._ale.reset_game()
         # Seeds do not reach the game (only sticky actions are random), so a seeded reset can go back to here; loading
-        # the cartridge again, as the emulator wants it, takes a fifth of a second.
+        # the cartridge again, which the emulator requires, takes a fifth of a second.
         self._beginning = self._ale.cloneSystemState()
         self._rng = env.unwrapped.np_random
         self._pressed = Action.NOOP
@@ -150,7 +150,7 @@ class AtariGame(gym.Wrapper):
         cv2.resize(brighter, (SIDE, SIDE), dst=stack[-1], interpolation=cv2.INTER_AREA)
 
     def render(self) -> Any:
-        """The screen; this class plays past gymnasium's wrapper, which therefore thinks nothing has begun."""
+        """Return the screen; this class plays past gymnasium's wrapper, which therefore thinks nothing has begun."""
         return self.env.unwrapped.render()
 
     # -- beginnings
@@ -191,7 +191,7 @@ class AtariGame(gym.Wrapper):
     # -- snapshots
 
     def save_state(self) -> EnvState:
-        """The emulator with its timers, and everything above it."""
+        """Return the emulator with its timers, and everything above it."""
         emulator = np.frombuffer(self._ale.cloneSystemState().serialize(), dtype=np.uint8)
         values = {
             "rng": self._rng.bit_generator.state,

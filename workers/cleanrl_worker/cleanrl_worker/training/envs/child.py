@@ -10,7 +10,7 @@ from typing import Any
 
 def main() -> int:
     """Make the environments, then answer."""
-    # A stop is for the training process: it still needs its environments up to the next safe point. When it is gone,
+    # A stop is for the training process: it still needs its environments up to the next safe point. When it has exited,
     # the line is closed.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -41,7 +41,7 @@ def _serve(line: Connection, env_id: str, num_envs: int, env_kwargs: dict[str, A
         raise
     except BadInput as error:
         line.send(("refused", str(error)))
-    except Exception as error:  # noqa: BLE001 - other people's environments: whatever it is, the training process says it
+    except Exception as error:  # noqa: BLE001 - other people's environments: the training process reports any error
         line.send(("failed", f"{type(error).__name__}: {error}"))
 
 

@@ -115,7 +115,7 @@ def register_family(env_id: str) -> None:
 
 
 def native_vector_of(env_id: str) -> str:
-    """Return the entry point of an environment's vectorised form; empty if it has none."""
+    """Return the entry point of an environment's vectorized form; empty if it has none."""
     register_family(env_id)
     entry = gym.spec(env_id.rpartition(":")[2]).vector_entry_point
     return entry if isinstance(entry, str) else ""
@@ -249,7 +249,7 @@ def _is_envpool_name(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Procgen:
-    """Procgen's games, which are vectorised."""
+    """Procgen's games, which are vectorized."""
 
     backends: tuple[str, ...] = ("native",)
 

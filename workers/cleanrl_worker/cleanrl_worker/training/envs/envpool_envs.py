@@ -116,8 +116,8 @@ class EnvpoolGame(gym.Env):
     def render(self) -> np.ndarray:
         """What the agent sees, for envpool draws nothing else: its newest frame."""
         assert self._obs is not None
-        grey: np.ndarray = self._obs[-1]
-        return np.repeat(grey[:, :, None], 3, axis=2)
+        gray: np.ndarray = self._obs[-1]
+        return np.repeat(gray[:, :, None], 3, axis=2)
 
     def close(self) -> None:
         """Close the game."""

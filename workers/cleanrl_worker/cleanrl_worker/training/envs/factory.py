@@ -1,6 +1,6 @@
 """Chooses how environments are stepped: the cheapest way with the same transitions, or the requested one.
 
-native   gymnasium's vectorised CartPole; Procgen and two-player games, which are vectorised
+native   gymnasium's vectorized CartPole; Procgen and two-player games, which are vectorized
 sync     a loop in this process
 async    separate processes
 ale      ale-py's C++ vector environment for Atari: nearly the same (see ale_vector), only on request
@@ -39,7 +39,7 @@ NATIVE_CARTPOLE_FROM = 6
 
 
 class NativeCartPole:
-    """Gymnasium's vectorised CartPole, with the reset moved into the step that ends the episode."""
+    """Gymnasium's vectorized CartPole, with the reset moved into the step that ends the episode."""
 
     def __init__(self, env_id: str, num_envs: int, env_kwargs: Mapping[str, Any] | None = None) -> None:
         env = gym.make_vec(
@@ -148,7 +148,7 @@ def check_backend(env_id: str, env_kwargs: Mapping[str, Any], pipeline: str, bac
         offered = ", ".join(("auto", *known.backends))
         raise BadInput(f"--env-backend {backend} is not for the environments of this algorithm; choose {offered}")
     if backend == "native" and isinstance(known, Plain) and not _has_native_cartpole(env_id):
-        raise BadInput(f"--env-backend native: {env_id} has no vectorised form of its own; choose sync or async")
+        raise BadInput(f"--env-backend native: {env_id} has no vectorized form of its own; choose sync or async")
     others = sorted(env_kwargs.keys() - {"frameskip", "repeat_action_probability"})
     if backend == "ale" and others:
         raise BadInput(f"--env-backend ale takes no --env-kwargs {', '.join(others)}; choose sync or async")

@@ -104,7 +104,7 @@ class ProcgenGame(gym.Env):
         return self._obs, float(step.rewards[0]), bool(step.terminated[0]), False, {}
 
     def render(self) -> np.ndarray:
-        """What the agent sees."""
+        """Return what the agent sees."""
         return self._obs
 
     def close(self) -> None:

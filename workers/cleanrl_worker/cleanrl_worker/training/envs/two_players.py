@@ -6,7 +6,7 @@ which its own is 255 throughout. Actions are held for four frames and rewards cl
 with SuperSuit's wrappers. The games have no randomness of their own and all begin alike. A snapshot holds the
 emulator's state, so resume is exact.
 
-For evaluation `AgainstRandom` plays the first player against one who presses buttons at random: against itself a policy
+For evaluation `AgainstRandom` plays the first player against an opponent with random actions: against itself a policy
 always scores as much as it loses.
 """
 
@@ -162,7 +162,7 @@ class TwoPlayerEnvs:
 
 
 class AgainstRandom(gym.Env):
-    """The first player's game against one who presses buttons at random; rewards are the game's."""
+    """The first player's game against an opponent with random actions; rewards are the game's."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
 
@@ -192,12 +192,12 @@ class AgainstRandom(gym.Env):
         return obs
 
     def render(self) -> np.ndarray:
-        """The whole screen."""
+        """Return the whole screen."""
         return self._game.render()
 
 
 def observation_space() -> gym.spaces.Box:
-    """Four frames and two planes that say who one is."""
+    """Four frames and two planes that encode the player."""
     return gym.spaces.Box(0, 255, (SIDE, SIDE, STACK + PLAYERS), dtype=np.uint8)
 
 

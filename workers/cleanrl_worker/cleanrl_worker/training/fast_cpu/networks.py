@@ -56,7 +56,7 @@ class NumpyMlp:
         return outputs
 
     def trace(self, inputs: np.ndarray) -> np.ndarray:
-        """The same, and remember what `backward` needs."""
+        """Return the same, and remember what `backward` needs."""
         self._inputs = [inputs]
         for weight, bias in self._hidden:
             inputs = inputs.dot(weight)
@@ -187,12 +187,12 @@ class NumpyLayerNormMlp:
         return inputs @ self._weight + self._bias
 
     def frozen(self) -> FrozenLayerNormMlp:
-        """The network as it is now, for many small batches: quicker, and blind to what is learned later."""
+        """Return the network as it is now, for many small batches: quicker, and blind to what is learned later."""
         layers = [layer.frozen() for layer in self._layers]
         return FrozenLayerNormMlp(layers, self._weight.copy(), self._bias.copy())
 
     def trace(self, inputs: np.ndarray) -> np.ndarray:
-        """The same, and remember what `backward` needs."""
+        """Return the same, and remember what `backward` needs."""
         for layer in self._layers:
             inputs = layer.trace(inputs)
         self._features = inputs
@@ -284,7 +284,7 @@ class _NormalizedLayer:
         return np.maximum(hidden, self._zeros[: len(hidden)], out=hidden)
 
     def frozen(self) -> FrozenLayer:
-        # Weights and biases that sum up to zero give outputs that do: centring costs nothing any more.
+        # Weights and biases that sum up to zero give outputs that do: centering costs nothing any more.
         weight = self.weight - self.weight @ self._average
         bias = self._bias - self._bias.mean()
         return FrozenLayer(weight, bias, self._average, self._epsilon, self._gain.copy(), self._shift.copy())
@@ -307,7 +307,7 @@ class _NormalizedLayer:
         np.dot(ones, gradient, out=shift)
         product = gradient * self._normalized
         np.dot(ones, product, out=gain)
-        # Through the normalisation: what shifts or stretches a whole row has no effect on its outcome.
+        # Through the normalization: what shifts or stretches a whole row has no effect on its outcome.
         average = self._average * self._gain[:, None]
         along, mean = product @ average, gradient @ average
         gradient *= self._gain
@@ -345,7 +345,7 @@ class ReluMlp:
         return Trace(inputs, first, self._second(first).relu_())
 
     def outputs(self, trace: Trace) -> tuple[torch.Tensor, ...]:
-        """What each head makes of them."""
+        """Return what each head makes of them."""
         return tuple(head(trace.second) for head in self._heads)
 
     def __call__(self, inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -390,7 +390,7 @@ class _Affine:
 
 
 def _like(block: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """The part of a block that lies as this parameter does in its own."""
+    """Return the part of a block that lies as this parameter does in its own."""
     assert parameter.untyped_storage().size() == block.untyped_storage().size(), "FlatParameters has put it there"
     start = int(parameter.storage_offset())
     return block[start : start + parameter.numel()].view(parameter.shape)

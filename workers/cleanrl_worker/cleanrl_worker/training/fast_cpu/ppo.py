@@ -211,8 +211,8 @@ class FastPpo:
 
         advantages = batch.advantages
         if args.norm_adv:
-            centred = advantages - advantages.sum() / count
-            advantages = centred / (math.sqrt(centred.dot(centred) / (count - 1)) + 1e-8)
+            centered = advantages - advantages.sum() / count
+            advantages = centered / (math.sqrt(centered.dot(centered) / (count - 1)) + 1e-8)
         log_ratio = policy.log_probs - batch.log_probs
         ratio = np.exp(log_ratio)
         beyond = ratio - 1

@@ -1,4 +1,4 @@
-"""How much each parameter mattered for getting among the best trials: PED-ANOVA (Watanabe et al., IJCAI 2023).
+"""Importance of each parameter for being among the best trials: PED-ANOVA (Watanabe et al., IJCAI 2023).
 
 Compared are two distributions of a parameter's values: among the best tenth of the completed trials, and among all of
 them. Where they differ much, the parameter decides. The difference is Pearson's divergence of two Parzen estimates on a
@@ -21,12 +21,12 @@ from gym_gui.services.analytics.studies.study import Distribution, Floats, Kind,
 METHOD = "PED-ANOVA"
 BEST_SHARE = 0.1
 FEWEST_TRIALS = 4
-"""Fewer completed trials say nothing"""
+"""Fewer completed trials have no importances"""
 
 _GRID = 50
 _FEWEST_TOGETHER = 2
 _NARROWEST = 0.5 / 1.64
-"""Of a kernel, in steps of the grid: 90 % of it lie in one step"""
+"""Smallest width of a kernel in steps of the grid: 90 % of its mass is in one step"""
 _NOTHING = 1e-12
 
 Rows = NDArray[np.intp]
@@ -40,16 +40,16 @@ class Importances:
     trials: int
     """Completed trials they were taken from"""
     best: int
-    """How many of those count as the best"""
+    """Trials among them that count as the best"""
 
 
 def importances(study: Study, objective: int = 0) -> Importances:
-    """Of all parameters that completed trials have, for one objective."""
+    """Return the importances of all parameters of completed trials for one objective."""
     values = study.values[:, objective]
     rows = np.flatnonzero((study.states == TrialState.COMPLETE.value) & np.isfinite(values))
     if len(rows) < FEWEST_TRIALS:
         return Importances({}, len(rows), 0)
-    losses = -values[rows] if study.is_maximised(objective) else values[rows]
+    losses = -values[rows] if study.is_maximized(objective) else values[rows]
     place = math.ceil(BEST_SHARE * len(rows)) - 1
     is_best = losses <= np.partition(losses, place)[place]  # equals of the last one count, too
     found = {
@@ -87,7 +87,7 @@ def _divergence(study: Study, name: str, rows: Rows, is_best: NDArray[np.bool_])
 
 
 def _density(distribution: Distribution, values: Floats) -> Floats:
-    """How likely each place of the grid is, by a kernel on every observed place and one wide prior."""
+    """Return the density on the grid, with a kernel for every observed place and one wide prior."""
     if distribution.kind is Kind.CATEGORICAL:
         counts = np.bincount(values.astype(np.intp), minlength=len(distribution.choices))
         observed = np.flatnonzero(counts)
@@ -97,15 +97,15 @@ def _density(distribution: Distribution, values: Floats) -> Floats:
     else:
         counts = _on_grid(distribution, values)
         observed = np.flatnonzero(counts)
-        centres = np.append(observed, (len(counts) - 1) / 2)
+        centers = np.append(observed, (len(counts) - 1) / 2)
         widths = np.append(np.full(len(observed), _bandwidth(observed, counts[observed])), len(counts))
-        kernels = _normal_shares(centres, widths, len(counts))
+        kernels = _normal_shares(centers, widths, len(counts))
     weights = np.append(counts[observed], 1.0)
     return np.asarray(weights / weights.sum() @ kernels) + _NOTHING
 
 
 def _on_grid(distribution: Distribution, values: Floats) -> NDArray[np.intp]:
-    """How many values fall to each step of the grid."""
+    """Return the number of values in each step of the grid."""
     low, high, steps = distribution.low, distribution.high, _GRID
     if distribution.kind is Kind.INT and distribution.log:
         steps = min(math.ceil(math.log2(high - low + 1)) + 1, _GRID)
@@ -129,10 +129,10 @@ def _bandwidth(observed: NDArray[np.intp], counts: NDArray[np.intp]) -> float:
     return max(float(1.059 * min(middle / 1.34, deviation) * total**-0.2), _NARROWEST)
 
 
-def _normal_shares(centres: Floats, widths: Floats, steps: int) -> Floats:
-    """What of each normal kernel lies in each step, the whole of it cut to the grid."""
+def _normal_shares(centers: Floats, widths: Floats, steps: int) -> Floats:
+    """Return the share of each normal kernel in each step, truncated to the grid."""
     edges = np.arange(steps + 1) - 0.5
-    scaled = (edges[None, :] - centres[:, None]) / (widths[:, None] * math.sqrt(2))
+    scaled = (edges[None, :] - centers[:, None]) / (widths[:, None] * math.sqrt(2))
     below = _erf(scaled).astype(np.float64)
     return np.asarray(np.diff(below, axis=1) / (below[:, -1:] - below[:, :1]))
 

@@ -60,12 +60,12 @@ class SeveralStudies(StudyError):
 
 
 def is_url(address: str) -> bool:
-    """A database server's address; a path, or `sqlite:///` and a path, is a file."""
+    """Return a database server's address; a path, or `sqlite:///` and a path, is a file."""
     return "://" in address and not address.startswith(("sqlite:", "file:"))
 
 
 def path_of(address: str | Path) -> Path:
-    """The file that an address names; StudyError for one that names a server."""
+    """Return the file that an address names; StudyError for one that names a server."""
     text = os.fspath(address)
     if "://" not in text:
         return Path(text)
@@ -78,7 +78,7 @@ def path_of(address: str | Path) -> Path:
 
 
 def open_file(address: str | Path) -> StudyFile:
-    """The file's reader, chosen by how it begins."""
+    """Return the file's reader, chosen by how it begins."""
     path = path_of(address)
     try:
         with open_chosen(path) as stream:
@@ -97,7 +97,7 @@ def open_file(address: str | Path) -> StudyFile:
 
 
 def open_study(address: str | Path, name: str | None = None) -> Study:
-    """The study in this file; with several, the one of this name."""
+    """Return the study in this file; with several, the one of this name."""
     file = open_file(address)
     if name is None:
         names = tuple(summary.name for summary in file.summaries())
@@ -127,7 +127,7 @@ class _StudyRecord:
 
 
 class JournalFile:
-    """All studies of one journal; `read` takes in what was appended since the last time."""
+    """All studies of one journal; `read` ingests what was appended since the last call."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -151,7 +151,7 @@ class JournalFile:
         self._studies: dict[int, _StudyRecord] = {}
         self._next_study = 0
         self._trials: list[Trial] = []
-        """By the number an operation names them with: over all studies of the file, also deleted ones"""
+        """Trials by their number in operations, which counts over all studies of the file, also deleted ones"""
         self._distributions = Distributions()
 
     # ------------------------------------------------------------------ public
@@ -164,7 +164,7 @@ class JournalFile:
         )
 
     def read(self, name: str) -> Study:
-        """The study of this name as it is now."""
+        """Return the study of this name as it is now."""
         self._catch_up()
         for record in self._studies.values():
             if record.name == name:
@@ -175,7 +175,7 @@ class JournalFile:
         notices: tuple[str, ...] = ()
         if self._damaged:
             lines = "one line" if self._damaged == 1 else f"{self._damaged} lines"
-            notices = (f"{lines} of {self.path.name} cannot be read and were passed over; a writer was cut off there",)
+            notices = (f"{lines} of {self.path.name} cannot be read and were skipped; a writer was interrupted there",)
         names = record.system_attrs.get("study:metric_names")
         metrics = tuple(map(str, names)) if isinstance(names, list) else ()
         trials, attributes = in_order(record.trials), dict(record.user_attrs)
@@ -234,7 +234,7 @@ class JournalFile:
     def _create_study(self, log: dict[str, Any]) -> None:
         name = str(log["study_name"])
         if any(record.name == name for record in self._studies.values()):
-            return  # two programs wanted it at once, and the first one made it
+            return  # another process has created it meanwhile
         directions = tuple(_DIRECTIONS[direction] for direction in log["directions"])
         self._studies[self._next_study] = _StudyRecord(name, directions)
         self._next_study += 1
@@ -333,23 +333,23 @@ class SqliteFile:
         self._distributions = Distributions()
         self._study_id = -1
         self._trials: dict[int, Trial] = {}
-        """Of that study, by their id in the file"""
+        """Trials of that study by their id in the file"""
 
     # ------------------------------------------------------------------ public
 
     def summaries(self) -> tuple[StudySummary, ...]:
         """Return the studies of the database."""
-        return self._look(_summaries)
+        return self._query(_summaries)
 
     def read(self, name: str) -> Study:
-        """The study of this name as it is now."""
-        return self._look(lambda database: self._read(_Layout(database), name))
+        """Return the study of this name as it is now."""
+        return self._query(lambda database: self._read(_Layout(database), name))
 
-    def _look(self, question: Callable[[sqlite3.Connection], T]) -> T:
+    def _query(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """One short read transaction: writers of a file without WAL wait for readers."""
         try:
             with opened_read_only(self.path) as database:
-                return question(database)
+                return query(database)
         except sqlite3.Error as error:
             raise StudyError(f"{self.path} cannot be read: {error}") from None
         except (KeyError, TypeError, ValueError) as error:
@@ -429,7 +429,7 @@ class SqliteFile:
 
 
 class _Layout:
-    """What the tables of this file look like, and questions to them that are the same for all layouts."""
+    """The tables of this file, and queries that work for all of their layouts."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -496,7 +496,7 @@ class _Layout:
             yield trial_id, step, _number(value, special)
 
     def attributes(self, table: str, condition: str, values: Sequence[Any]) -> dict[int, dict[str, Any]]:
-        """By the id of the study or the trial."""
+        """Return the attributes by the id of the study or the trial."""
         whose = "trial_id" if table.startswith("trial") else "study_id"
         found: dict[int, dict[str, Any]] = {}
         for owner, key, text in self.rows(f"SELECT {whose}, key, value_json FROM {table} WHERE {condition}", values):
@@ -511,7 +511,7 @@ class _Layout:
 
 
 def _of_study(study_id: int, which: str, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
-    """The same trials in a table that knows only trials."""
+    """Return the same trials in a table that knows only trials."""
     return f"trial_id IN (SELECT trial_id FROM trials WHERE study_id = ? AND {which})", (study_id, *ids)
 
 
@@ -566,7 +566,7 @@ def opened_read_only(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _was_cut_off(path: Path) -> bool:
-    """Whether a writer died in the middle: its journal has to be played back first, and that is writing."""
+    """Return whether a writer died in the middle: its journal has to be played back first, and that is writing."""
     try:
         if not Path(f"{path}-journal").stat().st_size:
             return False

@@ -42,7 +42,7 @@ class TrialState(Enum):
 
 
 class Direction(StrEnum):
-    """Whether an objective is to be small or large."""
+    """Whether an objective is minimized or maximized."""
 
     NOT_SET = "not set"
     MINIMIZE = "minimize"
@@ -97,7 +97,7 @@ class Parameter:
     distributions: tuple[Distribution, ...]
     """All that it was drawn from, in the order they came; usually one"""
     internal: Floats
-    """As a number for each trial, a choice as its place among the choices; nan where a trial does not have it"""
+    """One number per trial, a choice as its index; nan for trials without it"""
 
     @property
     def latest(self) -> Distribution:
@@ -121,13 +121,13 @@ class Study:
     name: str
     directions: tuple[Direction, ...]
     trials: tuple[Trial, ...]
-    """By number"""
+    """Ordered by number"""
     user_attrs: Mapping[str, Any] = field(default_factory=dict)
     metric_names: tuple[str, ...] = ()
-    """What the objectives are called, where the study says so"""
+    """Names of the objectives, if the study has them"""
     path: Path | None = None
     notices: tuple[str, ...] = ()
-    """What a person should know about how it was read"""
+    """Notices about how it was read"""
 
     def __len__(self) -> int:
         return len(self.trials)
@@ -165,7 +165,7 @@ class Study:
 
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
-        """By name, in the order in which trials asked for them."""
+        """Parameters by name, in the order in which trials requested them."""
         columns: dict[str, Floats] = {}
         drawn_from: dict[str, dict[Distribution, None]] = {}
         last: dict[str, Distribution] = {}
@@ -190,11 +190,11 @@ class Study:
 
     @property
     def has_several_objectives(self) -> bool:
-        """Whether trials are judged by more than one value."""
+        """Whether trials have more than one objective."""
         return len(self.directions) > 1
 
-    def is_maximised(self, objective: int = 0) -> bool:
-        """Whether a larger value of this objective is better."""
+    def is_maximized(self, objective: int = 0) -> bool:
+        """Return whether a larger value of this objective is better."""
         return bool(self.directions) and self.directions[objective] is Direction.MAXIMIZE
 
     @cached_property
@@ -218,15 +218,15 @@ class Study:
         """For each trial the best value up to it, of those that were completed; nan before the first."""
         complete = self.states == TrialState.COMPLETE.value
         values = np.where(complete, self.values[:, objective], np.nan)
-        better = np.fmax if self.is_maximised(objective) else np.fmin
+        better = np.fmax if self.is_maximized(objective) else np.fmin
         return np.asarray(better.accumulate(values)) if len(values) else values
 
     def _losses(self, rows: NDArray[np.int64]) -> Floats:
-        signs = [-1.0 if self.is_maximised(place) else 1.0 for place in range(self.values.shape[1])]
+        signs = [-1.0 if self.is_maximized(place) else 1.0 for place in range(self.values.shape[1])]
         return np.asarray(self.values[rows] * np.array(signs))
 
     def trial(self, number: int) -> Trial:
-        """The trial of this number; KeyError when there is none."""
+        """Return the trial of this number; KeyError when there is none."""
         row = self.row_of(number)
         if row is None:
             raise KeyError(number)
@@ -249,7 +249,7 @@ def in_order(trials: Sequence[Trial]) -> tuple[Trial, ...]:
 
 
 def _undominated(losses: Floats) -> NDArray[np.bool_]:
-    """Which rows no other row beats: as low everywhere and lower somewhere."""
+    """Return which rows no other row beats: as low everywhere and lower somewhere."""
     keep = np.ones(len(losses), bool)
     for place, row in enumerate(losses):
         if keep[place]:
@@ -262,7 +262,7 @@ def _undominated(losses: Floats) -> NDArray[np.bool_]:
 
 
 class Kind(StrEnum):
-    """What values a distribution has."""
+    """The kind of values of a distribution."""
 
     FLOAT = "float"
     INT = "int"
@@ -284,19 +284,19 @@ class Distribution:
         return hash((self.kind, self.low, self.high, self.step, self.log, len(self.choices)))
 
     def holds(self, internal: float) -> bool:
-        """Whether a stored number means a value at all; damaged files have others."""
+        """Return whether a stored number means a value at all; damaged files have others."""
         if self.kind is Kind.CATEGORICAL:
             return 0 <= internal < len(self.choices)
         return math.isfinite(internal)
 
     def external(self, internal: float) -> Any:
-        """A stored number as the value people know."""
+        """Return a stored number as the value people know."""
         if self.kind is Kind.CATEGORICAL:
             return self.choices[int(internal)]
         return int(internal) if self.kind is Kind.INT else float(internal)
 
     def internal(self, external: Any) -> float:
-        """The number under which a value is stored; ValueError when it is not among the choices."""
+        """Return the number under which a value is stored; ValueError when it is not among the choices."""
         return float(self.choices.index(external)) if self.kind is Kind.CATEGORICAL else float(external)
 
     @property

@@ -56,7 +56,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Curve:
+class CurveUpdate:
     """A part of one curve for a client."""
 
     tag: str
@@ -209,7 +209,7 @@ class MetricHub:
         most: int,
         means: bool = False,
         follow: Callable[[], bool],
-    ) -> AsyncIterator[list[Curve]]:
+    ) -> AsyncIterator[list[CurveUpdate]]:
         """Yield curves, then their new points while `follow` returns True.
 
         `tags` may contain patterns (`losses/*`); none means all. Curves of more than `most` points are thinned to
@@ -247,7 +247,7 @@ class MetricHub:
         interval: tuple[int, int] | None,
         most: int,
         means: bool,
-    ) -> tuple[int, list[Curve]]:
+    ) -> tuple[int, list[CurveUpdate]]:
         metrics = self._up_to_date(run_id)
         is_reset = metrics.epoch != epoch and bool(sent)
         if is_reset:
@@ -261,7 +261,7 @@ class MetricHub:
             else:
                 continue
             sent[tag] = total
-            curves.append(Curve(tag, points, total, is_reset))
+            curves.append(CurveUpdate(tag, points, total, is_reset))
         return metrics.epoch, curves
 
     def _notify(self, run_id: str) -> None:

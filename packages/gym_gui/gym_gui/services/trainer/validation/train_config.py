@@ -71,8 +71,8 @@ def validate_train_run_config(
     """Return the canonical config, or raise InvalidConfig with every problem.
 
     `workers` gives a worker's description (`WorkerCatalog.get`); without it algorithm, environment and
-    parameters are not checked. `worker_names` are the names to suggest. `scripts` tells what a worker makes of a script
-    (`WorkerCatalog.script`); without it the parameters of scripts are not checked.
+    parameters are not checked. `worker_names` are the names to suggest. `scripts` returns a worker's description of a
+    script (`WorkerCatalog.script`); without it the parameters of scripts are not checked.
     """
     try:
         return _validate(document, workers, tuple(worker_names), scripts, clock)

@@ -2,7 +2,7 @@
 
 presenters = PresenterRegistry()
 presenters.for_entry(entry)          of the catalog
-presenters.for_run(run)              by its worker type; by what the worker said of itself when no one wrote one
+presenters.for_run(run)              by its worker type; without a presenter by the worker's description
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def describe_environment(argv: Sequence[str], home: Home | None, env_id: str) ->
 
 
 def matching(playables: Iterable[Playable], text: str, family: str, *, with_older: bool) -> list[Playable]:
-    """Return the environments whose id contains all of the words."""
+    """Return the environments whose id contains all of the terms."""
     terms = text.lower().split()
     return [
         playable

@@ -1,4 +1,4 @@
-"""The History tab: every event once and in order, live, after an absence, and opened to what it told."""
+"""The History tab: every event once and in order, live, after an absence, and expanded to its details."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_events_stand_in_order_each_once(qtbot) -> None:
     del tester
 
 
-def test_an_event_opens_to_what_it_told(qtbot) -> None:
+def test_an_event_opens_to_what_it_reported(qtbot) -> None:
     model = TimelineModel()
     model.add(
         [event(1, payload_json=json.dumps({"step": 500, "stderr_tail": "one\ntwo"})), event(2, payload_json="{x")]
@@ -60,7 +60,7 @@ def test_an_event_opens_to_what_it_told(qtbot) -> None:
     del tester
 
 
-def test_five_thousand_events_are_drawn(qtbot, dressed) -> None:
+def test_five_thousand_events_are_drawn(qtbot, themed) -> None:
     model = TimelineModel()
     view = TimelineView(model)
     qtbot.addWidget(view)
@@ -73,7 +73,7 @@ def test_five_thousand_events_are_drawn(qtbot, dressed) -> None:
 
 
 @pytest.fixture
-def tab(qtbot, dressed, link: DaemonLink) -> HistoryTab:
+def tab(qtbot, themed, link: DaemonLink) -> HistoryTab:
     tab = HistoryTab(link)
     qtbot.addWidget(tab)
     tab.resize(900, 500)
@@ -86,7 +86,7 @@ def kinds(tab: HistoryTab) -> list[str]:
     return [tab.model.event_at(tab.model.index(row, 0)).kind for row in range(tab.model.rowCount())]
 
 
-def test_the_story_of_a_live_run_writes_itself(qtbot, tab: HistoryTab, window_daemon: RunningDaemon) -> None:
+def test_the_history_of_a_live_run_grows(qtbot, tab: HistoryTab, window_daemon: RunningDaemon) -> None:
     run = window_daemon.submit(timesteps=1_000_000)
     tab.show_run(window_daemon.wait_for(run.run_id, "EXEC"))
     qtbot.waitUntil(lambda: kinds(tab)[:4] == ["submitted", "dispatched", "registered", "started"], timeout=WAIT)
@@ -95,7 +95,7 @@ def test_the_story_of_a_live_run_writes_itself(qtbot, tab: HistoryTab, window_da
     window_daemon.client.cancel(run.run_id)
     qtbot.waitUntil(lambda: kinds(tab)[-1] == "cancelled", timeout=WAIT)
     window_daemon.wait_for(run.run_id, "TERM")
-    assert kinds(tab) == window_daemon.story_kinds(run.run_id)
+    assert kinds(tab) == window_daemon.event_kinds(run.run_id)
     assert "events" in tab.count_label.text()
     tab.view.setFocus()
     tab.view.setCurrentIndex(tab.model.index(0, 0))
@@ -103,7 +103,7 @@ def test_the_story_of_a_live_run_writes_itself(qtbot, tab: HistoryTab, window_da
     qtbot.waitUntil(lambda: "Submitted" in QGuiApplication.clipboard().text(), timeout=WAIT)
 
 
-def test_another_run_is_another_story_and_an_unknown_one_is_said(
+def test_another_run_is_another_history_and_an_unknown_one_is_reported(
     qtbot, tab: HistoryTab, window_daemon: RunningDaemon
 ) -> None:
     run = window_daemon.submit(timesteps=5)

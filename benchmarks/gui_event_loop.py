@@ -1,4 +1,4 @@
-"""The longest turn of the window's event loop while something is opened or updated: against plain Qt doing the like.
+"""The longest iteration of the window's event loop during openings and updates, compared with plain Qt.
 
 Openings: each tab, workspace, page and dialog of a fresh window, as packages/gym_gui/tests/ui/first_openings.py opens
 them; peer: a plain form of 100 fields. Updates: six live charts with all their points, against six plain pyqtgraph
@@ -33,7 +33,7 @@ class Measured(Openings):
     def measure(self, name, open_it, is_there=lambda: True):
         with SlotWatch() as watch:
             self.open(name, open_it, is_there)
-        self.told[name] = watch.longest_ms
+        self.results[name] = watch.longest_ms
 
     def begin(self):
         super().begin()
@@ -74,7 +74,7 @@ background = Background()
 link = DaemonLink(lambda: TrainerClient.connect(find_home()), background)
 TAGS = ["charts/episodic_return", "charts/episodic_length", "charts/SPS"]
 TAGS += ["losses/policy_loss", "losses/value_loss", "losses/entropy"]
-FULL, rng, told = 2 * MAX_FOLLOWED_POINTS - 100, np.random.default_rng(1), {}
+FULL, rng, results = 2 * MAX_FOLLOWED_POINTS - 100, np.random.default_rng(1), {}
 RUN = pb.Run(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", status="EXEC", worker_type="human")
 
 def measure(name, work, ms=800):
@@ -83,7 +83,7 @@ def measure(name, work, ms=800):
         loop = QEventLoop()
         QTimer.singleShot(ms, loop.quit)
         loop.exec()
-    told[name] = watch.longest_ms
+    results[name] = watch.longest_ms
 
 def shown(widget):
     widget.resize(1200, 800)
@@ -128,20 +128,20 @@ table = shown(QTableWidget(KEEP, 8))
 measure("plain table", rows)
 link.stop()
 background.close()
-print(json.dumps(told))
+print(json.dumps(results))
 """
 PEERS = {"six live charts": "six plain plots", "2,000 steps at once": "plain table"}
 FORM = "plain form"
 
 
-def told_by(script: str, daemon: RunningDaemon, settings: Path, *words: str) -> dict[str, float]:
+def measured_by(script: str, daemon: RunningDaemon, settings: Path, *arguments: str) -> dict[str, float]:
     variables = {
         **daemon.variables,
         "QT_QPA_PLATFORM": "offscreen",
         "XDG_CONFIG_HOME": str(settings),
         "PYTHONPATH": os.pathsep.join([str(TESTS), str(Path(__file__).parent)]),
     }
-    argv = [sys.executable, "-c", script, *words]
+    argv = [sys.executable, "-c", script, *arguments]
     done = subprocess.run(argv, env=variables, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr[-4000:])
@@ -160,16 +160,16 @@ def main() -> None:
         daemon.wait_for(run.run_id, timeout_s=300)
         for number in range(arguments.rounds):
             settings = config_home / str(number)
-            answer = told_by(OPENINGS, daemon, settings, str(home.root), run.run_id)
-            for name, ms in {**answer, **told_by(UPDATES, daemon, settings)}.items():
+            answer = measured_by(OPENINGS, daemon, settings, str(home.root), run.run_id)
+            for name, ms in {**answer, **measured_by(UPDATES, daemon, settings)}.items():
                 found.setdefault(name, []).append(ms)
     rows = []
     for name, times in found.items():
         peer = PEERS.get(name, FORM)
         ratio = statistics.median(times) / statistics.median(found[peer])
-        told = "" if name in (FORM, *PEERS.values()) else f"   {ratio:5.2f} × {peer}"
-        rows.append((name, f"{Sample(tuple(times))}{told}"))
-    print_table(f"longest turn of the event loop (ms of CPU; to reach: {TARGET_MS:.0f})", rows)
+        ratio_text = "" if name in (FORM, *PEERS.values()) else f"   {ratio:5.2f} × {peer}"
+        rows.append((name, f"{Sample(tuple(times))}{ratio_text}"))
+    print_table(f"longest iteration of the event loop (ms of CPU; to reach: {TARGET_MS:.0f})", rows)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from itertools import count
 
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
-from mosaic_wire.run_artefacts import artefacts_of
+from mosaic_wire.run_artifacts import artifacts_of
 
 from gym_gui.services.trainer.file_threads import run_long_io
 from gym_gui.services.trainer.records import RunRecord
@@ -24,14 +24,14 @@ _RETRY_S = 1.0
 _MAX_ATTEMPTS, _MAX_DISK_ATTEMPTS = 5, 600
 
 
-async def finalise(
+async def finalize(
     folder: RunFolder, record: RunRecord, outcome: str, reason: str, report_trouble: Callable[[str, str], None]
 ) -> None:
     """Write the final manifest, retrying while the disk fails; after too many attempts the run ends without one."""
     logged = ""
     for attempt in count(1):
         try:
-            await run_long_io(finalise_manifest, folder, record, outcome, reason)
+            await run_long_io(finalize_manifest, folder, record, outcome, reason)
             return
         except Exception as error:
             # Boundary of a run: it ends whatever its folder contains.
@@ -49,10 +49,10 @@ async def finalise(
         await asyncio.sleep(_RETRY_S)
 
 
-def finalise_manifest(folder: RunFolder, record: RunRecord, outcome: str, reason: str) -> bool:
+def finalize_manifest(folder: RunFolder, record: RunRecord, outcome: str, reason: str) -> bool:
     """Write the final manifest unless the worker did; return whether the daemon wrote it.
 
-    Entries of the worker are kept; artefacts in the folder are added. Raise OSError for disk errors that may pass; a
+    Entries of the worker are kept; artifacts in the folder are added. Raise OSError for disk errors that may pass; a
     folder that the worker made unusable is left as it is, so that the run still ends.
     """
     if not folder.root.is_dir():
@@ -61,7 +61,7 @@ def finalise_manifest(folder: RunFolder, record: RunRecord, outcome: str, reason
     if manifest.finalised_by is not None and manifest.outcome == outcome:
         return False
     tensorboard_dir = manifest.tensorboard_dir
-    artefacts = artefacts_of(folder, folder.root / tensorboard_dir if tensorboard_dir else None)
+    artifacts = artifacts_of(folder, folder.root / tensorboard_dir if tensorboard_dir else None)
     found = replace(
         manifest,
         run_id=record.run_id,
@@ -71,11 +71,11 @@ def finalise_manifest(folder: RunFolder, record: RunRecord, outcome: str, reason
         seed=manifest.seed if manifest.seed is not None else record.seed,
         outcome=outcome,
         reason=reason,
-        tensorboard_dir=artefacts.tensorboard_dir or tensorboard_dir,
-        checkpoints=artefacts.checkpoints,
-        videos=artefacts.videos,
-        policy=manifest.policy or artefacts.policy,
-        optuna_db_path=manifest.optuna_db_path or artefacts.optuna_db_path,
+        tensorboard_dir=artifacts.tensorboard_dir or tensorboard_dir,
+        checkpoints=artifacts.checkpoints,
+        videos=artifacts.videos,
+        policy=manifest.policy or artifacts.policy,
+        optuna_db_path=manifest.optuna_db_path or artifacts.optuna_db_path,
         finalised_by="daemon",
     )
     try:

@@ -33,7 +33,7 @@ FIELDS = (
     FieldSpec("faulty_attempts", "int", 0, "the faults below befall only the first attempts; 0: all", group="faults"),
     FieldSpec("fail_at_step", "int", 0, "raise an error at this step", minimum=0, group="faults"),
     FieldSpec("fail_with_variable", "str", "", "name an environment variable's value in the error", group="faults"),
-    FieldSpec("exit_at_step", "int", 0, "leave at this step without a word", minimum=0, group="faults"),
+    FieldSpec("exit_at_step", "int", 0, "exit at this step without a report", minimum=0, group="faults"),
     FieldSpec("exit_code", "int", 0, "exit code of exit_at_step", minimum=0, maximum=255, group="faults"),
     FieldSpec("kill_at_step", "int", 0, "die by kill_signal at this step", minimum=0, group="faults"),
     FieldSpec("kill_signal", "int", 9, "9 is SIGKILL, 11 SIGSEGV", minimum=1, maximum=31, group="faults"),

@@ -1,4 +1,4 @@
-"""The artefacts in a run's folder, found the same way by workers and by the daemon."""
+"""The artifacts in a run's folder, found the same way by workers and by the daemon."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOT_LOOKED_INTO = frozenset({"wandb", "metrics", "checkpoints", "scripts"})
 
 
 @dataclass(frozen=True)
-class Artefacts:
+class FoundArtifacts:
     """Paths relative to the run folder."""
 
     policy: str | None
@@ -36,7 +36,7 @@ class Artefacts:
     checkpoints: tuple[CheckpointEntry, ...]
 
 
-def artefacts_of(folder: RunFolder, tensorboard: Path | None = None) -> Artefacts:
+def artifacts_of(folder: RunFolder, tensorboard: Path | None = None) -> FoundArtifacts:
     """Walk the run folder: the newest saved model, videos, event files, an Optuna study, checkpoints of phases, too."""
     policies: list[Path] = []
     videos: list[str] = []
@@ -52,7 +52,7 @@ def artefacts_of(folder: RunFolder, tensorboard: Path | None = None) -> Artefact
             events.add(path.parent)
         elif _is_study(path):
             studies.append(path)
-    return Artefacts(
+    return FoundArtifacts(
         _newest(policies, folder.root),
         tuple(sorted(videos)),
         _place_of(events, folder.root, tensorboard),
@@ -67,7 +67,7 @@ def _newest(paths: list[Path], root: Path) -> str | None:
 
 
 def _place_of(events: set[Path], root: Path, tensorboard: Path) -> str | None:
-    """Where TensorBoard finds the curves: the usual folder, or where the writer of a script put its files."""
+    """Return where TensorBoard finds the curves: the usual folder, or where the writer of a script put its files."""
     if not events:
         return None
     curves = {place for place in events if place != tensorboard / SYSTEM_FOLDER}
@@ -78,7 +78,7 @@ def _place_of(events: set[Path], root: Path, tensorboard: Path) -> str | None:
 
 
 def _is_study(path: Path) -> bool:
-    """Whether a file is a study of Optuna's: a database with its tables, or a journal."""
+    """Return whether a file is a study of Optuna's: a database with its tables, or a journal."""
     try:
         if path.suffix in _JOURNAL_SUFFIXES:
             with open_plain(path) as stream:
@@ -101,10 +101,10 @@ def _checkpoints(folder: RunFolder) -> Iterator[CheckpointEntry]:
 
 
 def _files_below(root: Path) -> Iterator[Path]:
-    def is_looked_into(entry: os.DirEntry[str]) -> bool:
+    def is_scanned(entry: os.DirEntry[str]) -> bool:
         parent = Path(entry.path).parent
         return entry.name not in _NOT_LOOKED_INTO or not (parent == root or parent.parent == root / PHASES)
 
-    for entry in walk(root, enter=is_looked_into):
+    for entry in walk(root, enter=is_scanned):
         if entry.is_file(follow_symlinks=False):
             yield Path(entry.path)

@@ -1,4 +1,4 @@
-"""Words and figures of a run page, and families of runs: told without a window."""
+"""Labels and values of a run page, and families of runs, without a window."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_facts_leave_out_what_is_not_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "lines", "words"),
+    ("reason", "lines", "text"),
     [
         ("its process exited with code 1", ["OSError: [Errno 28] No space left on device"], "disk is full"),
         ("its process was killed by SIGKILL (out of memory?)", [], "ran out of memory"),
@@ -65,11 +65,11 @@ def test_facts_leave_out_what_is_not_known() -> None:
         ("nobody knows", [], "Logs tab"),
     ],
 )
-def test_a_failure_comes_with_something_to_do(reason: str, lines: list[str], words: str) -> None:
-    assert words in advice_for(pb.Run(reason=reason), lines)
+def test_a_failure_comes_with_something_to_do(reason: str, lines: list[str], text: str) -> None:
+    assert text in advice_for(pb.Run(reason=reason), lines)
 
 
-def test_last_words_are_those_of_stderr_or_else_of_stdout() -> None:
+def test_the_last_output_is_that_of_stderr_or_else_of_stdout() -> None:
     def event(seq: int, **payload: str) -> pb.StoryEvent:
         return pb.StoryEvent(seq=seq, payload_json=json.dumps(payload))
 
@@ -93,7 +93,7 @@ def child(run_id: str, number: int, **extras: str) -> pb.Run:
     return pb.Run(run_id=run_id, number=number, algo="ppo", status="INIT", extras_json=json.dumps(extras))
 
 
-def test_families_are_told_from_records() -> None:
+def test_families_are_reported_from_records() -> None:
     continued = pb.Run(run_id=CHILD, number=2, status="EXEC", parent=pb.ParentRun(run_id=PARENT, step=500))
     judged = child(EVALUATION, 1, mode="policy_eval", checkpoint_path=f"/home/x/runs/{PARENT}/checkpoints/step-5")
     assert origin_of(judged) == (PARENT, Kinship.EVALUATES)
