@@ -370,5 +370,5 @@ def test_stopping_a_daemon_elsewhere_asks_first(server, capsys, monkeypatch) -> 
     with pytest.raises(SystemExit) as exit_:
         main([*shared, "daemon", "stop"])
     assert exit_.value.code == 130
-    assert "nothing can start it again from here" in capsys.readouterr().err
+    assert "nothing can start this daemon from here" in capsys.readouterr().err
     assert server.daemon.client.health().pid == server.daemon.pid

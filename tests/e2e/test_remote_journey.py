@@ -245,7 +245,7 @@ def test_every_command_works_or_says_in_one_sentence_why_not(machines: Machines,
     assert home in expect("doctor", "this is its machine")
     expect("daemon status", home)
     expect("daemon start", "names a daemon that runs already", code=2)
-    expect("daemon stop", "nothing can start it again from here", code=130, stdin="n\n")
+    expect("daemon stop", "nothing can start this daemon from here", code=130, stdin="n\n")
     expect("delete one --yes", "")
     assert not (machines.client / "home").exists(), "the client made no home of its own"
 

@@ -45,7 +45,7 @@ def shown(qtbot, tab: RunTab, run: pb.Run) -> RunTab:
     return tab
 
 
-def test_overview_reads_the_manifest(qtbot, dressed, remote: DaemonLink, run: pb.Run) -> None:
+def test_overview_reads_the_manifest(qtbot, themed, remote: DaemonLink, run: pb.Run) -> None:
     tab = shown(qtbot, OverviewTab(remote), run)
     tab.set_active(True)
     tab._read_changed()
@@ -54,7 +54,7 @@ def test_overview_reads_the_manifest(qtbot, dressed, remote: DaemonLink, run: pb
     tab.set_active(False)
 
 
-def test_files_lists_everything_and_fetches_what_is_selected(qtbot, dressed, remote: DaemonLink, run: pb.Run) -> None:
+def test_files_lists_everything_and_fetches_what_is_selected(qtbot, themed, remote: DaemonLink, run: pb.Run) -> None:
     tab = shown(qtbot, FilesTab(remote), run)
     qtbot.waitUntil(lambda: bool(tab.model.roots and tab.model.roots[0].children), timeout=WAIT)
     entries = {node.entry.name: node for node in tab.model.roots[0].children if node.entry is not None}
@@ -68,7 +68,7 @@ def test_files_lists_everything_and_fetches_what_is_selected(qtbot, dressed, rem
     tab.set_active(False)
 
 
-def test_replay_fetches_the_video_that_is_selected(qtbot, dressed, remote: DaemonLink, run: pb.Run) -> None:
+def test_replay_fetches_the_video_that_is_selected(qtbot, themed, remote: DaemonLink, run: pb.Run) -> None:
     tab = shown(qtbot, ReplayTab(remote), run)
     qtbot.waitUntil(lambda: bool(tab._found.videos), timeout=WAIT)
     path = tab._found.videos[0].path
