@@ -31,7 +31,7 @@ export UPSTREAM ?=
 
 TYPED := conftest.py packages/mosaic_wire/mosaic_wire packages/mosaic_extras/mosaic_extras packages/gym_gui/gym_gui \
   workers/random_worker/random_worker workers/cleanrl_worker/cleanrl_worker workers/human_worker/human_worker \
-  workers/sweep_worker/sweep_worker
+  workers/llm_worker/llm_worker workers/spade_bdi_worker/spade_bdi_worker workers/sweep_worker/sweep_worker
 
 PROTO_OUT := packages/mosaic_wire
 
@@ -63,9 +63,10 @@ $(MADE):
 	@$(PIP) install -c requirements/constraints.txt setuptools
 	@touch $@
 
-$(TRAIN_READY): $(MADE) $(addprefix requirements/,constraints.txt base.txt cleanrl_worker.txt sweep_worker.txt) $(PROJECTS)
+$(TRAIN_READY): $(MADE) $(addprefix requirements/,constraints.txt base.txt cleanrl_worker.txt sweep_worker.txt llm_worker.txt) $(PROJECTS)
 	@echo "Installing what training needs into $(VENV) (about 1 GB, a minute or two) …"
-	@$(PIP_INSTALL) -r requirements/cleanrl_worker.txt -r requirements/sweep_worker.txt
+	@$(PIP_INSTALL) -r requirements/cleanrl_worker.txt -r requirements/sweep_worker.txt \
+	  -r requirements/llm_worker.txt
 	@touch $@
 
 $(GUI_READY): $(TRAIN_READY) requirements/gui.txt tools/qt_libraries.sh
@@ -79,8 +80,8 @@ $(TEST_READY): $(GUI_READY) requirements/dev.txt
 	@echo "Installing the test and lint tools into $(VENV) …"
 	@$(PIP_INSTALL) -r requirements/dev.txt
 	@$(BIN)/python -m pip check
-	@echo "Installing the requirement sets that tests use into $(TEST_SETS) (610 MB) …"
-	@$(BIN)/python -m mosaic_extras.install_extras --home $(TEST_SETS) --set atari,minigrid,mujoco,video,wandb
+	@echo "Installing the requirement sets that tests use into $(TEST_SETS) (775 MB) …"
+	@$(BIN)/python -m mosaic_extras.install_extras --home $(TEST_SETS) --set agentspeak,atari,llama_cpp,minigrid,mujoco,spade,video,wandb
 	@touch $@
 
 # ---------------------------------------------------------------- targets

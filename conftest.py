@@ -67,6 +67,8 @@ LONG_MODULES = (
     "tests/e2e/attacks/test_locked_registry.py",
     "workers/cleanrl_worker/tests/test_preflight.py",
     "workers/human_worker/tests/test_conformance.py",
+    "workers/llm_worker/tests/test_play.py",
+    "workers/llm_worker/tests/test_conformance.py",
     "tests/e2e/test_scripts.py",
     "packages/gym_gui/tests/test_local_executor.py",
     "workers/cleanrl_worker/tests/test_ppo_presets.py",

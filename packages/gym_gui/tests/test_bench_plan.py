@@ -35,6 +35,7 @@ PPO = AlgorithmSpec(
 DQN = AlgorithmSpec("dqn", fields=(STEPS, RATE), action_spaces=("discrete",), observation_spaces=("vector",))
 SAC = AlgorithmSpec("sac", fields=(STEPS, RATE), action_spaces=("continuous",), observation_spaces=("vector",))
 ENDLESS = AlgorithmSpec("endless", fields=(RATE,))
+LLM = AlgorithmSpec("llm", fields=(FieldSpec("model", "str", "smollm2"),))
 GONE = AlgorithmSpec("gone", fields=(STEPS,), unavailable="it needs the set atari")
 SPEC = WorkerSpec(
     name="cleanrl",
@@ -42,7 +43,7 @@ SPEC = WorkerSpec(
     version="1",
     capabilities=WorkerCapabilities("cleanrl"),
     module="cleanrl_worker.cli",
-    algorithms=(PPO, DQN, SAC, ENDLESS, GONE),
+    algorithms=(PPO, DQN, SAC, ENDLESS, LLM, GONE),
     environments=("CartPole-v1", "Acrobot-v1", "Pendulum-v1"),
 )
 
@@ -64,6 +65,23 @@ def test_every_combination_has_every_seed_and_the_first_seeds_come_first():
     ]
     assert {cell.total_timesteps for cell in found.cells} == {1000}
     assert not found.problems
+
+
+def test_algorithms_that_ask_a_model_play_with_each_of_them():
+    found = plan(PPO, LLM, total_timesteps=100, models=("a", "b:8b"))
+    assert [cell.title for cell in found.cells[:3]] == [
+        "ppo CartPole-v1 seed 1",
+        "llm a CartPole-v1 seed 1",
+        "llm b:8b CartPole-v1 seed 1",
+    ]
+    assert [cell.parameters for cell in found.cells[:3]] == [{}, {"model": "a"}, {"model": "b:8b"}]
+    assert len({key_of(found.name, cell) for cell in found.cells}) == 6
+    assert found.name != plan(PPO, LLM, total_timesteps=100, models=("a",)).name
+    assert config_of(found, found.cells[1], cpus=1)["run_name"] == f"{found.name}-llm-a-CartPole-v1-s1"
+
+
+def test_models_for_algorithms_that_ask_none_are_a_mistake():
+    assert plan(PPO, models=("a",)).problems == ("--models: none of the algorithms (ppo) asks a model",)
 
 
 def test_a_file_of_the_users_own_is_another_run_once_it_has_changed():

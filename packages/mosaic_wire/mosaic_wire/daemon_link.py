@@ -266,6 +266,11 @@ class WorkerLink:
             if self._rest(pause_s):
                 return
 
+    def pauses_itself(self) -> None:
+        """Accept the RESUME of a pause that no command asked for."""
+        if self._commanded is CommandKind.RESUME:
+            self._commanded = CommandKind.PAUSE
+
     def _obey(self, kind: int) -> None:
         """Queue a command, except repeated ones and any after RELEASE."""
         if kind in tuple(CommandKind) and self._commanded not in (kind, CommandKind.RELEASE):

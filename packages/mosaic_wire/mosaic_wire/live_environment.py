@@ -14,7 +14,7 @@ import hashlib
 import json
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from mosaic_wire.telemetry import encode
 if TYPE_CHECKING:
     from mosaic_wire.session import WorkerSession
 
+Info = Mapping[str, Any] | Callable[[Any, float, bool, bool, Any], Mapping[str, Any]] | None
 RETURNS = 100
 """Episodes in the mean return that is reported"""
 FRAMES = Path("play") / "pictures.bin"
@@ -115,7 +116,11 @@ class EnvironmentFrames:
 
 
 class LiveEnvironment:
-    """An environment and its record; every episode begins with a seed that follows from the run's."""
+    """An environment and its record; every episode begins with a seed that follows from the run's.
+
+    Environments that are stepped at the same time share the numbers of episodes, the curves and the frames of the
+    first one: `LiveEnvironment(another_env, session, beside=first, …)`.
+    """
 
     def __init__(
         self,
@@ -127,12 +132,18 @@ class LiveEnvironment:
         records_steps: bool = True,
         records_frames: bool = False,
         resumed_at: int | None = None,
+        beside: LiveEnvironment | None = None,
+        counts_episodes: bool = False,
     ) -> None:
         self.env, self._session, self._total = env, session, total
+        self._counts_episodes, self._ended = counts_episodes, 0
+        self._first = beside or self
         self._seed = 0 if seed is None else seed
         self.steps = resumed_at or 0
+        """Steps of this and those beside it, which only the first counts"""
         self.episode = -1
         """Number of the current episode"""
+        self._begun = 0
         self.episode_return, self.length = 0.0, 0
         self.observation: Any = None
         self.returns: deque[float] = deque(maxlen=RETURNS)
@@ -141,11 +152,15 @@ class LiveEnvironment:
         """Whether the next thing to do is `reset`"""
         self._actions: list[Any] = []
         self._telemetry = session.telemetry() if records_steps else None
-        self._frames = EnvironmentFrames(session.run_id, env)
-        self._file = FrameFile(session.run_folder.root) if records_frames else None
+        self._number, self._recorded = 0, 0
         self._place: tuple[int, int] | None = None
-        self._writer = ScalarEventWriter(session.run_folder.tensorboard, resume_at=resumed_at)
         self._began, self._began_at, self._report_at = time.monotonic(), self.steps, 0.0
+        if beside is None:
+            self._frames: EnvironmentFrames | None = EnvironmentFrames(session.run_id, env)
+            self._file = FrameFile(session.run_folder.root) if records_frames else None
+            self._writer = ScalarEventWriter(session.run_folder.tensorboard, resume_at=resumed_at)
+        else:
+            self._frames, self._file, self._writer = None, self._first._file, self._first._writer
 
     # ------------------------------------------------------------------ stepping
 
@@ -156,42 +171,57 @@ class LiveEnvironment:
 
     def reset(self) -> Any:
         """Begin the next episode; return its first observation."""
-        self.episode += 1
+        self.episode = self._first._begun
+        self._first._begun += 1
         self.observation, _ = self.env.reset(seed=self.seed_of_episode)
         self.episode_return, self.length, self.is_over = 0.0, 0, False
         self._actions.clear()
         self._place = self._render()
-        self._frames.redraw()
+        self._begin_record()
         return self.observation
 
-    def step(self, action: Any, info: Mapping[str, Any] | None = None) -> tuple[Any, float, bool, bool, Any]:
-        """Step the environment; `info` is stored with the step."""
+    def _begin_record(self) -> None:
+        self._recorded = 0
+        if self._telemetry is not None:
+            self._number = self._telemetry.begin_episode()
+        if self._frames is not None:
+            self._frames.redraw()
+
+    def step(self, action: Any, info: Info = None) -> tuple[Any, float, bool, bool, Any]:
+        """Step the environment; `info` is stored with the step; a function makes it of what `step` returned."""
         before = self.observation
         self.observation, reward, terminated, truncated, facts = self.env.step(action)
         reward = float(reward)
         self._actions.append(action)
-        self.steps += 1
+        self._first.steps += 1
         self.length += 1
         self.episode_return += reward
         if self._telemetry is not None and not self._telemetry.refused:
+            told = info(self.observation, reward, terminated, truncated, facts) if callable(info) else info
             if self._place is not None:
-                info = {**(info or {}), "picture": self._place}
-            self._telemetry.step(before, action, reward, terminated=terminated, truncated=truncated, info=info)
+                told = {**(told or {}), "picture": self._place}
+            place = self._number, self._recorded
+            self._telemetry.step(
+                before, action, reward, terminated=terminated, truncated=truncated, info=told, place=place
+            )
+            self._recorded += 1
         if self._file is not None:
             self._place = self._render()
-        self._frames.redraw()
+        if self._frames is not None:
+            self._frames.redraw()
         if terminated or truncated:
             self._end_episode(terminated, truncated)
         if (now := time.monotonic()) >= self._report_at:
             self._report_at = now + _REPORT_S
-            self._frames.set_statistics(reward, self.episode_return)
-            self.report()
+            if self._frames is not None:
+                self._frames.set_statistics(reward, self.episode_return)
+            self._first.report()
         return self.observation, reward, terminated, truncated, facts
 
     def add_scalars(self, values: Mapping[str, float]) -> None:
         """Write curves at the current step; a full disk costs points, not the run."""
         try:
-            self._writer.add_scalars(values, self.steps)
+            self._writer.add_scalars(values, self._first.steps)
         except OSError as error:
             self._session.print_error(f"curves could not be written: {error.strerror or error}")
 
@@ -206,8 +236,9 @@ class LiveEnvironment:
         return (self.steps - self._began_at) / (time.monotonic() - self._began + 1e-9)
 
     def report(self) -> None:
-        """Report progress with the next heartbeat."""
-        self._session.progress(self.steps, self._total, self.mean_return, self.sps)
+        """Report progress with the next heartbeat; of an evaluation it is the number of episodes."""
+        done = self._ended if self._counts_episodes else self.steps
+        self._session.progress(done, self._total, self.mean_return, self.sps)
 
     def _render(self) -> tuple[int, int] | None:
         if self._file is None or self.env.render_mode != "rgb_array":
@@ -216,20 +247,26 @@ class LiveEnvironment:
 
     def _end_episode(self, terminated: bool, truncated: bool) -> None:
         self.is_over, self.last_return = True, self.episode_return
-        self.returns.append(self.episode_return)
+        self._first.returns.append(self.episode_return)
+        self._first._ended += 1
         self.add_scalars(
             {
                 "charts/episodic_return": self.episode_return,
                 "charts/episodic_length": self.length,
-                "charts/SPS": self.sps,
+                "charts/SPS": self._first.sps,
             }
         )
         if self._telemetry is not None and not self._telemetry.refused:
-            facts: dict[str, Any] = {"seed": self.seed_of_episode, "step": self.steps}
+            facts: dict[str, Any] = {"seed": self.seed_of_episode, "step": self._first.steps}
             if self._place is not None:
                 facts["picture"] = self._place
             self._telemetry.episode(
-                self.episode_return, self.length, terminated=terminated, truncated=truncated, info=facts
+                self.episode_return,
+                self.length,
+                terminated=terminated,
+                truncated=truncated,
+                info=facts,
+                number=self._number,
             )
 
     # ------------------------------------------------------------------ checkpoints
@@ -238,6 +275,7 @@ class LiveEnvironment:
         """Return what a checkpoint holds: the episode is continued by replaying its actions."""
         return {
             "episode": self.episode,
+            "begun": self._begun,
             "is_over": self.is_over,
             "actions": json.loads(json.dumps(self._actions, default=_plain)),
             "observation": _digest(self.observation),
@@ -246,7 +284,7 @@ class LiveEnvironment:
 
     def restore(self, state: Mapping[str, Any]) -> str:
         """Continue the episode of a checkpoint; return why it could not be continued, or an empty text."""
-        self.episode = state["episode"]
+        self.episode, self._begun = state["episode"], state.get("begun", state["episode"] + 1)
         self.returns.extend(state["returns"])
         if state["is_over"]:
             return ""
@@ -257,17 +295,19 @@ class LiveEnvironment:
             self._actions.append(action)
             self.episode_return += float(reward)
         self.length = len(self._actions)
+        self._begin_record()
         if _digest(self.observation) == state["observation"]:
             return ""
         self.is_over = True
         return "the environment took another course when its episode was replayed; a new episode begins"
 
     def close(self) -> None:
-        """Close frames, files and the environment."""
-        self._frames.close()
-        self._writer.close()
-        if self._file is not None:
-            self._file.close()
+        """Close the environment; the first one also frames and files."""
+        if self._frames is not None:
+            self._frames.close()
+            self._writer.close()
+            if self._file is not None:
+                self._file.close()
         self.env.close()
 
 

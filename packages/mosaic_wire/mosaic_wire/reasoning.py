@@ -7,8 +7,7 @@ parts = reasoning_of(json.loads(step.info_json))
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 KEY = "reasoning"
 """Where the parts are in a step's `info`"""
@@ -17,8 +16,7 @@ MAX_TEXT = 8 << 10
 MAX_ITEMS = 100
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One titled piece of reasoning: a text, or a list of short items."""
 
     title: str
@@ -42,6 +40,8 @@ def reasoning_of(info: Mapping[str, Any] | None) -> tuple[Part, ...]:
 def _to_json(part: Part) -> dict[str, Any]:
     if not part.items:
         return {"title": part.title, "text": _truncated(part.text, MAX_TEXT)}
+    if len(part.items) <= MAX_ITEMS and sum(map(len, part.items)) <= MAX_TEXT:  # nearly always
+        return {"title": part.title, "items": list(part.items)}
     kept, room = [], MAX_TEXT
     for item in part.items[:MAX_ITEMS]:
         kept.append(_truncated(item, room))

@@ -295,6 +295,11 @@ class WorkerSession:
         """Report progress with the next heartbeat."""
         self._progress.update(step, total, episodic_return, sps)
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Return whether a command or a signal waits to be obeyed."""
+        return self.stop_requested.is_set() or not self._commands.empty()
+
     def next_command(self, timeout_s: float = 0) -> CommandKind | None:
         """Return the next PAUSE, RESUME or RELEASE within `timeout_s`; None when there is none or on SIGTERM.
 
@@ -305,11 +310,14 @@ class WorkerSession:
         except queue.Empty:
             return None
 
-    def pause(self, payload: Mapping[str, Any] | None = None) -> CommandKind | None:
+    def pause(self, payload: Mapping[str, Any] | None = None, *, by_itself: bool = False) -> CommandKind | None:
         """Emit `paused` and return the next RESUME (after emitting `resumed`) or RELEASE; None on SIGTERM.
 
-        Write a checkpoint before calling this; after RELEASE, finish with ExitOutcome.RELEASED.
+        Write a checkpoint before calling this; after RELEASE, finish with ExitOutcome.RELEASED. `by_itself`: no PAUSE
+        came, the worker has a reason of its own.
         """
+        if by_itself and self._link is not None:
+            self._link.pauses_itself()
         self.emit(LifecycleKind.PAUSED, payload)
         command = None
         while command not in (CommandKind.RESUME, CommandKind.RELEASE) and not self.stop_requested.is_set():

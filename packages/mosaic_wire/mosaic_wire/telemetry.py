@@ -46,6 +46,8 @@ class TelemetryLink(Protocol):
 
 def encode(value: Any) -> messages.Payload:
     """Return a value of any space as bytes: an array in numpy's format, anything else as JSON."""
+    if type(value) is int:  # most actions, and the states of toy text
+        return messages.Payload(encoding="json", data=b"%d" % value)
     if hasattr(value, "__array_interface__") or type(value).__module__ == "numpy":
         import numpy as np
 
@@ -53,7 +55,7 @@ def encode(value: Any) -> messages.Payload:
         np.lib.format.write_array(stream, np.asarray(value), allow_pickle=False)
         encoding, data = "npy", stream.getvalue()
     else:
-        encoding, data = "json", json.dumps(value, default=_plain).encode()
+        encoding, data = "json", _JSON.encode(value).encode()
     if len(data) >= _LARGE_BYTES:
         encoding, data = f"{encoding}+gzip", gzip.compress(data, 1, mtime=0)
     return messages.Payload(encoding=encoding, data=data)
@@ -77,6 +79,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
+_JSON = json.JSONEncoder(default=_plain)  # `dumps` would make one for every value
 _RETURN_TAG, _LENGTH_TAG = "charts/episodic_return", "charts/episodic_length"
 
 
@@ -144,26 +147,37 @@ class TelemetryPublisher:
         truncated: bool,
         info: Mapping[str, Any] | None = None,
         agent_id: str = "",
+        place: tuple[int, int] | None = None,
     ) -> None:
-        """Queue one step, and count the end of an episode."""
+        """Queue one step, and count the end of an episode.
+
+        `place` is the number of a `begin_episode` and the index in it, for episodes that are played at the same time.
+        """
         if not self._with_steps:
             raise TelemetryRefused("this run sends episodes only")
+        episode, index = (self._episode, self._index) if place is None else place
         message = messages.RunStep(
-            episode=self._episode,
-            index=self._index,
+            episode=episode,
+            index=index,
             agent_id=agent_id,
             observation=encode(observation),
             action=encode(action),
             reward=reward,
             terminated=terminated,
             truncated=truncated,
-            info_json=json.dumps(info, default=_plain) if info else "",
+            info_json=_JSON.encode(info) if info else "",
             timestamp=time.time(),
         )
-        self._index += 1
-        if terminated or truncated:
-            self._episode, self._index = self._episode + 1, 0
+        if place is None:
+            self._index += 1
+            if terminated or truncated:
+                self._episode, self._index = self._episode + 1, 0
         self._add(self._steps, message)
+
+    def begin_episode(self) -> int:
+        """Return the number of a new episode, for episodes that are played at the same time."""
+        number, self._episode = self._episode, self._episode + 1
+        return number
 
     def leave_episode(self) -> None:
         """End the episode early: the next step begins another one."""
@@ -179,20 +193,23 @@ class TelemetryPublisher:
         truncated: bool = False,
         info: Mapping[str, Any] | None = None,
         agent_id: str = "",
+        number: int | None = None,
     ) -> None:
-        """Queue an ended episode, which is never thinned; its number is that of its steps."""
-        if not self._with_steps:
-            self._episode += 1
-        is_over = not self._with_steps or self._index == 0  # its last step has begun the next one
+        """Queue an ended episode, which is never thinned; its number is that of its steps, or of `begin_episode`."""
+        if number is None:
+            if not self._with_steps:
+                self._episode += 1
+            is_over = not self._with_steps or self._index == 0  # its last step has begun the next one
+            number = max(0, self._episode - is_over)
         message = messages.RunEpisode(
-            episode=max(0, self._episode - is_over),
+            episode=number,
             agent_id=agent_id,
             episodic_return=episodic_return,
             length=length,
             terminated=terminated,
             truncated=truncated,
             timestamp=time.time(),
-            info_json=json.dumps(info, default=_plain) if info else "",
+            info_json=_JSON.encode(info) if info else "",
         )
         self._add(self._episodes, message)
 

@@ -1,37 +1,17 @@
-"""`--env-kwargs`: arguments of the environment, as text: a JSON object, or `is_slippery=false,map_name=8x8`."""
+"""The flag `--env-kwargs`."""
 
 from __future__ import annotations
 
-import json
-import re
-from contextlib import suppress
 from typing import Any
 
-from cleanrl_worker.errors import BadInput
+from mosaic_wire.env_kwargs import parse_env_kwargs
 
-_PAIR = r"\s*[A-Za-z_]\w*\s*=[^=,{}\[\]\"']*"
-_PAIRS = re.compile(f"{_PAIR}(,{_PAIR})*")
-_CONSTANTS = {"True": True, "False": False, "None": None}
+from cleanrl_worker.errors import BadInput
 
 
 def read_env_kwargs(text: str) -> dict[str, Any]:
     """Return the arguments; raise BadInput with what is wrong."""
     try:
-        value = json.loads(text or "{}")
+        return parse_env_kwargs(text)
     except ValueError as error:
-        if _PAIRS.fullmatch(text):
-            pairs = (pair.partition("=") for pair in text.split(","))
-            return {name.strip(): _value(written.strip()) for name, _, written in pairs}
-        raise BadInput(
-            f"--env-kwargs is not JSON: {error}; write e.g. '{{\"is_slippery\": false}}' or is_slippery=false"
-        ) from error
-    if not isinstance(value, dict):
-        raise BadInput(f"--env-kwargs must be a JSON object, not {type(value).__name__}")
-    return value
-
-
-def _value(text: str) -> Any:
-    """Return a number, true, false, null or a plain text."""
-    with suppress(ValueError):
-        return _CONSTANTS[text] if text in _CONSTANTS else json.loads(text)
-    return text
+        raise BadInput(f"--env-kwargs {error}") from error

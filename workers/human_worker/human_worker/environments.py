@@ -20,13 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mosaic_extras.env_construction import make_env
 from mosaic_extras.environments import sets_of_environment
 from mosaic_extras.overlays import check_sets, enter
-from mosaic_wire.errors import ConfigProblems, Problem
 from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.interactive import describe_space, facts_about, plain
 from mosaic_wire.paths import Home
-from mosaic_wire.worker_spec import nearest
 
 _TIMEOUT_S = 60.0
 
@@ -73,18 +72,6 @@ def set_of(env_id: str) -> str:
 def is_importable(name: str) -> bool:
     """Return whether this process can import the package of a set."""
     return importlib.util.find_spec(_PACKAGES[name]) is not None
-
-
-def register(env_id: str) -> None:
-    """Import the package of an id: `package.module:Env-v0`, or a family whose package is known."""
-    import gymnasium
-
-    logging.getLogger("gymnasium").setLevel(logging.ERROR)
-    module, _, name = env_id.rpartition(":")
-    if module:
-        importlib.import_module(module)
-    elif name not in gymnasium.registry and (brought := set_of(name)):
-        importlib.import_module(_PACKAGES[brought])
 
 
 def enter_overlay(home: Home, env_id: str, argv: Sequence[str]) -> None:
@@ -198,33 +185,7 @@ _CHOICES: Mapping[str, tuple[Any, ...]] = {"map_name": ("4x4", "8x8"), "obs_type
 
 def make(env_id: str, env_kwargs: Mapping[str, Any]) -> Any:
     """Return the environment, with RGB frames if it can render; raise ConfigProblems if it cannot be created."""
-    import gymnasium
-
-    # The checker would test every step for errors of the environment's author.
-    options: dict[str, Any] = {**env_kwargs, "disable_env_checker": True}
-    try:
-        register(env_id)
-        try:
-            env = gymnasium.make(env_id, **options, render_mode="rgb_array")
-            env.reset(seed=0)
-            env.render()
-        except Exception:  # noqa: BLE001 - rendering may need packages; play without it
-            env = gymnasium.make(env_id, **options)
-        return env
-    except gymnasium.error.UnregisteredEnv as error:
-        hint = nearest(env_id, gymnasium.registry)
-        raise _refused("env_id", f"there is no environment {env_id!r}: {error}{remedy(env_id)}", hint) from None
-    except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
-            raise _refused("env_id", f"environment {env_id!r} cannot be made: {error}") from error
-        raise _refused("extras.env_kwargs", f"{env_id} cannot be made with these arguments: {error}") from error
-    except Exception as error:  # the boundary to other people's code: whatever it raises is the answer
-        message = f"environment {env_id!r} cannot be made: {type(error).__name__}: {error}{remedy(env_id)}"
-        raise _refused("env_id", message) from error
-
-
-def _refused(path: str, message: str, hint: str | None = None) -> ConfigProblems:
-    return ConfigProblems("the worker config", [Problem(path, message, hint)])
+    return make_env(env_id, env_kwargs, remedy=remedy(env_id), kwargs_path="extras.env_kwargs")
 
 
 def describe_environment(env_id: str, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from mosaic_wire.redaction import is_secret_key
 from mosaic_wire.run_status import RunOutcome, RunStatus
 
 from gym_gui.cli.algorithms import InstalledWorker, choose_algorithm, installed_workers
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from gym_gui.services.analytics.bench_plan import BenchPlan, Choice
     from gym_gui.services.analytics.bench_report import Bench
-    from gym_gui.services.analytics.comparison import Comparison
+    from gym_gui.services.analytics.comparison import Comparison, GroupFigures
     from gym_gui.services.analytics.published import PublishedComparison
     from gym_gui.services.trainer.client import TrainerClient
 
@@ -49,6 +50,7 @@ class CommaSeparated(click.ParamType[tuple[str, ...]]):
 @click.command()
 @click.option("--algos", type=CommaSeparated(), help="Algorithms, or files of your own: ppo,./my_ppo.py.")
 @click.option("--envs", type=CommaSeparated(), help="Environments: CartPole-v1,Acrobot-v1.")
+@click.option("--models", type=CommaSeparated(), help="Language models, for algorithms that ask one: llama3.2,qwen3.")
 @click.option("--seeds", type=Seeds(), default="1-5", show_default=True, help="One run per seed: 1-5 or 1,3,7.")
 @click.option("--total-timesteps", type=Steps(), help="Steps of each run.  [default: the algorithm's]")
 @click.option(
@@ -73,6 +75,7 @@ def bench_command(cli: Cli, /, report_only: str | None, out: Path | None, **opti
 
     \b
       mosaic bench --algos ppo,dqn --envs CartPole-v1,Acrobot-v1 --seeds 1-5
+      mosaic bench --worker llm --models llama3.2,qwen3 --envs FrozenLake-v1 --set base_url=http://127.0.0.1:11434/v1
       mosaic bench --report-only NAME
 
     The daemon carries it out: Ctrl-C or a closed terminal stops nothing, and the same command continues with the same
@@ -80,6 +83,8 @@ def bench_command(cli: Cli, /, report_only: str | None, out: Path | None, **opti
     """
     if report_only is not None:
         return _report_only(cli, _checked_name(report_only), out)
+    if options["models"] and options["worker"] and not options["algos"]:
+        options["algos"] = _those_that_ask_models(cli, options["worker"])
     missing = [f"--{name}" for name in ("algos", "envs") if not options[name]]
     if missing:
         raise click.UsageError(f"what is to be compared? {' and '.join(missing)} (or --report-only NAME)")
@@ -106,10 +111,18 @@ def _plan(cli: Cli, options: dict[str, Any]) -> BenchPlan:
         settings=settings,
         name=name,
         scripts=scripts,
+        models=options["models"] or (),
     )
     if plan.problems:
         raise click.UsageError(listed_problems(plan.problems))
     return plan
+
+
+def _those_that_ask_models(cli: Cli, name: str) -> tuple[str, ...]:
+    from gym_gui.services.analytics.bench_plan import MODEL
+
+    specs = [worker.spec for worker in installed_workers(cli) if worker.spec is not None and worker.spec.name == name]
+    return tuple(algorithm.name for spec in specs for algorithm in spec.algorithms if algorithm.field(MODEL))
 
 
 def _choices(
@@ -210,7 +223,7 @@ def _write_groups(comparison: Comparison) -> None:
     held = [compare_with_published(group, comparison) for group in groups]
     write_table(
         [
-            Column("ALGO", [group.algo for group in groups], shrink_to=8),
+            Column("ALGO", [_player(group) for group in groups], shrink_to=8),
             Column("ENV", [group.env_id for group in groups], shrink_to=11),
             Column("SEEDS", [str(len(group.run_ids)) for group in groups], right=True),
             Column("FINAL (IQM, 95 %)", [estimate_text(group.final_iqm) for group in groups], right=True),
@@ -222,6 +235,14 @@ def _write_groups(comparison: Comparison) -> None:
             Column("REACHED", [each.short_text if each else "" for each in held]),
         ]
     )
+
+
+def _player(group: GroupFigures) -> str:
+    """The algorithm, with its model where groups differ in that."""
+    from gym_gui.services.analytics.bench_plan import MODEL
+
+    model = group.parameters.get(MODEL, "")
+    return f"{group.algo} {model}".strip()
 
 
 def _published(held: PublishedComparison | None) -> str:
@@ -261,8 +282,10 @@ def command_of(plan: BenchPlan, options: dict[str, Any]) -> str:
     argv += ["--seeds", seeds_text(options["seeds"])]
     if options["total_timesteps"]:
         argv += ["--total-timesteps", str(options["total_timesteps"])]
+    argv += ["--models", ",".join(options["models"])] if options.get("models") else []
     for setting in options["settings"]:
-        argv += ["--set", setting]
+        name = setting.partition("=")[0]
+        argv += ["--set", f"{name}=…" if is_secret_key(name) else setting]
     argv += ["--worker", options["worker"]] if options["worker"] else []
     argv += ["--gpus", str(options["gpus"])] if options["gpus"] else []
     argv += ["--install-missing"] if options["install_missing"] else []

@@ -62,14 +62,34 @@ def archive_command(cli: Cli, /, undo: bool, yes: bool, **options: Any) -> int:
 @force_option
 @click.option("--report", is_flag=True, help="Put a report and plots of its curves into it.")
 @click.option("--with-earlier", is_flag=True, help="Also each run that it continues, into a file of its own beside it.")
+@click.option(
+    "--episodes",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Instead: its recorded episodes, as .npz; conversations with a model as .jsonl.",
+)
+@click.option("--min-return", type=float, metavar="X", help="With --episodes: those that earned at least this.")
 @pass_cli
-def export_command(cli: Cli, /, run: str, output: Path | None, force: bool, report: bool, with_earlier: bool) -> int:
+def export_command(
+    cli: Cli,
+    /,
+    run: str,
+    output: Path | None,
+    force: bool,
+    report: bool,
+    with_earlier: bool,
+    episodes: Path | None,
+    min_return: float | None,
+) -> int:
     """Write a run into an archive file: its history, its logs and its folder.
 
     Event files, the W&B folder, checkpoints, videos and plots lie in the run's folder, so they are in the archive.
     """
     with cli.client() as client:
         found = client.find(run)
+        if episodes is not None:
+            check_target(episodes, force=force)
+            return _export_episodes(client, found, episodes, min_return)
         if report and found.status == RunStatus.TERM:  # for any other run the daemon reports why it cannot be exported
             from gym_gui.cli.compare import keep_report
 
@@ -86,6 +106,28 @@ def export_command(cli: Cli, /, run: str, output: Path | None, force: bool, repo
         if found.HasField("parent") and not with_earlier:
             needed = f"export run {found.parent.run_id}, too, which it continues (--with-earlier does)"
             notify(f"the beginning of its curves is not in it: {needed}")
+    return 0
+
+
+def _export_episodes(client: TrainerClient, run: pb.Run, target: Path, min_return: float | None) -> int:
+    from gym_gui.ui.play.recorded import export_conversations, export_npz, read_episodes
+
+    if target.suffix not in (".npz", ".jsonl"):
+        raise click.UsageError(f"--episodes {target}: the file has to end with .npz or .jsonl")
+    known = [episode for episode in read_episodes(client, run.run_id) if episode.ended_by]
+    chosen = [episode for episode in known if min_return is None or episode.total >= min_return]
+    if not chosen:
+        raise click.UsageError(f"run {run.run_id} has no such episode: {len(known)} are recorded and finished")
+    about = {"env_id": run.env_id, "run_id": run.run_id}
+    if target.suffix == ".jsonl":
+        count = export_conversations(target, chosen, about)
+        if not count:
+            target.unlink()
+            raise click.UsageError(f"no language model played in run {run.run_id}; export its episodes as .npz")
+    else:
+        count = len(chosen)
+        export_npz(target, chosen, about)
+    click.echo(f"{target}  {formats.plural(count, 'episode')}")
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -365,22 +366,19 @@ def test_a_worker_without_a_form_of_its_own_gets_one_from_its_description(
 def test_the_factory_goes_by_the_entry_alone(opened, entries, link, background, window_daemon, window) -> None:
     cleanrl = catalog.find(entries, "cleanrl")
     assert can_open("evaluate", cleanrl)
-    spade = catalog.find(entries, "spade_bdi")
-    assert not can_open("train", spade)
+    parts = {"link": link, "background": background, "home": window_daemon.home, "parent": window}
+    missing = replace(cleanrl, spec=None)
+    assert not can_open("train", missing)
     with pytest.raises(NoSuchForm, match="pip install"):
-        opened(worker="spade_bdi")
+        open_form("train", missing, **parts)
     with pytest.raises(NoSuchForm, match="evaluate"):
         opened(kind="evaluate", worker="random")
 
     class Own(CleanRlTrainForm):
         pass
 
-    from dataclasses import replace
-
     register_forms("own", {"train": Own})
-    form = open_form(
-        "train", replace(cleanrl, form="own"), link=link, background=background, home=window_daemon.home, parent=window
-    )
+    form = open_form("train", replace(cleanrl, form="own"), **parts)
     assert type(form) is Own
     form.close()
 

@@ -21,6 +21,8 @@ MOST_RUNS = 2_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 _OWN_FIELDS = ("env_id", "seed", "total_timesteps")
 """Parameters that have options of their own"""
+MODEL = "model"
+"""The parameter that names a language model; a benchmark may vary it"""
 
 Choice = tuple[WorkerSpec, AlgorithmSpec]
 
@@ -55,8 +57,13 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """Return `ppo CartPole-v1 seed 1`."""
-        return f"{self.algo} {self.env_id} seed {self.seed}"
+        """Return `ppo CartPole-v1 seed 1`, or `llm llama3.2 CartPole-v1 seed 1`."""
+        return f"{self.player} {self.env_id} seed {self.seed}"
+
+    @property
+    def player(self) -> str:
+        """Return the algorithm, with the model that it asks, if any."""
+        return f"{self.algo} {self.parameters[MODEL]}" if MODEL in self.parameters else self.algo
 
     @property
     def digest(self) -> str:
@@ -126,10 +133,16 @@ def make_plan(
     settings: Sequence[Setting] = (),
     name: str = "",
     scripts: Mapping[str, tuple[str, str]] | None = None,
+    models: Sequence[str] = (),
 ) -> BenchPlan:
-    """Return the grid of runs; the daemon refuses combinations that cannot run when they are queued."""
+    """Return the grid of runs; the daemon refuses combinations that cannot run when they are queued.
+
+    Algorithms that ask a model play with each of `models`.
+    """
     problems: list[str] = []
-    parameters = {algo.name: _parameters(algo, settings, problems) for _, algo in choices}
+    parameters = {algo.name: _varied(algo, _parameters(algo, settings, problems), models) for _, algo in choices}
+    if models and not any(algo.field(MODEL) for _, algo in choices):
+        problems.append(f"--models: none of the algorithms ({', '.join(parameters)}) asks a model")
     problems += _unused(settings, [algorithm for _, algorithm in choices])
     steps = {algo.name: total_timesteps or _default(algo, "total_timesteps") for _, algo in choices}
     problems += [
@@ -137,13 +150,22 @@ def make_plan(
     ]
     pairs = [(choice, env_id) for env_id in env_ids for choice in choices]
     problems += dict.fromkeys(wrong for choice, env_id in pairs if (wrong := _unknown(choice, env_id)))
-    if len(pairs) * len(seeds) > MOST_RUNS:
-        problems.append(f"{len(pairs) * len(seeds):,} runs at once are too many; a benchmark has up to {MOST_RUNS:,}")
+    count = len(env_ids) * len(seeds) * sum(map(len, parameters.values()))
+    if count > MOST_RUNS:
+        problems.append(f"{count:,} runs at once are too many; a benchmark has up to {MOST_RUNS:,}")
     cells = []
     for seed, ((spec, algo), env_id) in itertools.product(seeds, pairs if not problems else ()):
-        trained = algo.name, env_id, seed, int(steps[algo.name] or 0), parameters[algo.name]
-        cells.append(Cell(spec.name, spec.module, *trained, (scripts or {}).get(algo.name, ())))
-    return BenchPlan(name or default_name(choices, env_ids, steps, settings), tuple(cells), tuple(problems))
+        for values in parameters[algo.name]:
+            trained = algo.name, env_id, seed, int(steps[algo.name] or 0), values
+            cells.append(Cell(spec.name, spec.module, *trained, (scripts or {}).get(algo.name, ())))
+    named = [*settings, *(Setting(MODEL, model) for model in models)]
+    return BenchPlan(name or default_name(choices, env_ids, steps, named), tuple(cells), tuple(problems))
+
+
+def _varied(algorithm: AlgorithmSpec, values: dict[str, Any], models: Sequence[str]) -> list[dict[str, Any]]:
+    if not models or algorithm.field(MODEL) is None:
+        return [values]
+    return [{**values, MODEL: model} for model in models]
 
 
 def default_name(
@@ -174,7 +196,7 @@ def config_of(
             "algo_params": dict(cell.parameters) or None,
             "install_missing": install_missing or None,
         },
-        run_name=f"{plan.name}-{cell.algo}-{cell.env_id}-s{cell.seed}"[:200],
+        run_name=f"{plan.name}-{cell.player.replace(' ', '-')}-{cell.env_id}-s{cell.seed}"[:200],
         resources={"cpus": {"requested": cpus}, "gpus": gpus},
         tags=[plan.tag],
     )

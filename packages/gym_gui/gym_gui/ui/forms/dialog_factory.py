@@ -62,6 +62,7 @@ FORMS: dict[str, dict[str, Make]] = {
         "clone": LlmTrainForm,
         "resume": CleanRlResumeForm,
         "extend": CleanRlResumeForm,
+        "evaluate": CleanRlPolicyForm,
         "sweep": SweepForm,
     },
     # A new sweep uses the form of the worker that runs its trials; its checkpoint defines how it continues.

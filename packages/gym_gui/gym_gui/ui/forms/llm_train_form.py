@@ -60,19 +60,33 @@ class LlmTrainForm(TrainForm):
         self.prompt = named(QPlainTextEdit(readOnly=True), "prompt_preview", self.tr("The first prompt of a run"))
         self.prompt.setFont(theme.monospace())
         self.prompt.setMinimumHeight(self.fontMetrics().lineSpacing() * 12)
+        self.template = named(QPlainTextEdit(), "prompt_template", self.tr("Instructions of your own"))
+        self.template.setPlaceholderText(
+            self.tr("Empty: the usual instructions. Places: {environment} {goal} {actions} {format}")
+        )
+        self.template.setTabChangesFocus(True)
+        self.template.setFixedHeight(self.fontMetrics().lineSpacing() * 5)
+        self.template.textChanged.connect(lambda: self._use({"prompt": self.template.toPlainText()}, asks=False))
+        self.parameters.changed.connect(self._show_template)
         part = QWidget(self)
         line = fill(QHBoxLayout(), self.preview_button, (self.prompt_status, 1))
-        fill(QVBoxLayout(part), line, (self.prompt, 1), margins=(8, 2, 0, 6), spacing=4)
+        fill(QVBoxLayout(part), self.template, line, (self.prompt, 1), margins=(8, 2, 0, 6), spacing=4)
         return part
+
+    def _show_template(self) -> None:
+        """Show the instructions of the request that the form was filled with."""
+        row = self.parameters.row("prompt")
+        if row is not None and row.value() != self.template.toPlainText():
+            self.template.setPlainText(str(row.value()))
 
     # ------------------------------------------------------------------ the endpoint
 
-    def _use(self, values: Mapping[str, Any] | None) -> None:
+    def _use(self, values: Mapping[str, Any] | None, *, asks: bool = True) -> None:
         for name, value in (values or {}).items():
             if (row := self.parameters.row(name)) is not None:
                 row.set_value(value)
                 row.changed.emit()
-        if values and not values.get("model"):
+        if asks and values and not values.get("model"):
             self.list_models()
 
     def list_models(self) -> None:
@@ -97,7 +111,7 @@ class LlmTrainForm(TrainForm):
         how = {
             "json_schema": self.tr("It answers, and keeps to legal actions by a JSON schema."),
             "grammar": self.tr("It answers, and keeps to legal actions by a grammar."),
-            "text": self.tr("It answers in free text: answers that name no legal action will be asked for once more."),
+            "text": self.tr("It answers in free text: an answer that names no legal action is asked for once more."),
         }
         self.endpoint_status.setText(how.get(str(answer.get("constraint")), str(answer)))
 

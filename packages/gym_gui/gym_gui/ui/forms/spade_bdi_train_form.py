@@ -50,6 +50,7 @@ class BehaviourEditor(QWidget):
         self.save_button = push_button("behaviour_save", self.tr("Save"), self.save)
         self.check_button = push_button("behaviour_check", self.tr("Check"), self._save_and_check)
         self.problems = named(QListWidget(), "behaviour_problems", self.tr("What is wrong with the behaviour"))
+        self.problems.setWordWrap(True)
         self.problems.setMaximumHeight(self.fontMetrics().lineSpacing() * 5)
         self.problems.itemActivated.connect(self._go_to)
         self.problems.itemClicked.connect(self._go_to)

@@ -1,8 +1,11 @@
-"""Read played episodes back from telemetry, with their frames; export them as a dataset. No Qt.
+"""Read recorded episodes back from telemetry, with their frames; export them as a dataset. No Qt.
 
 The `.npz` has for each episode the arrays that Minari's HDF5 files have under the same names:
 `episode_<n>/observations` (one more than steps), `actions`, `rewards`, `terminations`, `truncations`; and `metadata`, a
 JSON text. Observations that are no plain array (MiniGrid) are stored as `observations/<key>`.
+
+The `.jsonl` has one conversation with a language model per line, as training programs read it: `{"messages": […]}` and
+what came of it.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from mosaic_wire.files import open_plain
 from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.reasoning import reasoning_of
 from mosaic_wire.telemetry import decode
 
 if TYPE_CHECKING:
@@ -38,6 +42,7 @@ class RecordedEpisode:
     terminations: list[bool] = field(default_factory=list)
     truncations: list[bool] = field(default_factory=list)
     frames: list[tuple[int, int] | None] = field(default_factory=list)
+    infos: list[Mapping[str, Any]] = field(default_factory=list)
     seed: int | None = None
     ended_by: str = ""
     """environment, player, or empty: not finished, or the run died in it"""
@@ -77,6 +82,7 @@ def add_step(found: dict[int, RecordedEpisode], step: pb.RunStep) -> None:
     episode.rewards.append(step.reward)
     episode.terminations.append(step.terminated)
     episode.truncations.append(step.truncated)
+    episode.infos.append(_parsed(step.info_json))
     episode.frames.append(frame_location(step.info_json))
 
 
@@ -161,6 +167,47 @@ def export_npz(path: Path, episodes: Sequence[RecordedEpisode], about: Mapping[s
     finally:
         temporary.unlink(missing_ok=True)
     return steps
+
+
+def export_conversations(path: Path, episodes: Sequence[RecordedEpisode], about: Mapping[str, Any]) -> int:
+    """Write the conversations of episodes as JSON lines, atomically; return how many there were."""
+    found = [(episode, messages) for episode in episodes if (messages := conversation_of(episode))]
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("x", encoding="utf-8") as stream:
+            for episode, messages in found:
+                told = [info["llm"] for info in episode.infos]
+                line = {
+                    "messages": messages,
+                    **about,
+                    "episode": episode.index,
+                    "seed": episode.seed,
+                    "return": episode.total,
+                    "steps": episode.length,
+                    "random_actions": sum(bool(each.get("fallback")) for each in told),
+                }
+                stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return len(found)
+
+
+def conversation_of(episode: RecordedEpisode) -> list[dict[str, str]]:
+    """Return what a model was told and did in an episode as chat messages; [] where no model played it from its start.
+
+    The assistant's turns are the actions that were taken, written as correct answers.
+    """
+    messages: list[dict[str, str]] = []
+    for info in episode.infos:
+        parts, llm = {part.title: part.text for part in reasoning_of(info)}, info.get("llm")
+        if not isinstance(llm, dict) or "Prompt" not in parts or not (messages or "Instructions" in parts):
+            return []
+        if not messages:
+            messages.append({"role": "system", "content": parts["Instructions"]})
+        messages.append({"role": "user", "content": parts["Prompt"]})
+        messages.append({"role": "assistant", "content": str(llm.get("written", ""))})
+    return messages
 
 
 def _arrays_of(episode: RecordedEpisode) -> Iterator[tuple[str, Any]]:
