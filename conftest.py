@@ -106,6 +106,7 @@ def _nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
                 patch.delenv(name)
         patch.setenv(env.MOSAIC_HOME, str(tmp_path_factory.mktemp("nobodys-home")))
         patch.setenv(env.MOSAIC_CONFIG_HOME, str(tmp_path_factory.mktemp("nobodys-config")))
+        patch.setenv(env.MOSAIC_CACHE_HOME, str(tmp_path_factory.mktemp("nobodys-cache")))
         patch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
         patch.setenv("MOSAIC_TEST_CACHE", str(tmp_path_factory.mktemp("warm-cache")))  # see gym_gui.testing
         yield

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from gym_gui.services.trainer.errors import ArchiveRefused, NotPossibleNow, RunNotFound
-from gym_gui.services.trainer.run_files import places_of_run
 from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
 from mosaic_wire.checkpoints import last_good_checkpoint
 from mosaic_wire.frames import fastlane_path
@@ -31,7 +30,7 @@ def take_in(daemon: RunningDaemon, archive: bytes, folder: Path) -> pb.Run:
 def content_of(home: Home, run_id: str) -> dict[str, str]:
     """Every file of a run by its place in an archive, with its hash."""
     found = {}
-    for name, place in places_of_run(home, run_id).items():
+    for name, place in home.places_of_run(run_id).items():
         for path in [place] if place.is_file() else place.rglob("*"):
             if path.is_file():
                 inside = "" if path == place else f"/{path.relative_to(place)}"
@@ -157,7 +156,7 @@ def test_deleting_a_run_removes_every_trace_and_importing_brings_it_back(daemon:
     events = reported(daemon, gone.run_id)
     size = sum(
         path.stat().st_size
-        for place in places_of_run(daemon.home, gone.run_id).values()
+        for place in daemon.home.places_of_run(gone.run_id).values()
         for path in ([place] if place.is_file() else place.rglob("*"))
         if path.is_file()
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import json
 import os
 import shutil
@@ -20,9 +18,6 @@ from typing import Any
 
 import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.message_factory import GetMessageClass
 from gym_gui.services.trainer.auth import (
     RUN_ID_KEY,
@@ -34,7 +29,7 @@ from gym_gui.services.trainer.auth import (
 from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.services.trainer.errors import DaemonUnreachable, NotAllowed
 from gym_gui.services.trainer.local_daemon import running_record
-from gym_gui.testing import RunningDaemon, install_scripted_worker, random_config, scripted_config
+from gym_gui.testing import RunningDaemon, certificate, install_scripted_worker, random_config, scripted_config
 from mosaic_wire import PROTOCOL_VERSION
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
@@ -550,29 +545,6 @@ def test_silent_connections_keep_no_other_client_out(daemon: RunningDaemon) -> N
 
 
 # ---------------------------------------------------------------------- the network
-
-
-def certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """A self-signed certificate for 127.0.0.1, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    encoding = serialization.Encoding.PEM
-    files = folder / f"{name}.crt", folder / f"{name}.key"
-    files[0].write_bytes(made.public_bytes(encoding))
-    files[1].write_bytes(key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
-    return files
 
 
 def refusal(daemon: RunningDaemon, *flags: str) -> tuple[int, str]:

@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
+from mosaic_wire import env
 from mosaic_wire.errors import WireError
 from mosaic_wire.paths import Home, config_home
 from PySide6.QtCore import (
@@ -146,6 +147,10 @@ class Remote:
     target: str
     token: str
     tls_ca: Path | None = None
+    profile: str = ""
+    """Its name in the settings"""
+    options: str = ""
+    """Options of `mosaic` that reach it"""
 
 
 @dataclass
@@ -168,11 +173,16 @@ def build_window(
     application: QApplication, home: Home, remote: Remote | None = None, theme: ThemeChoice | None = None
 ) -> WindowParts:
     """Return a window that is not shown yet and a link that was not started."""
+    if remote is not None:
+        os.environ[env.MOSAIC_DAEMON_TOKEN] = remote.token  # for processes of the window that ask the daemon
     appearance = Appearance(application, choice=theme, parent=application)
     background = Background()
     connector = LocalConnector(home) if remote is None else RemoteConnector(remote.target, remote.token, remote.tls_ca)
     link = DaemonLink(connector, background)
+    link.connect_options = remote.options if remote is not None else ""
     window = MainWindow(link, background, home if remote is None else None, appearance, connector=connector)
+    if remote is not None:
+        window.setWindowTitle(f"MOSAIC – {remote.profile or remote.target}")
     return WindowParts(window, link, background, WarmUp(link, background, window))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import ipaddress
 import os
 import signal
 import subprocess
@@ -500,3 +502,31 @@ def curve_config(
     config["run_name"] = f"curves-to-{level:g}-s{seed}"
     worker_part(config)["env_id"] = env_id
     return config
+
+
+def certificate(folder: Path, name: str, *, address: str = "127.0.0.1", days: float = 1) -> tuple[Path, Path]:
+    """Return a self-signed certificate for an address, valid for so many days (negative: expired), and its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=abs(days) + 1))
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    files = folder / f"{name}.crt", folder / f"{name}.key"
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    files[0].write_bytes(made.public_bytes(encoding))
+    files[1].write_bytes(key.private_bytes(encoding, form, serialization.NoEncryption()))
+    files[1].chmod(0o600)
+    return files

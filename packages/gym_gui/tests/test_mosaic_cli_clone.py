@@ -95,11 +95,11 @@ def test_a_script_that_changed_is_taken_from_the_runs_copy(daemon, tmp_path):
     copy.write_text("print(1)\n")
     script.write_text("print(2)\n")
     extras = {"script_path": str(script), "script_sha256": hashlib.sha256(b"print(1)\n").hexdigest()}
-    _use_the_copied_script(extras, tmp_path / "run")
+    _use_the_copied_script(extras, tmp_path / "run", tmp_path / "run")
     assert extras["script_path"] == str(copy)
     script.write_text("print(1)\n")
     extras["script_path"] = str(script)
-    _use_the_copied_script(extras, tmp_path / "run")
+    _use_the_copied_script(extras, tmp_path / "run", tmp_path / "run")
     assert extras["script_path"] == str(script)
 
 

@@ -10,6 +10,8 @@ from typing import Final
 # -- where things lie
 MOSAIC_HOME: Final = "MOSAIC_HOME"
 MOSAIC_CONFIG_HOME: Final = "MOSAIC_CONFIG_HOME"  # user settings and the secret file; never under the home
+MOSAIC_CONNECT: Final = "MOSAIC_CONNECT"  # for clients: HOST:PORT of a daemon, or the name of a profile
+MOSAIC_CACHE_HOME: Final = "MOSAIC_CACHE_HOME"  # copies of files that lie on another machine; may be removed any time
 MOSAIC_RUN_ID: Final = "MOSAIC_RUN_ID"
 MOSAIC_RUN_DIR: Final = "MOSAIC_RUN_DIR"
 MOSAIC_CONFIG_FILE: Final = "MOSAIC_CONFIG_FILE"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
 SEAL = "checksum"
@@ -47,6 +47,26 @@ def plain_file(path: str, flags: int, *, dir_fd: int | None = None) -> int:
 def open_plain(path: str | Path, mode: str = "rb", *, dir_fd: int | None = None) -> BinaryIO:
     """Open a file that a worker could have written; raise NotAPlainFile for anything else."""
     return cast(BinaryIO, open(path, mode, opener=partial(plain_file, dir_fd=dir_fd)))
+
+
+def open_below(top: Path, name: str) -> BinaryIO:
+    """Open a plain file below a folder for reading; no part of its name may be `..` or a link out of the folder."""
+    *folders, last = PurePosixPath(name).parts or ("",)
+    if name.startswith("/") or ".." in (*folders, last):
+        raise NotAPlainFile(name, "lies outside of the folder")
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    place = os.open(top, flags)
+    try:
+        for folder in folders:
+            try:
+                inner = os.open(folder, flags, dir_fd=place)
+            except NotADirectoryError:
+                raise NotAPlainFile(name, "lies behind a link or a file") from None
+            os.close(place)
+            place = inner
+        return open_plain(last, dir_fd=place)
+    finally:
+        os.close(place)
 
 
 def open_chosen(path: str | Path) -> BinaryIO:

@@ -86,6 +86,17 @@ class Home:
         """Return the folder of an evaluation's summary."""
         return self.evaluations / check_run_id(run_id)
 
+    def places_of_run(self, run_id: str) -> dict[str, Path]:
+        """Return the folders and files of a run by their names in archives and on the wire."""
+        return {
+            "run": self.run_folder(run_id).root,
+            "logs": self.run_logs(run_id),
+            "evals": self.evaluation_folder(run_id),
+            "scripts": self.custom_scripts / run_id,
+            "config/config.json": self.config_file(run_id),
+            "config/worker.json": self.worker_config_file(run_id),
+        }
+
     @property
     def identity(self) -> tuple[int, ...]:
         """Return an identity that differs for copies but not for other paths; empty when the home is unreadable."""
@@ -197,3 +208,12 @@ def config_home() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_config_dir("mosaic", appauthor=False))
+
+
+def cache_home() -> Path:
+    """Return the folder of what can be fetched again."""
+    if chosen := os.environ.get(env.MOSAIC_CACHE_HOME):
+        return user_path(chosen)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("mosaic", appauthor=False))

@@ -118,6 +118,10 @@ class AlgorithmSpec:
         return next((field for field in self.fields if field.name == name), None)
 
 
+WORKER, EXTRAS = "worker", "extras"
+"""Programs of a worker: itself, and the installer of its requirement sets"""
+
+
 @dataclass(frozen=True)
 class WorkerSpec:
     """The description of a worker."""

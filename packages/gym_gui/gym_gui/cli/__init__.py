@@ -62,7 +62,9 @@ def _exit_code(error: Exception) -> int | None:
 
 
 def _complain(message: str, code: int, help_of: str = "") -> int:
-    print(f"mosaic: {message}", file=sys.stderr)
+    from gym_gui.cli.context import hint
+
+    print(f"mosaic: {hint(message)}", file=sys.stderr)
     if help_of:
         print(f"`{help_of} --help` says how it is used.", file=sys.stderr)
     return code

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import os
 import platform
 import sys
 from pathlib import Path
 
 import click
+from mosaic_wire import env
 
 from gym_gui import __version__
-from gym_gui.cli.context import Cli, json_option
+from gym_gui.cli.context import Cli, connection_of, json_option, keep_in_hints
 from gym_gui.cli.listing import write_json_object
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -139,7 +141,9 @@ def _shared_options_first(args: list[str]) -> list[str]:
     "the last run you started.",
 )
 @click.option("--home", type=click.Path(), metavar="DIR", help="MOSAIC's home (else $MOSAIC_HOME).")
-@click.option("--connect", metavar="HOST:PORT", help="Use the daemon at this address.")
+@click.option(
+    "--connect", metavar="HOST:PORT", help="Use the daemon at this address, or of this profile (else $MOSAIC_CONNECT)."
+)
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Its token, for --connect.")
 @click.option("--tls-ca", type=click.Path(path_type=Path), metavar="FILE", help="Its CA certificate, for --connect.")
 @click.option("--version", is_flag=True, help="Print the version.")
@@ -155,7 +159,10 @@ def mosaic(
     """Train, watch, compare and resume reinforcement-learning agents."""
     if home == "":
         raise click.UsageError("--home names no folder")
-    ctx.obj = Cli(Path(home) if home else None, connect, token_file, tls_ca)
+    if connect is None and home is None:
+        connect = os.environ.get(env.MOSAIC_CONNECT) or None
+    ctx.obj = connection_of(Cli(Path(home) if home else None, connect, token_file, tls_ca))
+    keep_in_hints(ctx.obj)
     if version:
         from gym_gui import __version__
 

@@ -346,7 +346,9 @@ def report_command(cli: Cli, /, out: Path | None, title: str, no_baseline: bool,
         from gym_gui.services.analytics.html_report import write_html_report
 
         baselines = find_baselines(client, runs, measure=not no_baseline)
-        size = write_html_report(client, runs, target, commands=commands_of(runs), baselines=baselines, title=title)
+        size = write_html_report(
+            client, runs, target, commands=commands_of(client, runs), baselines=baselines, title=title
+        )
     if str(target) != "-":
         click.echo(f"{target}  {formats.size(size)}")
     return 0
@@ -360,14 +362,14 @@ def _name(runs: Sequence[pb.Run], selection: Selection) -> str:
     return file_name(selection.run_tags[0])
 
 
-def commands_of(runs: Sequence[pb.Run]) -> dict[str, str]:
-    """Return what does each run again, where its config can be read here."""
+def commands_of(client: TrainerClient, runs: Sequence[pb.Run]) -> dict[str, str]:
+    """Return what does each run again, where its config can be read."""
     from gym_gui.ui.presenters.workers.train_request import command_of_run
 
     commands = {}
     for run in runs:
         try:
-            commands[run.run_id] = command_of_run(run).text
+            commands[run.run_id] = command_of_run(client.local(run, "config/*")).text
         except (OSError, ValueError) as error:
             notify(f"mosaic: the command for {short_id(run.run_id)} is omitted: {error}")
     return commands
@@ -381,12 +383,12 @@ def keep_report(client: TrainerClient, run: pb.Run) -> None:
     folder = Path(run.run_dir)
     if not run.run_dir or not folder.is_dir():
         raise click.ClickException(
-            f"the folder of {short_id(run.run_id)} is not on this machine: --report writes into it. "
+            f"the folder of {short_id(run.run_id)} is on the daemon's machine: --report writes into it. "
             "Export without it, or on the daemon's machine"
         )
     from gym_gui.services.analytics.bench_report import plots_in_place
     from gym_gui.services.analytics.html_report import write_html_report
 
     baselines = find_baselines(client, [run], measure=False)
-    write_html_report(client, [run], folder / REPORT, commands=commands_of([run]), baselines=baselines)
+    write_html_report(client, [run], folder / REPORT, commands=commands_of(client, [run]), baselines=baselines)
     plots_in_place(client, [run], folder / PLOTS)

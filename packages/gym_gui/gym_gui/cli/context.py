@@ -8,12 +8,14 @@ import re
 import secrets
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
+from mosaic_wire import env
 
+from gym_gui.wording.commands import connect_options, with_options
 from gym_gui.wording.formats import printable
 
 if TYPE_CHECKING:
@@ -94,6 +96,8 @@ class Cli:
     connect: str | None = None
     token_file: Path | None = None
     tls_ca: Path | None = None
+    profile: str = ""
+    """The name in the settings that `connect` was given as"""
 
     @property
     def home(self) -> Home:
@@ -133,8 +137,6 @@ class Cli:
 
     def remote_token(self) -> str:
         """Return the token that --connect needs; raise UsageError when none was given."""
-        from mosaic_wire import env
-
         from gym_gui.services.trainer.errors import DaemonUnreachable
         from gym_gui.services.trainer.local_daemon import read_token
 
@@ -159,6 +161,52 @@ class Cli:
             ) from None
 
 
+def connection_of(cli: Cli) -> Cli:
+    """Replace the name of a profile in the settings by its address, token file and certificate."""
+    if not cli.connect or ":" in cli.connect:
+        return cli
+    from mosaic_wire.worker_spec import nearest
+
+    from gym_gui.config.settings import load_settings, settings_file
+
+    profiles = load_settings().daemons
+    if (profile := profiles.get(cli.connect)) is None:
+        close = nearest(cli.connect, profiles)
+        raise click.UsageError(
+            f"{cli.connect!r} is neither HOST:PORT nor one of [daemons.NAME] in {settings_file()}"
+            + (f"; did you mean {close!r}?" if close else "")
+        )
+    return replace(
+        cli,
+        connect=profile.connect,
+        token_file=cli.token_file or profile.token_file,
+        tls_ca=cli.tls_ca or profile.tls_ca,
+        profile=cli.connect,
+    )
+
+
+_hinted_options = ""
+
+
+def options_of(cli: Cli) -> str:
+    """Return the options that reach the daemon of this command; a profile brings its own."""
+    return (
+        connect_options(cli.profile) if cli.profile else connect_options(cli.connect or "", cli.tls_ca, cli.token_file)
+    )
+
+
+def keep_in_hints(cli: Cli) -> None:
+    """From now on `hint` repeats how the daemon is reached, unless the environment says it anyway."""
+    global _hinted_options
+    named = cli.profile or cli.connect
+    _hinted_options = "" if named == os.environ.get(env.MOSAIC_CONNECT) else options_of(cli)
+
+
+def hint(text: str) -> str:
+    """Return a message whose `mosaic …` commands reach the daemon of this command."""
+    return with_options(text, _hinted_options)
+
+
 pass_cli = click.make_pass_decorator(Cli)
 
 
@@ -173,7 +221,7 @@ def read_limited(file: str, most_bytes: int) -> bytes:
 
 def notify(message: str) -> None:
     """Print a message that is not the command's output."""
-    print(message, file=sys.stderr, flush=True)
+    print(hint(message), file=sys.stderr, flush=True)
 
 
 def find_runs(client: TrainerClient, names: Sequence[str]) -> list[pb.Run]:

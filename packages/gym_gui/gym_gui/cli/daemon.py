@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gym_gui.cli.context import Cli, json_option, notify, pass_cli, style
+from gym_gui.cli.context import Cli, as_it_is, json_option, notify, pass_cli, style
 from gym_gui.cli.listing import write_json_object, write_pairs
 from gym_gui.wording import formats
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
+
+    from gym_gui.services.trainer.client import TrainerClient
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,14 +74,21 @@ def start(cli: Cli, /, timeout: float, **listening: Any) -> int:
 @daemon_command.command()
 @click.option("--force", is_flag=True, help="End its process even when it does not answer.")
 @click.option("--timeout", type=click.FloatRange(min=1), default=20, metavar="S", help="Seconds to wait for its end.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before stopping a daemon on another machine.")
 @pass_cli
-def stop(cli: Cli, /, force: bool, timeout: float) -> int:
+def stop(cli: Cli, /, force: bool, timeout: float, yes: bool) -> int:
     """Stop the daemon. Its runs continue; the next daemon recovers them."""
     from gym_gui.services.trainer.errors import DaemonUnreachable
     from gym_gui.services.trainer.local_daemon import running_record, silence_message, stop_process, wait_for_end
 
     if cli.connect:
         with cli.client(start=False) as client:
+            if not (yes or client.copies.is_here):
+                health = client.health()
+                notify(
+                    f"{formats.plural(health.running, 'run')} would continue; nothing can start this daemon from here"
+                )
+                click.confirm(f"stop the daemon of {health.home} at {cli.connect}?", abort=True, err=True)
             _print_stopped(client.shutdown())
         return 0
     record = running_record(cli.home)
@@ -140,7 +150,6 @@ def status(cli: Cli, /, as_json: bool) -> int:
 def run(cli: Cli, /, verbose: bool, **listening: Any) -> int:
     """Run the daemon in the foreground, for a service manager or to look at it."""
     import logging
-    import sys
 
     from gym_gui.config.settings import load_settings
     from gym_gui.services.trainer.daemon import run_daemon
@@ -153,6 +162,41 @@ def run(cli: Cli, /, verbose: bool, **listening: Any) -> int:
         stream=sys.stderr,
     )
     return run_daemon(cli.home, settings, **listening)
+
+
+@daemon_command.command(hidden=True, context_settings={"ignore_unknown_options": True})
+@click.argument("worker")
+@click.argument("program")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@pass_cli
+def relay(cli: Cli, /, worker: str, program: str, arguments: tuple[str, ...]) -> int:
+    """Run a program of a worker on the daemon's machine, as if it ran here."""
+    from mosaic_wire.files import chosen_file, read_json_object
+
+    passed, config = list(arguments), None
+    if "--config" in passed:
+        place = passed.index("--config")
+        config = read_json_object(Path(passed[place + 1]), opener=chosen_file)
+        del passed[place : place + 2]
+    with cli.client(start=False) as client:
+        return relay_program(client, worker, program, passed, config)
+
+
+def relay_program(
+    client: TrainerClient, worker: str, program: str, arguments: Sequence[str], config: dict[str, Any] | None = None
+) -> int:
+    """Print what a program on the daemon's machine prints; return its exit code."""
+    outputs = {"stdout": as_it_is(sys.stdout), "stderr": as_it_is(sys.stderr)}
+    code = 1
+    with client.run_program(worker, program, arguments, config) as pieces:
+        for piece in pieces:
+            for name, output in outputs.items():
+                if data := getattr(piece, name):
+                    output.write(data.decode("utf-8", "replace"))
+                    output.flush()
+            if piece.HasField("exit_code"):
+                code = piece.exit_code
+    return code
 
 
 def _refuse_connect(cli: Cli) -> None:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import click
 from mosaic_wire.paths import Home, config_home
 
-from gym_gui.cli.context import Cli, json_option, pass_cli, style
+from gym_gui.cli.context import Cli, json_option, notify, pass_cli, style
 from gym_gui.cli.listing import write_json
 from gym_gui.wording import formats
 
@@ -53,6 +53,14 @@ OLDEST_SANE_CLOCK = 1_735_689_600
 @pass_cli
 def doctor_command(cli: Cli, /, as_json: bool, only_wandb: bool) -> int:
     """Check this machine, its packages, the home and the daemon; suggest remedies. Exit 1 if something is broken."""
+    if cli.connect:
+        from gym_gui.cli.daemon import relay_program
+
+        with cli.client() as client:
+            if not client.copies.is_here:
+                notify(f"the daemon at {cli.connect} answers; this is its machine:")
+                options = {"--json": as_json, "--wandb": only_wandb}
+                return relay_program(client, "", "doctor", [name for name, is_given in options.items() if is_given])
     findings = list(wandb_findings(cli) if only_wandb else (each for check in _checks(cli) for each in check()))
     if as_json:
         write_json(asdict(finding) for finding in findings)
@@ -80,6 +88,7 @@ def _checks(cli: Cli) -> list[Callable[[], Iterator[Finding]]]:
         _gpu,
         lambda: _daemon(home),
         lambda: _port(home),
+        lambda: _tls(home),
         lambda: _workers(cli),
         _clock,
     ]
@@ -220,6 +229,38 @@ def _port(home: Home) -> Iterator[Finding]:
     record = running_record(home)
     if record is not None:
         yield Finding("port", "ok", f"the daemon listens on {record.tcp or 'its socket only'}")
+
+
+def _tls(home: Home) -> Iterator[Finding]:
+    """The certificate of the running daemon, else that of the settings."""
+    from mosaic_wire.errors import WireError
+
+    from gym_gui.config.settings import load_settings
+    from gym_gui.services.trainer.errors import ListenFailed, TrainerError
+    from gym_gui.services.trainer.local_daemon import running_record
+    from gym_gui.services.trainer.tcp_door import SOON_DAYS, load_tls
+
+    record = running_record(home)
+    files = [Path(file) for file in record.tls] if record is not None else []
+    if record is None:
+        try:
+            settings = load_settings()
+        except (TrainerError, WireError, ValueError, OSError):
+            return  # reported above
+        files = [file for file in (settings.tls_cert, settings.tls_key) if file is not None]
+    if len(files) != 2:
+        return
+    try:
+        _, expires_at = load_tls(*files)
+    except ListenFailed as error:
+        yield Finding("tls", "broken", str(error), "docs/runbooks/security.md, “From another machine”")
+        return
+    days = (expires_at - time.time()) / 86_400
+    text = f"{files[0]} is valid until {formats.moment(expires_at)}"
+    if days < SOON_DAYS:
+        yield Finding("tls", "note", text, "create a new one, copy it to the clients, then restart the daemon")
+    else:
+        yield Finding("tls", "ok", text)
 
 
 def _workers(cli: Cli) -> Iterator[Finding]:

@@ -115,17 +115,27 @@ def choose(client: TrainerClient, source: str, checkpoint: str = "") -> Chosen:
     if path.suffix == MODEL_SUFFIX or path.exists():
         if checkpoint:
             raise click.UsageError("--checkpoint chooses among the checkpoints of a run; a path names one already")
+        refuse_own_path(client, path)
         return of_path(path)
-    return _of_run(client.find(source), checkpoint)
+    return _of_run(client, client.find(source), checkpoint)
 
 
-def _of_run(run: pb.Run, checkpoint: str) -> Chosen:
+def refuse_own_path(client: TrainerClient, path: Path) -> None:
+    """Refuse a path of this machine for a daemon that cannot read it."""
+    if not client.copies.is_here:
+        raise click.UsageError(
+            f"{path} is on this machine, and the daemon at {client.target} reads files of its own; name a run of it, "
+            "or `mosaic import` an archive of the run there first"
+        )
+
+
+def _of_run(client: TrainerClient, run: pb.Run, checkpoint: str) -> Chosen:
     extras = extras_of(run)
     if extras.get("mode") in NOT_TRAINING:
         raise click.UsageError(f"{short_id(run.run_id)} trained no policy: its mode was {extras['mode']}")
     if run.status == RunStatus.TERM and not run.started_at:
         raise click.UsageError(f"run {short_id(run.run_id)} never started, so it has no policy")
-    if extras.get("script_path") and run.status == RunStatus.TERM and _saved_no_model(Path(run.run_dir)):
+    if extras.get("script_path") and run.status == RunStatus.TERM and _saved_no_model(client, run):
         raise click.UsageError(f"run {short_id(run.run_id)} saved no model: its script wrote no {MODEL_SUFFIX} file")
     schedule = extras.get("curriculum_schedule")
     path = run.run_id
@@ -144,9 +154,9 @@ def _of_run(run: pb.Run, checkpoint: str) -> Chosen:
     )
 
 
-def _saved_no_model(folder: Path) -> bool:
-    """Return whether the run's manifest names none; False where it cannot be read (on another machine)."""
-    manifest = AnalyticsManifest.find(folder / "analytics.json")
+def _saved_no_model(client: TrainerClient, run: pb.Run) -> bool:
+    """Return whether the run's manifest names none."""
+    manifest = AnalyticsManifest.find(Path(client.local(run, "run/analytics.json").run_dir) / "analytics.json")
     return manifest is not None and not manifest.policy
 
 
@@ -188,6 +198,7 @@ def resume_checkpoint(
         raise click.UsageError(f"there is no {path}; name the run in front to choose one of its checkpoints")
     chosen = of_path(path)
     with cli.client(start=True) as client:
+        refuse_own_path(client, path)
         owner = path.parent.parent
         if not chosen.weights_only and is_run_id(owner.name) and owner == cli.home.run_folder(owner.name).root:
             try:  # one of this home's runs: the daemon knows its config

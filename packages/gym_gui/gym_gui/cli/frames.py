@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
 import time
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 from mosaic_wire.paths import Home
+from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.run_status import RunStatus
 
 from gym_gui.cli.context import Cli, notify, one_run, pass_cli
@@ -21,8 +23,6 @@ from gym_gui.services.trainer.errors import NotPossibleNow
 from gym_gui.wording.run_view import short_id
 
 if TYPE_CHECKING:
-    from mosaic_wire.proto import trainer_pb2 as pb
-
     from gym_gui.services.trainer.client import TrainerClient
 
 _MOVING = (".gif", ".webp", ".png")
@@ -54,7 +54,7 @@ def frames_command(
     with cli.client() as client:
         found = client.find(run)
         if found.status == RunStatus.TERM:
-            videos = videos_of(found)
+            videos = videos_of(client.local(found, "run/analytics.json", "run/videos/*"))
             video = f"its last video is {videos[-1]}" if videos else "it recorded no video"
             raise NotPossibleNow(f"run {short_id(found.run_id)} is over and draws nothing any more; {video}")
         single = out.suffix.lower() in (".png", ".jpg", ".jpeg")
@@ -78,7 +78,7 @@ def frames_command(
 def _frames(client: TrainerClient, run_id: str, fps: float, max_side: int, seconds: float) -> Iterator[pb.RunFrame]:
     began: float | None = None
     requested_at = time.monotonic()
-    with client.frames(run_id, max_fps=fps, max_side=max_side, encoding="rgb") as stream:
+    with client.frames(run_id, max_fps=fps, max_side=max_side, encoding="png") as stream:
         for frame in stream:
             now = time.monotonic()
             if not frame.data:
@@ -88,9 +88,17 @@ def _frames(client: TrainerClient, run_id: str, fps: float, max_side: int, secon
                     return
                 continue
             began = began or now
-            yield frame
+            # PNG is exact and, for what environments draw, a hundredth of the pixels.
+            yield pb.RunFrame(width=frame.width, height=frame.height, data=pixels_of(frame.data))
             if now - began >= seconds:
                 return
+
+
+def pixels_of(png: bytes) -> bytes:
+    """Return the RGB pixels of a frame row by row."""
+    from PIL import Image
+
+    return Image.open(io.BytesIO(png)).convert("RGB").tobytes()
 
 
 class _Clip(Protocol):

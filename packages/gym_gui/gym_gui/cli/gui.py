@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from gym_gui.cli.context import Cli, pass_cli
+from gym_gui.cli.context import Cli, options_of, pass_cli
 
 INSTALL = "pip install -r requirements/gui.txt"
 
@@ -37,7 +37,7 @@ def gui_command(cli: Cli, /, theme: str | None) -> int:
         from gym_gui.ui.theme import ThemeChoice
     except ImportError as error:
         raise click.ClickException(_explain(error)) from error
-    remote = app.Remote(cli.connect, token, cli.tls_ca) if cli.connect else None
+    remote = app.Remote(cli.connect, token, cli.tls_ca, cli.profile, options_of(cli)) if cli.connect else None
     return app.main(cli.home, remote, ThemeChoice(theme) if theme else None)
 
 

@@ -53,21 +53,21 @@ if TYPE_CHECKING:
 def show_command(cli: Cli, /, runs: tuple[str, ...], as_json: bool) -> int:
     """Everything about a run: state, progress, resources, result, hyper-parameters, checkpoints, videos, files."""
     with cli.client() as client:
-        found = find_runs(client, runs)
+        found = [(run, client.local(run, "run/analytics.json")) for run in find_runs(client, runs)]
     if as_json:
-        write_json({**run_document(run), **details_of(run), "provenance": provenance_of(run)} for run in found)
+        write_json({**run_document(run), **details_of(here), "provenance": provenance_of(here)} for run, here in found)
         return 0
-    for position, run in enumerate(found):
+    for position, (run, here) in enumerate(found):
         if position:
             click.echo()
-        write_pairs(_pairs(run))
+        write_pairs(_pairs(run, here))
     return 0
 
 
 def provenance_of(run: pb.Run) -> dict[str, Any]:
     """Return the run's provenance from its manifest: argv, versions, requirement sets, machine, foreign code.
 
-    Empty where the run's folder is on another machine, or has no manifest yet.
+    Empty where the run has no manifest yet.
     """
     manifest = _manifest_of(run)
     names = ("argv", "requirements", "versions", "host", "script", "environment_source", "training_notes")
@@ -86,7 +86,7 @@ def _manifest_of(run: pb.Run) -> dict[str, Any]:
     return manifest.to_json() if manifest is not None else {}
 
 
-def _pairs(run: pb.Run) -> Iterator[tuple[str, str]]:
+def _pairs(run: pb.Run, here: pb.Run) -> Iterator[tuple[str, str]]:
     state = state_of(run)
     flags = f" ({', '.join(run.flags)})" if run.flags else ""
     yield "run", style(run.run_id, bold=True) + ("  (archived)" if run.archived else "")
@@ -113,12 +113,12 @@ def _pairs(run: pb.Run) -> Iterator[tuple[str, str]]:
     yield "tags", ", ".join(run.tags)
     yield "note", run.notes
     yield "parameters", _compact(parsed(run.extras_json))
-    details = details_of(run)
+    details = details_of(here)
     yield "hyper-parameters", _compact(details["hyperparameters"])
     kept = [f"step {formats.count(each['step'])}  {each['kind']}  {each['path']}" for each in details["checkpoints"]]
     yield "checkpoints", "\n".join(kept)
     yield "videos", "\n".join(details["videos"])
-    yield from _provenance(run)
+    yield from _provenance(here)
     yield "pid", str(run.pid) if run.pid else ""
     yield "run folder", run.run_dir
     yield "logs", run.logs_dir

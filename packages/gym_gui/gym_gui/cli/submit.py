@@ -24,6 +24,7 @@ from gym_gui.cli.scripts import with_script_found
 from gym_gui.services import run_configs
 from gym_gui.services.run_configs import ConfigUnreadable, take_secrets_from
 from gym_gui.services.trainer.errors import DaemonUnreachable, InvalidConfig
+from gym_gui.services.trainer.run_copies import DOCUMENTS, SCRIPTS
 from gym_gui.services.trainer.validation.json_document import MAX_BYTES, read_config_text
 from gym_gui.wording.formats import one_line
 from gym_gui.wording.run_view import run_document, short_id, state_of, title_of
@@ -117,7 +118,7 @@ def clone_command(
     """
     with cli.client(start=not only_print) as client:
         original = client.find(run)
-        config = config_of(original)
+        config = config_of(original, client.local(original, *DOCUMENTS, *SCRIPTS))
         worker = worker_part(config)
         if seed is not None:
             worker["seed"] = seed
@@ -136,10 +137,10 @@ def clone_command(
         return 0
 
 
-def config_of(run: pb.Run) -> dict[str, Any]:
-    """Return the run's config as it can be submitted again."""
+def config_of(run: pb.Run, here: pb.Run | None = None) -> dict[str, Any]:
+    """Return the run's config as it can be submitted again; `here` is the run with folders on this machine."""
     try:
-        found = run_configs.config_of(run)
+        found = run_configs.config_of(run, here)
     except ConfigUnreadable as error:
         raise click.ClickException(str(error)) from error
     for notice in found.notices:
@@ -220,7 +221,10 @@ def smoke_command(
 
 def _run_once(client: TrainerClient, config: dict[str, Any]) -> pb.Run:
     run = wait_for_end(client, client.submit(config).run)
-    write_json_atomically(Path(run.run_dir) / SMOKE_FILE, smoke_report(client, run))
+    here = client.local(run, *DOCUMENTS, listed=("run/*",))
+    write_json_atomically(Path(here.run_dir) / SMOKE_FILE, smoke_report(client, here))
+    if here is not run:
+        notify(f"its {SMOKE_FILE} is on this machine: {Path(here.run_dir) / SMOKE_FILE}")
     click.echo(f"{state_of(run):10} {run.algo:28} {run.env_id:28} {run.run_id}  {one_line(run.reason)}")
     return run
 

@@ -21,6 +21,7 @@ from gym_gui.cli.listing import write_json_object
 from gym_gui.cli.submit import print_queued, submit_once
 from gym_gui.services.sweeps import SweepUnreadable, config_of_trial, settings_of, trial_of, use_trials_script
 from gym_gui.services.trainer.errors import NotPossibleNow
+from gym_gui.services.trainer.run_copies import STUDY
 from gym_gui.services.trainer.validation.json_document import MAX_BYTES
 from gym_gui.wording.run_view import short_id
 
@@ -154,7 +155,7 @@ def show_command(cli: Cli, /, run: str, limit: int | None, as_json: bool) -> int
     from gym_gui.cli.sweep_display import write_trials
 
     with cli.client() as client:
-        return write_trials(find_sweep(client, run), limit=limit, as_json=as_json)
+        return write_trials(client.local(find_sweep(client, run), *STUDY), limit=limit, as_json=as_json)
 
 
 @sweep_command.command("best")
@@ -166,7 +167,7 @@ def best_command(cli: Cli, /, run: str, as_json: bool) -> int:
     from gym_gui.cli.sweep_display import write_best
 
     with cli.client() as client:
-        return write_best(find_sweep(client, run), as_json=as_json)
+        return write_best(client.local(find_sweep(client, run), *STUDY), as_json=as_json)
 
 
 def find_sweep(client: TrainerClient, name: str) -> pb.Run:
@@ -360,18 +361,19 @@ def queue_trial(client: TrainerClient, trial_name: str, options: dict[str, Any])
         raise click.UsageError(f"--from-trial {trial_name}: the trial is a number: {name}:3")
     sweep = find_sweep(client, name)
     try:
-        trial = trial_of(sweep, int(number) if number else None)
-        config = config_of_trial(sweep, trial)
+        here = client.local(sweep, *STUDY)
+        trial = trial_of(here, int(number) if number else None)
+        config = config_of_trial(here, trial)
     except SweepUnreadable as error:
         raise click.ClickException(str(error)) from error
     values = ", ".join(
         f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in trial.params.items()
     )
     notify(f"trial {trial.number} of {short_id(sweep.run_id)}: {values}")
-    for notice in use_trials_script(sweep, trial, config):
+    for notice in use_trials_script(sweep, trial, config, client):
         notify(f"mosaic: {notice}")
     _adjust(config, options)
-    usual = [None] if settings_of(sweep).get("seeds") == [None] else [1]
+    usual = [None] if settings_of(here).get("seeds") == [None] else [1]
     seeds = options["seeds"] or ([options["seed"]] if options["seed"] is not None else usual)
     key = options["idempotency_key"] or secrets.token_hex(16)
     runs = []

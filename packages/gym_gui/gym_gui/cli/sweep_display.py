@@ -13,11 +13,12 @@ import click
 from mosaic_wire.run_request import algo_params, worker_part
 from mosaic_wire.run_status import RunOutcome, RunStatus
 
-from gym_gui.cli.context import Cleaned, notify
+from gym_gui.cli.context import Cleaned, hint, notify
 from gym_gui.cli.listing import Column, write_json, write_json_object, write_table
 from gym_gui.cli.progress import RunFollower, line_about, show_live
 from gym_gui.cli.scripts import NO_ENVIRONMENT
 from gym_gui.services.sweeps import SweepUnreadable, settings_of, study_of, trial_of
+from gym_gui.services.trainer.run_copies import STUDY
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import COLORS, extras_of, fraction, remaining_s, remark_on, short_id, state_of
 
@@ -209,7 +210,7 @@ def write_best(run: pb.Run, *, as_json: bool = False) -> int:
     script = extras.get("script_path")
     what = [script] if script and part["env_id"] == NO_ENVIRONMENT else [script or part["algo"], part["env_id"]]
     flags = [flag for name, value in values.items() for flag in (f"--{name.replace('_', '-')}", _typed(value))]
-    click.echo(f"\ntrain with it:  mosaic train --from-trial {short_id(run.run_id)}:{trial.number}")
+    click.echo(hint(f"\ntrain with it:  mosaic train --from-trial {short_id(run.run_id)}:{trial.number}"))
     click.echo(f"or by hand:     mosaic train {shlex.join([*what, *flags])}")
     return 0
 
@@ -219,6 +220,7 @@ def write_end(client: TrainerClient, run: pb.Run) -> int:
     from gym_gui.cli.summary import summarize
 
     code = summarize(client, [run])
+    run = client.local(run, *STUDY)
     try:
         study = study_of(run)
     except SweepUnreadable:
@@ -226,7 +228,7 @@ def write_end(client: TrainerClient, run: pb.Run) -> int:
     if study.best is not None:
         click.echo("")
         write_trials(run, limit=_SHOWN_AT_THE_END)
-        click.echo(f"\ntrain with the best:  mosaic train --from-trial {short_id(run.run_id)}")
+        click.echo(hint(f"\ntrain with the best:  mosaic train --from-trial {short_id(run.run_id)}"))
     return code
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 
 import click
 from mosaic_wire import env
-from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec, nearest
+from mosaic_wire.worker_spec import EXTRAS, AlgorithmSpec, WorkerSpec, nearest
 
 from gym_gui.cli.algorithms import PREFERRED_WORKER, InstalledWorker, installed_workers
 from gym_gui.cli.context import Cli, json_option, notify, pass_cli
@@ -238,5 +238,12 @@ def _run(cli: Cli, arguments: Sequence[str], *, as_json: bool) -> int:
     spec = next((w.spec for w in installed_workers(cli) if w.spec is not None and w.name == PREFERRED_WORKER), None)
     if spec is None or not spec.extras_program:
         raise click.UsageError(f"requirement sets belong to the worker {PREFERRED_WORKER!r}, which is not installed")
-    argv = [*spec.extras_program, *arguments, *(["--json"] if as_json else [])]
+    arguments = [*arguments, *(["--json"] if as_json else [])]
+    if cli.connect:
+        from gym_gui.cli.daemon import relay_program
+
+        with cli.client() as client:
+            if not client.copies.is_here:
+                return relay_program(client, spec.name, EXTRAS, arguments)
+    argv = [*spec.extras_program, *arguments]
     return subprocess.run(argv, env={**os.environ, env.MOSAIC_HOME: str(cli.home.root)}, check=False).returncode

@@ -16,7 +16,7 @@ import re
 import secrets
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,6 +27,15 @@ from mosaic_wire.paths import config_home, make_private_folder
 from mosaic_wire.worker_spec import nearest
 
 _MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How a daemon on another machine is reached."""
+
+    connect: str
+    token_file: Path | None = None
+    tls_ca: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,8 @@ class Settings:
     """folders that custom scripts may be run from, besides `trainer/custom_scripts` of the home"""
     cleanrl_home: Path | None = None
     """a CleanRL checkout, for `mosaic train --source upstream`; CLEANRL_HOME wins over it"""
+    daemons: Mapping[str, Profile] = field(default_factory=dict)
+    """daemons on other machines by name, for --connect NAME"""
 
 
 def settings_file() -> Path:
@@ -227,6 +238,21 @@ def _webhook(value: Any) -> str:
     return value
 
 
+def _profiles(value: Any) -> dict[str, Profile]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f'expected tables such as [daemons.gpu] with connect = "server:50055", got {value!r}')
+    found = {}
+    for name, entry in value.items():
+        if not isinstance(entry, Mapping) or not {"connect"} <= {*entry} <= {"connect", "token_file", "tls_ca"}:
+            raise ValueError(
+                f'[daemons.{name}] needs connect = "HOST:PORT"; token_file and tls_ca are optional; got {entry!r}'
+            )
+        if ":" in name or not re.fullmatch(r"\S+:\d+", str(entry["connect"])):
+            raise ValueError(f'[daemons.{name}] needs a name without a colon and connect = "HOST:PORT"')
+        found[name] = Profile(entry["connect"], _file(entry.get("token_file")), _file(entry.get("tls_ca")))
+    return found
+
+
 _DAY_S = 86_400
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "heartbeat_s": _between(0.05, 3600),
@@ -247,6 +273,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "on_end_webhook": _webhook,
     "custom_scripts": _folders,
     "cleanrl_home": _folder,
+    "daemons": _profiles,
 }
 
 # ---------------------------------------------------------------- writing
@@ -315,6 +342,8 @@ def to_toml(value: Any) -> str:
         return str(int(value))
     if isinstance(value, int | float):
         return repr(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(key)} = {to_toml(entry)}" for key, entry in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(to_toml(entry) for entry in value) + "]"
     # A basic string of TOML escapes as JSON does, but for DEL, which it does not allow as it is.

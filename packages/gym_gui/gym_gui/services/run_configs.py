@@ -51,13 +51,16 @@ class RunConfig:
     notices: tuple[str, ...] = ()
 
 
-def config_of(run: pb.Run) -> RunConfig:
-    """Return the run's config for another submission; raise ConfigUnreadable with the reason."""
-    return config_in(Path(run.run_dir), run.run_id)
+def config_of(run: pb.Run, here: pb.Run | None = None) -> RunConfig:
+    """Return the run's config for another submission; raise ConfigUnreadable with the reason.
+
+    `here`: the run with folders on this machine (`TrainerClient.local`), when its daemon may be on another one.
+    """
+    return config_in(Path((here or run).run_dir), run.run_id, Path(run.run_dir))
 
 
-def config_in(run_dir: Path, run_id: str) -> RunConfig:
-    """Return the config of the run in this folder for another submission."""
+def config_in(run_dir: Path, run_id: str, daemons_dir: Path | None = None) -> RunConfig:
+    """Return the config of the run in this folder, which the daemon has as `daemons_dir`, for another submission."""
     # <home>/trainer/runs/<id> and <home>/trainer/configs: where the daemon keeps them.
     file = run_dir.parent.parent / "configs" / f"config-{run_id}.json"
     try:
@@ -68,7 +71,7 @@ def config_in(run_dir: Path, run_id: str) -> RunConfig:
     worker["run_id"] = RUN_ID_PLACEHOLDER
     if MADE_UP_NAME.fullmatch(str(document.get("run_name") or "")):
         document["run_name"] = None
-    notices = _use_the_copied_script(worker.get("extras") or {}, run_dir)
+    notices = _use_the_copied_script(worker.get("extras") or {}, run_dir, daemons_dir or run_dir)
     return RunConfig({key: value for key, value in document.items() if value is not None}, notices)
 
 
@@ -83,15 +86,17 @@ def _without_id(value: Any, run_id: str) -> Any:
     return value.replace(run_id, RUN_ID_PLACEHOLDER) if isinstance(value, str) and not is_place else value
 
 
-def _use_the_copied_script(extras: Extras, run_dir: Path) -> tuple[str, ...]:
+def _use_the_copied_script(extras: Extras, run_dir: Path, daemons_dir: Path) -> tuple[str, ...]:
     expected, script = extras.get("script_sha256"), extras.get("script_path")
-    if not expected or not script or _sha256(Path(script)) == expected:
+    is_here = run_dir == daemons_dir
+    if not expected or not script or (is_here and _sha256(Path(script)) == expected):
         return ()
-    copy = run_dir / "scripts" / Path(script).name
-    if _sha256(copy) != expected:
+    copy = Path("scripts") / Path(script).name
+    if _sha256(run_dir / copy) != expected:
         return ()
-    extras["script_path"] = str(copy)
-    return (f"{script} has changed since; the new run runs the copy {copy}",)
+    extras["script_path"] = str(daemons_dir / copy)
+    reason = "has changed since" if is_here else "is on the daemon's machine and may have changed"
+    return (f"{script} {reason}; the new run runs the copy {daemons_dir / copy}",)
 
 
 def _sha256(file: Path) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mosaic_wire.errors import InvalidRunId, Problem
 from mosaic_wire.ids import check_run_id
 from mosaic_wire.manifest import AnalyticsManifest
+from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.run_request import run_request, worker_part
 from mosaic_wire.run_status import RunStatus
 from mosaic_wire.sweep_settings import (
@@ -28,12 +29,13 @@ from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec, check_algorithm_c
 from gym_gui.services import run_configs
 from gym_gui.services.analytics.studies.study import Trial
 from gym_gui.services.run_configs import ConfigUnreadable
+from gym_gui.services.trainer.errors import RunNotFound
+from gym_gui.services.trainer.run_copies import DOCUMENTS, SCRIPTS
 from gym_gui.wording.run_view import short_id
 
 if TYPE_CHECKING:
-    from mosaic_wire.proto import trainer_pb2 as pb
-
     from gym_gui.services.analytics.studies.study import Study, Trial
+    from gym_gui.services.trainer.client import TrainerClient
 
 
 _SETTINGS = tuple(each.name for each in sweep_fields() if each.name not in ("total_timesteps", "seed", "trial"))
@@ -203,18 +205,21 @@ def config_of_trial(run: pb.Run, trial: Trial) -> dict[str, Any]:
     return document
 
 
-def use_trials_script(run: pb.Run, trial: Trial, document: dict[str, Any]) -> tuple[str, ...]:
+def use_trials_script(
+    run: pb.Run, trial: Trial, document: dict[str, Any], client: TrainerClient | None = None
+) -> tuple[str, ...]:
     """Make a trial's config train the code that the trial ran: where the file has changed, the copy of its run.
 
-    Return what the user should know of it.
+    Return what the user should know of it. `run` is the sweep as the daemon has it, `client` fetches the trial's files.
     """
     extras = worker_part(document).get("extras") or {}
     if not extras.get("script_path"):
         return ()
     try:
         run_id = check_run_id(next(iter(trial.run_ids), ""))
-        found = run_configs.config_in(Path(run.run_dir).parent / run_id, run_id)
-    except (InvalidRunId, ConfigUnreadable):
+        daemons = pb.Run(run_id=run_id, run_dir=str(Path(run.run_dir).parent / run_id))
+        found = run_configs.config_of(daemons, client.local(daemons, *DOCUMENTS, *SCRIPTS) if client else None)
+    except (InvalidRunId, ConfigUnreadable, RunNotFound):
         return (f"the run of the trial is missing; whether {extras['script_path']} has changed since is not known",)
     trained = worker_part(found.document)["extras"]
     extras["script_path"], extras["script_sha256"] = trained.get("script_path"), trained.get("script_sha256")
@@ -240,12 +245,12 @@ class TrainingConfig:
         return str(self.document["metadata"]["worker"].get("type") or _USUAL_WORKER)
 
 
-def training_of_sweep(sweep: pb.Run, trial: Trial) -> TrainingConfig:
-    """Return what the trial of a sweep trained; SweepUnreadable when the sweep's config cannot be read here."""
-    document = config_of_trial(sweep, trial)
+def training_of_sweep(sweep: pb.Run, trial: Trial, client: TrainerClient) -> TrainingConfig:
+    """Return what the trial of a sweep trained; SweepUnreadable when the sweep's config cannot be read."""
+    document = config_of_trial(client.local(sweep, *DOCUMENTS), trial)
     document["run_name"] = f"trial-{trial.number}-of-{short_id(sweep.run_id)}"
     worker_part(document)["seed"] = 1
-    return TrainingConfig(document, "; ".join(use_trials_script(sweep, trial, document)))
+    return TrainingConfig(document, "; ".join(use_trials_script(sweep, trial, document, client)))
 
 
 def training_of_parameters(trial: Trial) -> TrainingConfig:

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.worker_spec import EXTRAS, WorkerSpec
 from PySide6.QtCore import QObject, QTimer, Signal, Slot
 from shiboken6 import isValid
 
@@ -172,6 +174,12 @@ class DaemonLink(QObject):
         self._client_ready = threading.Condition()
         self._stopped = threading.Event()
         self._watch_stream: RpcStream[pb.RunUpdate] | None = None
+        self._last_client: TrainerClient | None = None
+        self.connect_options = ""
+        """Options with which `mosaic` reaches this daemon from a terminal; empty for the home's own"""
+        self.is_home_here = True
+        """Whether the files of runs are on this machine; behind a loopback address may be a tunnel"""
+        self._problem_of_files = ""
         self._subscriptions: set[Subscription[Any]] = set()
         self._pending: dict[str, pb.Run] = {}
         self._events: list[pb.StoryEvent] = []
@@ -206,6 +214,12 @@ class DaemonLink(QObject):
 
     # -- for widgets
 
+    def client(self) -> TrainerClient:
+        """Return the client of the present connection, for a job in a thread; raise DaemonUnreachable without one."""
+        if (client := self._client) is None:
+            raise DaemonUnreachable(self.state.detail or "not connected to the trainer daemon yet")
+        return client
+
     def call(
         self,
         function: Callable[[TrainerClient], T],
@@ -217,10 +231,7 @@ class DaemonLink(QObject):
         """Run one or several RPCs in a thread; `failed` gets a message for users (default: the signal `problem`)."""
 
         def run() -> T:
-            client = self._client
-            if client is None:
-                raise DaemonUnreachable(self.state.detail or "not connected to the trainer daemon yet")
-            return function(client)
+            return function(self.client())
 
         def on_error(error: Exception) -> None:
             if not isinstance(error, TrainerError | OSError | ValueError):
@@ -228,6 +239,46 @@ class DaemonLink(QObject):
             (failed or self.problem.emit)(str(error))
 
         self.background.run(run, owner=owner, done=done, failed=on_error)
+
+    def local(self, run: pb.Run, *patterns: str, listed: Sequence[str] = ()) -> pb.Run:
+        """Return the run with folders on this machine (`TrainerClient.local`); call it in a thread, it may wait.
+
+        While the daemon cannot be reached, the copies are returned as they are; the banner says that it cannot.
+        """
+        client = self._client
+        if client is None:
+            return self.moved(run)
+        try:
+            return client.local(run, *patterns, listed=listed)
+        except (DaemonUnreachable, ValueError):  # it was lost meanwhile, or closed
+            pass
+        except TrainerError as error:
+            if str(error) != self._problem_of_files:  # tabs ask every few seconds
+                self._problem_of_files = str(error)
+                self.problem.emit(str(error))
+        return client.copies.moved(run)
+
+    def startable(self, spec: WorkerSpec) -> WorkerSpec:
+        """Return the worker with a command that can be started here: on another machine the daemon starts it."""
+        client = self._client or self._last_client
+        return spec if client is None or self.is_home_here else replace(spec, argv=client.program(spec))
+
+    def extras_program(self, spec: WorkerSpec) -> tuple[str, ...]:
+        """Return the command that installs the worker's requirement sets where the daemon runs."""
+        client = self._client or self._last_client
+        return spec.extras_program if client is None or self.is_home_here else client.program(spec, EXTRAS)
+
+    def moved(self, run: pb.Run) -> pb.Run:
+        """Return the run with the folders in which `local` puts its files, as they are."""
+        client = self._client or self._last_client
+        return run if client is None or self.is_home_here else client.copies.moved(run)
+
+    def fetched(self, run: pb.Run, path: Path) -> Path:
+        """Return a file of a run that is listed here after fetching its content; call it in a thread."""
+        client = self._client or self._last_client
+        if client is not None and not self.is_home_here:
+            self.local(run, client.copies.name_of(run.run_id, path))
+        return path
 
     def stream(
         self,
@@ -301,9 +352,10 @@ class DaemonLink(QObject):
         with self._pending_lock:
             self._pending.clear()
             self._removed.clear()
+        self.is_home_here = client.copies.is_here
         self._watch_stream = client.watch(since_seq=listing.last_seq)
         with self._client_ready:
-            self._client = client
+            self._client = self._last_client = client
             self._client_ready.notify_all()
         if self._stopped.is_set():  # stopped before there was a stream to cancel
             self._watch_stream.cancel()

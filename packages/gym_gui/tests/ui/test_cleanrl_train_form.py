@@ -383,13 +383,14 @@ def test_the_factory_goes_by_the_entry_alone(opened, entries, link, background, 
     form.close()
 
 
-def test_a_daemon_elsewhere_is_reported(qtbot, link, background, entries, window) -> None:
+def test_a_daemon_elsewhere_checks_the_config_and_lists_the_sets(qtbot, link, background, entries, window) -> None:
     form = open_form(
         "train", catalog.find(entries, "cleanrl"), link=link, background=background, home=None, parent=window
     )
     form.dry_run_button.click()
-    assert "another machine" in form.notes.checks
-    assert "another machine" in form.findChild(QLabel, "requirement_summary").text()
+    qtbot.waitUntil(lambda: bool(form.notes.checks), timeout=60_000)
+    form.sets.refresh()
+    qtbot.waitUntil(lambda: bool(form.sets._sets), timeout=60_000)
     form.close()
 
 

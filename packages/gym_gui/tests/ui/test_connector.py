@@ -10,8 +10,11 @@ import pytest
 from gym_gui.services.trainer.errors import DaemonUnreachable, TrainerError
 from gym_gui.services.trainer.local_daemon import running_record, stop_process, wait_for_end
 from gym_gui.ui.shell import daemon_banner as connecting
+from gym_gui.ui.shell.connect_dialog import ConnectDialog
 from gym_gui.ui.shell.daemon_banner import DaemonStopped, LocalConnector
 from mosaic_wire.paths import Home
+from PySide6.QtCore import QProcess
+from PySide6.QtWidgets import QDialogButtonBox, QLabel
 
 
 @pytest.fixture
@@ -78,3 +81,18 @@ def test_a_daemon_far_away_is_looked_for_and_never_started(home: Home) -> None:
         with pytest.raises(DaemonUnreachable):
             client.health()
     assert running_record(home) is None
+
+
+def test_the_daemons_of_the_settings_are_offered_in_a_window_of_their_own(qtbot, monkeypatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(QProcess, "startDetached", lambda _program, arguments: started.append(arguments))
+    dialog = ConnectDialog(["lab", "gpu"])
+    qtbot.addWidget(dialog)
+    assert [dialog.profiles.item(row).text() for row in range(2)] == ["gpu", "lab"]
+    dialog.profiles.setCurrentRow(1)
+    dialog.accept()
+    assert started == [["-m", "gym_gui", "gui", "--connect", "lab"]]
+    nothing = ConnectDialog([])
+    qtbot.addWidget(nothing)
+    assert not nothing.findChild(QDialogButtonBox).button(QDialogButtonBox.StandardButton.Open).isEnabled()
+    assert "[daemons.gpu]" in nothing.findChild(QLabel).text()

@@ -177,10 +177,9 @@ def test_without_files_on_this_machine_the_daemon_sends_the_end(
     install_scripted_worker(window_daemon.home, "talker", script)
     run = window_daemon.client.submit(scripted_config("talker")).run
     run = window_daemon.wait_for(run.run_id, "TERM")
-    elsewhere = pb.Run()
-    elsewhere.CopyFrom(run)
-    elsewhere.run_dir = elsewhere.logs_dir = "/nowhere/on/this/machine"
-    tab.show_run(elsewhere)
+    copies = tab.link.client().copies
+    tab.link.is_home_here = copies._is_here = False  # as with a daemon on another machine
+    tab.show_run(run)
     qtbot.waitUntil(lambda: tab.remote is not None, timeout=WAIT)
     tab.toolbar.stream_box.setCurrentIndex(tab.toolbar.stream_box.findData("stdout"))
     tab.toolbar.stream_chosen.emit("stdout")
@@ -190,6 +189,7 @@ def test_without_files_on_this_machine_the_daemon_sends_the_end(
     qtbot.waitUntil(lambda: shown(tab) == ["ERROR: 0", "ERROR: 100", "ERROR: 200"], timeout=WAIT)
     # This run itself lies here: the errors of a failed run come first, and its lifecycle can be read as lines.
     tab.toolbar.level_box.setCurrentIndex(0)
+    tab.link.is_home_here = copies._is_here = True
     tab.show_run(run)
     qtbot.waitUntil(lambda: tab.file is not None, timeout=WAIT)
     assert tab.toolbar.stream_box.findData("lifecycle") >= 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
-from gym_gui.ui.daemon_link import DaemonLink, LinkPhase, LinkState
+from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.replay.episode_player import EpisodesModel
 from gym_gui.ui.replay.replay_tab import ReplayTab
 from gym_gui.ui.widgets.parts import AdaptiveSplitter
@@ -222,17 +222,6 @@ def test_ten_thousand_episodes_are_quick_to_show() -> None:
     assert model.row_of(9_999) == 1
     assert model.episode_at(10_000) == (0, False)
     assert model.episode_at(10_001) is None
-
-
-def test_videos_on_another_machine_are_reported_to_be_there(
-    qtbot, tab: ReplayTab, window_daemon: RunningDaemon
-) -> None:
-    run = window_daemon.wait_for(window_daemon.submit(timesteps=5).run_id)
-    tab.link.state = LinkState(LinkPhase.CONNECTED, target="192.0.2.7:50055")
-    tab.show_run(run)
-    tab.set_active(True)
-    assert run.run_dir in tab.banner.text
-    assert "on the daemon's machine" in tab.banner.text
 
 
 def test_a_narrow_page_shows_one_above_the_other(qtbot, tab: ReplayTab) -> None:

@@ -199,7 +199,7 @@ def test_no_event_files_yet_is_a_banner_until_there_are(
 
 
 def test_a_run_on_another_machine_is_reported(qtbot, tab: TensorBoardTab, link: DaemonLink, tmp_path: Path) -> None:
-    link.state = LinkState(LinkPhase.CONNECTED, target="far.example:50055")
+    link.state, link.is_home_here = LinkState(LinkPhase.CONNECTED, target="far.example:50055"), False
     tab.show_run(pb.Run(run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV", run_dir="/nowhere/trainer/runs/x", status="TERM"))
     tab.set_active(True)
     assert "far.example" in tab.banner.text

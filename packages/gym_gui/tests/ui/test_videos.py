@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from gym_gui.ui.replay.video_file import find_videos
-from gym_gui.ui.widgets.run_tab import is_on_this_machine
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.manifest import AnalyticsManifest
 
@@ -66,11 +65,3 @@ def test_a_manifest_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
 
 def test_a_run_folder_that_is_missing(tmp_path: Path) -> None:
     assert "does not exist" in find_videos(tmp_path / "gone").problem
-
-
-def test_where_files_can_be_reached(tmp_path: Path) -> None:
-    here = str(tmp_path / "run")
-    assert is_on_this_machine("unix:/x.sock", here)
-    assert is_on_this_machine("127.0.0.1:50055", here)
-    assert not is_on_this_machine("127.0.0.1:50055", "/somewhere/else/run")  # a tunnel
-    assert not is_on_this_machine("192.0.2.7:50055", here)

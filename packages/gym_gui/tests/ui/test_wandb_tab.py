@@ -14,7 +14,7 @@ from gym_gui.services.analytics.wandb_file import find_wandb_folders
 from gym_gui.services.user_secrets import WANDB_API_KEY, UserSecrets
 from gym_gui.testing import RunningDaemon, blocking_calls
 from gym_gui.ui.background import Background
-from gym_gui.ui.daemon_link import DaemonLink, LinkPhase, LinkState
+from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.presenters.run_files import ManifestReading, RunArtifacts
 from gym_gui.ui.presenters.workers.registry import PresenterRegistry
 from gym_gui.ui.run_page.page import RunPage
@@ -178,10 +178,10 @@ def test_nothing_yet_damage_and_other_machines_are_banners(
     qtbot.waitUntil(lambda: "damaged" in tab.banner.text, timeout=WAIT)
     assert tab.banner.tone == "warning"
     assert tab.shown.snapshot.rows > 1000
-    link.state = LinkState(LinkPhase.CONNECTED, target="far.example:50055")
-    run.run_dir = "/nowhere/trainer/runs/x"
-    open_tab(tab, run)
-    assert "far.example" in tab.banner.text
+    link.is_home_here = False
+    tab._explain()
+    assert f"wandb sync {run.run_dir}/wandb/offline-*" in tab.banner.text
+    assert not tab.sync_button.isEnabled()
 
 
 def test_one_of_several_wandb_runs_is_chosen(qtbot, tab: WandbTab, run: pb.Run, real_wandb_folder: Path) -> None:

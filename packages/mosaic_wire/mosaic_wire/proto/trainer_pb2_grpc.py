@@ -114,6 +114,16 @@ class TrainerServiceStub:
                 request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.StreamFramesRequest.SerializeToString,
                 response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunFrame.FromString,
                 _registered_method=True)
+        self.ListRunFiles = channel.unary_unary(
+                '/gymgui.trainer.TrainerService/ListRunFiles',
+                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.ListRunFilesRequest.SerializeToString,
+                response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.ListRunFilesResponse.FromString,
+                _registered_method=True)
+        self.ReadRunFiles = channel.unary_stream(
+                '/gymgui.trainer.TrainerService/ReadRunFiles',
+                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.ReadRunFilesRequest.SerializeToString,
+                response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.FilePiece.FromString,
+                _registered_method=True)
         self.ArchiveRun = channel.unary_unary(
                 '/gymgui.trainer.TrainerService/ArchiveRun',
                 request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.ArchiveRunRequest.SerializeToString,
@@ -138,6 +148,11 @@ class TrainerServiceStub:
                 '/gymgui.trainer.TrainerService/ListWorkers',
                 request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.ListWorkersRequest.SerializeToString,
                 response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.ListWorkersResponse.FromString,
+                _registered_method=True)
+        self.RunProgram = channel.unary_stream(
+                '/gymgui.trainer.TrainerService/RunProgram',
+                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunProgramRequest.SerializeToString,
+                response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.ProgramOutput.FromString,
                 _registered_method=True)
         self.SaveFilter = channel.unary_unary(
                 '/gymgui.trainer.TrainerService/SaveFilter',
@@ -301,6 +316,20 @@ class TrainerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRunFiles(self, request, context):
+        """---- files of runs, for clients (and nodes) that have no common disk with the daemon
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadRunFiles(self, request, context):
+        """One after another, each from an offset on; what cannot be read is named in a piece with a `problem`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ArchiveRun(self, request, context):
         """---- keeping and removing
         """
@@ -328,6 +357,13 @@ class TrainerServiceServicer:
 
     def ListWorkers(self, request, context):
         """---- the daemon itself
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RunProgram(self, request, context):
+        """A program of the daemon's machine: of a worker, or `mosaic doctor` there. Cancelling the call ends it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -485,6 +521,16 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.StreamFramesRequest.FromString,
                     response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunFrame.SerializeToString,
             ),
+            'ListRunFiles': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRunFiles,
+                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.ListRunFilesRequest.FromString,
+                    response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.ListRunFilesResponse.SerializeToString,
+            ),
+            'ReadRunFiles': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadRunFiles,
+                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.ReadRunFilesRequest.FromString,
+                    response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.FilePiece.SerializeToString,
+            ),
             'ArchiveRun': grpc.unary_unary_rpc_method_handler(
                     servicer.ArchiveRun,
                     request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.ArchiveRunRequest.FromString,
@@ -509,6 +555,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.ListWorkers,
                     request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.ListWorkersRequest.FromString,
                     response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.ListWorkersResponse.SerializeToString,
+            ),
+            'RunProgram': grpc.unary_stream_rpc_method_handler(
+                    servicer.RunProgram,
+                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.RunProgramRequest.FromString,
+                    response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.ProgramOutput.SerializeToString,
             ),
             'SaveFilter': grpc.unary_unary_rpc_method_handler(
                     servicer.SaveFilter,
@@ -1009,6 +1060,60 @@ class TrainerService:
             _registered_method=True)
 
     @staticmethod
+    def ListRunFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gymgui.trainer.TrainerService/ListRunFiles',
+            mosaic__wire_dot_proto_dot_trainer__pb2.ListRunFilesRequest.SerializeToString,
+            mosaic__wire_dot_proto_dot_trainer__pb2.ListRunFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadRunFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gymgui.trainer.TrainerService/ReadRunFiles',
+            mosaic__wire_dot_proto_dot_trainer__pb2.ReadRunFilesRequest.SerializeToString,
+            mosaic__wire_dot_proto_dot_trainer__pb2.FilePiece.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ArchiveRun(request,
             target,
             options=(),
@@ -1133,6 +1238,33 @@ class TrainerService:
             '/gymgui.trainer.TrainerService/ListWorkers',
             mosaic__wire_dot_proto_dot_trainer__pb2.ListWorkersRequest.SerializeToString,
             mosaic__wire_dot_proto_dot_trainer__pb2.ListWorkersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RunProgram(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gymgui.trainer.TrainerService/RunProgram',
+            mosaic__wire_dot_proto_dot_trainer__pb2.RunProgramRequest.SerializeToString,
+            mosaic__wire_dot_proto_dot_trainer__pb2.ProgramOutput.FromString,
             options,
             channel_credentials,
             insecure,

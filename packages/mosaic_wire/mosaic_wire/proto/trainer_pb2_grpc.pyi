@@ -62,6 +62,10 @@ class TrainerServiceStub:
     StreamRunEpisodes: _grpc.UnaryStreamMultiCallable[_trainer_pb2.StreamTelemetryRequest, _trainer_pb2.RunEpisodes]
     StreamFrames: _grpc.UnaryStreamMultiCallable[_trainer_pb2.StreamFramesRequest, _trainer_pb2.RunFrame]
     """The frames of a run, for clients on another machine; a run renders only while it has a viewer."""
+    ListRunFiles: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ListRunFilesRequest, _trainer_pb2.ListRunFilesResponse]
+    """---- files of runs, for clients (and nodes) that have no common disk with the daemon"""
+    ReadRunFiles: _grpc.UnaryStreamMultiCallable[_trainer_pb2.ReadRunFilesRequest, _trainer_pb2.FilePiece]
+    """One after another, each from an offset on; what cannot be read is named in a piece with a `problem`."""
     ArchiveRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ArchiveRunRequest, _trainer_pb2.Run]
     """---- keeping and removing"""
     DeleteRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.DeleteRunResponse]
@@ -69,6 +73,8 @@ class TrainerServiceStub:
     ImportRun: _grpc.StreamUnaryMultiCallable[_trainer_pb2.ArchiveChunk, _trainer_pb2.Run]
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ListWorkersRequest, _trainer_pb2.ListWorkersResponse]
     """---- the daemon itself"""
+    RunProgram: _grpc.UnaryStreamMultiCallable[_trainer_pb2.RunProgramRequest, _trainer_pb2.ProgramOutput]
+    """A program of the daemon's machine: of a worker, or `mosaic doctor` there. Cancelling the call ends it."""
     SaveFilter: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.SavedFilter, _trainer_pb2.SavedFilter]
     ListFilters: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ListFiltersRequest, _trainer_pb2.ListFiltersResponse]
     DeleteFilter: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.DeleteFilterRequest, _trainer_pb2.DeleteFilterResponse]
@@ -109,6 +115,10 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
     StreamRunEpisodes: _aio.UnaryStreamMultiCallable[_trainer_pb2.StreamTelemetryRequest, _trainer_pb2.RunEpisodes]  # type: ignore[assignment]
     StreamFrames: _aio.UnaryStreamMultiCallable[_trainer_pb2.StreamFramesRequest, _trainer_pb2.RunFrame]  # type: ignore[assignment]
     """The frames of a run, for clients on another machine; a run renders only while it has a viewer."""
+    ListRunFiles: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ListRunFilesRequest, _trainer_pb2.ListRunFilesResponse]  # type: ignore[assignment]
+    """---- files of runs, for clients (and nodes) that have no common disk with the daemon"""
+    ReadRunFiles: _aio.UnaryStreamMultiCallable[_trainer_pb2.ReadRunFilesRequest, _trainer_pb2.FilePiece]  # type: ignore[assignment]
+    """One after another, each from an offset on; what cannot be read is named in a piece with a `problem`."""
     ArchiveRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ArchiveRunRequest, _trainer_pb2.Run]  # type: ignore[assignment]
     """---- keeping and removing"""
     DeleteRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.DeleteRunResponse]  # type: ignore[assignment]
@@ -116,6 +126,8 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
     ImportRun: _aio.StreamUnaryMultiCallable[_trainer_pb2.ArchiveChunk, _trainer_pb2.Run]  # type: ignore[assignment]
     ListWorkers: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ListWorkersRequest, _trainer_pb2.ListWorkersResponse]  # type: ignore[assignment]
     """---- the daemon itself"""
+    RunProgram: _aio.UnaryStreamMultiCallable[_trainer_pb2.RunProgramRequest, _trainer_pb2.ProgramOutput]  # type: ignore[assignment]
+    """A program of the daemon's machine: of a worker, or `mosaic doctor` there. Cancelling the call ends it."""
     SaveFilter: _aio.UnaryUnaryMultiCallable[_trainer_pb2.SavedFilter, _trainer_pb2.SavedFilter]  # type: ignore[assignment]
     ListFilters: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ListFiltersRequest, _trainer_pb2.ListFiltersResponse]  # type: ignore[assignment]
     DeleteFilter: _aio.UnaryUnaryMultiCallable[_trainer_pb2.DeleteFilterRequest, _trainer_pb2.DeleteFilterResponse]  # type: ignore[assignment]
@@ -251,6 +263,22 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         """The frames of a run, for clients on another machine; a run renders only while it has a viewer."""
 
     @_abc_1.abstractmethod
+    def ListRunFiles(
+        self,
+        request: _trainer_pb2.ListRunFilesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_trainer_pb2.ListRunFilesResponse, _abc.Awaitable[_trainer_pb2.ListRunFilesResponse]]:
+        """---- files of runs, for clients (and nodes) that have no common disk with the daemon"""
+
+    @_abc_1.abstractmethod
+    def ReadRunFiles(
+        self,
+        request: _trainer_pb2.ReadRunFilesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_trainer_pb2.FilePiece], _abc.AsyncIterator[_trainer_pb2.FilePiece]]:
+        """One after another, each from an offset on; what cannot be read is named in a piece with a `problem`."""
+
+    @_abc_1.abstractmethod
     def ArchiveRun(
         self,
         request: _trainer_pb2.ArchiveRunRequest,
@@ -286,6 +314,14 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_trainer_pb2.ListWorkersResponse, _abc.Awaitable[_trainer_pb2.ListWorkersResponse]]:
         """---- the daemon itself"""
+
+    @_abc_1.abstractmethod
+    def RunProgram(
+        self,
+        request: _trainer_pb2.RunProgramRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_trainer_pb2.ProgramOutput], _abc.AsyncIterator[_trainer_pb2.ProgramOutput]]:
+        """A program of the daemon's machine: of a worker, or `mosaic doctor` there. Cancelling the call ends it."""
 
     @_abc_1.abstractmethod
     def SaveFilter(

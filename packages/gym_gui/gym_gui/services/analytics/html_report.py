@@ -198,6 +198,8 @@ def facts_of(
     gathered = []
     left = most_bytes
     for run in runs:
+        # Videos that are too large to be embedded are linked, so their copies are needed all the same.
+        run = client.local(run, "run/analytics.json", "run/videos/*")
         history = tuple(client.history(run.run_id))
         manifest = AnalyticsManifest.find(RunFolder(Path(run.run_dir)).manifest)
         videos = tuple(_videos(run, manifest, left))

@@ -43,7 +43,7 @@ from gym_gui.services.trainer.archive_records import (
 )
 from gym_gui.services.trainer.errors import ArchiveRefused, NotPossibleNow
 from gym_gui.services.trainer.records import HistoryEvent, RunRecord
-from gym_gui.services.trainer.run_files import delete_run_files, places_of_run, remove, size_of_run
+from gym_gui.services.trainer.run_files import delete_run_files, remove, size_of_run
 
 __all__ = [
     "ArchiveLimits",
@@ -112,7 +112,7 @@ class _Exporter:
     def add_run(self, home: Home, record: RunRecord, history: Sequence[HistoryEvent]) -> None:
         self._add_bytes("run.json", record_bytes(record, self._secrets, home.config_file(record.run_id)))
         self._add_bytes("story.jsonl", history_bytes(history, self._secrets))
-        for name, place in places_of_run(home, record.run_id).items():
+        for name, place in home.places_of_run(record.run_id).items():
             if name in _FOLDERS:
                 self._add_folder(name, place)
             elif place.is_file() and not place.is_symlink():
@@ -241,7 +241,7 @@ class ImportedRun:
 
     def commit(self, *, replace: bool = False) -> None:
         """Move all files into the home; `replace` first removes leftovers of an interrupted import."""
-        places = places_of_run(self._home, self.record.run_id)
+        places = self._home.places_of_run(self.record.run_id)
         if replace:
             delete_run_files(self._home, self.record.run_id)
         elif taken := [place for place in places.values() if os.path.lexists(place)]:

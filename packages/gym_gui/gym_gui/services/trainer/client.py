@@ -24,6 +24,7 @@ import contextlib
 import ipaddress
 import json
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,11 +37,13 @@ from mosaic_wire.paths import Home, find_home
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.proto.trainer_pb2_grpc import TrainerServiceStub
 from mosaic_wire.run_request import Mode
+from mosaic_wire.worker_spec import EXTRAS, WORKER, WorkerSpec
 
 from gym_gui.services.trainer import local_daemon
-from gym_gui.services.trainer.client_errors import translate
+from gym_gui.services.trainer.client_errors import connection_problem, translate
 from gym_gui.services.trainer.errors import AmbiguousRunId, DaemonUnreachable, NotAllowed, RunNotFound, TrainerError
 from gym_gui.services.trainer.local_daemon import StartedDaemon, start_daemon
+from gym_gui.services.trainer.run_copies import RunCopies
 
 __all__ = ["RpcStream", "StartedDaemon", "TrainerClient", "start_daemon"]
 
@@ -60,6 +63,9 @@ _CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),  # a proxy must not see the token
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2000),  # reconnect soon to a restarted daemon
+    # A network that was cut sends nothing, so only an unanswered ping tells a stream that waits.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
 ]
 
 
@@ -106,11 +112,14 @@ class TrainerClient:
         *,
         tls_ca: Path | None = None,
         timeout_s: float = 10,
-        describe_silence: Callable[[bool], str] | None = None,
+        describe_silence: Callable[[bool, str], str] | None = None,
     ) -> None:
-        self.target = target
+        self.target, self.tls_ca = target, tls_ca
         self.timeout_s = timeout_s
-        self._describe_silence = describe_silence or (lambda _waited: f"no trainer daemon answers at {target}")
+        self._describe_silence = describe_silence or (
+            lambda _waited, details: connection_problem(target, tls_ca, details)
+        )
+        self.copies = RunCopies(self, token)
         self._metadata = (("authorization", f"Bearer {token}"),)
         self._channel = _open_channel(target, tls_ca)
         self._stub = TrainerServiceStub(self._channel)
@@ -127,7 +136,7 @@ class TrainerClient:
             record.target,
             local_daemon.read_token(home),
             timeout_s=timeout_s,
-            describe_silence=lambda waited: local_daemon.silence_message(home, timeout_s if waited else None),
+            describe_silence=lambda waited, _details: local_daemon.silence_message(home, timeout_s if waited else None),
         )
 
     def close(self) -> None:
@@ -251,6 +260,20 @@ class TrainerClient:
         """Return a log: of the worker (stdout, stderr) or its training process (training_stdout, training_stderr)."""
         request = pb.StreamRunLogsRequest(run_id=run_id, stream=stream, follow=follow, tail_bytes=tail_bytes)
         return self._stream(self._stub.StreamRunLogs, request)
+
+    def local(self, run: pb.Run, *patterns: str, listed: Sequence[str] = ()) -> pb.Run:
+        """Return the run with folders on this machine, with copies of the files that match (see `run_copies`)."""
+        return self.copies.local(run, *patterns, listed=listed)
+
+    def list_files(self, run_id: str, patterns: Iterable[str] = ()) -> pb.ListRunFilesResponse:
+        """Return the files of a run that match one of the patterns (run/videos/*; none: all)."""
+        request = pb.ListRunFilesRequest(run_id=run_id, patterns=list_of(patterns))
+        return self._call(self._stub.ListRunFiles, request, timeout_s=max(_MANY_S, self.timeout_s))
+
+    def read_files(self, run_id: str, files: Mapping[str, int]) -> RpcStream[pb.FilePiece]:
+        """Return the content of files of a run in pieces, each from the given offset on."""
+        ranges = [pb.FileRange(path=path, offset=offset) for path, offset in files.items()]
+        return self._stream(self._stub.ReadRunFiles, pb.ReadRunFilesRequest(run_id=run_id, files=ranges))
 
     def metric_tags(self, run_id: str) -> Sequence[pb.MetricTag]:
         """Return every curve of a run with its length and last value."""
@@ -416,6 +439,39 @@ class TrainerClient:
             self._stub.ListWorkers, pb.ListWorkersRequest(name=name, refresh=refresh), timeout_s=max(60, self.timeout_s)
         ).workers
 
+    def run_program(
+        self, worker: str, program: str, arguments: Sequence[str] = (), config: Mapping[str, Any] | None = None
+    ) -> RpcStream[pb.ProgramOutput]:
+        """Run a program on the daemon's machine (see `programs.py`) and return its output; cancelling ends it."""
+        config_json = "" if config is None else json.dumps(config)
+        request = pb.RunProgramRequest(
+            worker=worker, program=program, arguments=list_of(arguments), config_json=config_json
+        )
+        return self._stream(self._stub.RunProgram, request)
+
+    def program(self, spec: WorkerSpec, program: str = WORKER) -> tuple[str, ...]:
+        """Return the command that starts a worker or its installer of requirement sets where the daemon runs.
+
+        For a daemon elsewhere it is `mosaic daemon relay`, which needs the token in MOSAIC_DAEMON_TOKEN.
+        """
+        if self.copies.is_here:
+            return spec.extras_program if program == EXTRAS else tuple(spec.argv)
+        if program == EXTRAS and not spec.extras_program:
+            return ()
+        authority = () if self.tls_ca is None else ("--tls-ca", str(self.tls_ca))
+        return (
+            sys.executable,
+            "-m",
+            "gym_gui",
+            "--connect",
+            self.target,
+            *authority,
+            "daemon",
+            "relay",
+            spec.name,
+            program,
+        )
+
     def save_filter(self, name: str, query: Mapping[str, Any]) -> None:
         """Save a query (fields of ListRunsRequest) under a name."""
         self._call(self._stub.SaveFilter, pb.SavedFilter(name=name, query_json=json.dumps(query)))
@@ -452,7 +508,9 @@ class TrainerClient:
         waited = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         silent = waited or error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
         return translate(
-            error, run_id=getattr(request, "run_id", ""), unreachable=self._describe_silence(waited) if silent else ""
+            error,
+            run_id=getattr(request, "run_id", ""),
+            unreachable=self._describe_silence(waited, error.details() or "") if silent else "",
         )
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import ssl
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -54,6 +57,54 @@ def translate(
     if code in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL):
         return TrainerError(f"the daemon failed on this request ({details}); see its log: `mosaic daemon status`")
     return TrainerError(details)
+
+
+_PROBE_S = 3.0
+_EXPIRED, _NOT_YET_VALID, _OTHER_NAMES = 10, 9, (62, 64)
+"""Verification errors of OpenSSL"""
+
+
+def connection_problem(target: str, tls_ca: Path | None, details: str) -> str:
+    """Return why no daemon answers at an address, found by connecting once more; `details` is gRPC's own reason."""
+    where = f"no trainer daemon answers at {target}"
+    host, _, port = target.rpartition(":")
+    host = host.strip("[]")
+    if target.startswith("unix") or not port.isdigit():
+        return f"{where}: {details}"
+    try:
+        with socket.create_connection((host, int(port)), timeout=_PROBE_S) as connection:
+            reason = _tls_problem(connection, host, tls_ca)
+    except socket.gaierror as error:
+        reason = f"the name {host!r} is not known here ({error.strerror})"
+    except ConnectionRefusedError:
+        reason = "nothing listens at this port; `mosaic daemon status` there shows the address, `--listen` opens one"
+    except TimeoutError:
+        reason = "the machine does not answer; a firewall, or the wrong address"
+    except OSError as error:
+        reason = f"{error.strerror or error}"
+    return f"{where}: {reason or details}"
+
+
+def _tls_problem(connection: socket.socket, host: str, tls_ca: Path | None) -> str:
+    """Return what is wrong between the certificate there and the one given here; empty when they fit."""
+    context = ssl.create_default_context(cafile=tls_ca)
+    context.set_alpn_protocols(["h2"])
+    if tls_ca is None:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with context.wrap_socket(connection, server_hostname=host):
+            return "" if tls_ca else "it speaks TLS; give its certificate with --tls-ca FILE"
+    except ssl.SSLCertVerificationError as error:
+        reasons = {
+            _EXPIRED: "its certificate has expired; create a new one there and copy it here",
+            _NOT_YET_VALID: "its certificate is not valid yet; is a clock wrong?",
+            **dict.fromkeys(_OTHER_NAMES, f"its certificate is not for {host!r}: that must be in its subjectAltName"),
+        }
+        unknown = f"its certificate is not vouched for by {tls_ca} ({error.verify_message}); copy the server's anew"
+        return reasons.get(error.verify_code, unknown)
+    except (OSError, ValueError) as error:  # it closed the connection, or answered something else
+        plain = "it does not speak TLS: leave out --tls-ca, or give that daemon a certificate"
+        return plain if tls_ca else "something else than a trainer daemon may listen there" if not str(error) else ""
 
 
 def _rebuild(name: str, details: str, problems: str | bytes | None, run_id: str) -> TrainerError:

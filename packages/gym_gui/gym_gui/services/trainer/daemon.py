@@ -216,7 +216,7 @@ async def _serve_journal(
     await server.start()
     home.socket.chmod(0o600)
     await relay.open()
-    _write_record(home, service.addresses)
+    _write_record(home, service.addresses, listening)
     logger.info("MOSAIC %s serves %s on %s", __version__, home.root, ", ".join(service.addresses))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -261,7 +261,7 @@ async def _stop_without_home(
             logger.error("the home %s %s", home.root, "is back in its place" if is_there else warning)
 
 
-def _write_record(home: Home, addresses: tuple[str, ...]) -> None:
+def _write_record(home: Home, addresses: tuple[str, ...], listening: Listening | None) -> None:
     identity = ProcessIdentity.of(os.getpid())
     assert identity is not None, "the process itself is alive"
     write_json_atomically(
@@ -275,6 +275,7 @@ def _write_record(home: Home, addresses: tuple[str, ...]) -> None:
             "addresses": list(addresses),
             "unix": addresses[0],
             "tcp": addresses[1] if len(addresses) > 1 else "",
+            "tls": [str(file) for file in (listening.tls_cert, listening.tls_key) if file] if listening else [],
             "started_at": time.time(),
             "folder": list(home.identity),
         },

@@ -42,6 +42,8 @@ class DaemonRecord:
     tcp: str
     started_at: float
     pid_namespace: str = ""
+    tls: tuple[str, ...] = ()
+    """Paths of its TLS certificate and key"""
     folder: tuple[int, ...] = ()
     """Device and inode of the trainer folder it serves, because a copied home contains this record, too"""
 
@@ -59,6 +61,7 @@ class DaemonRecord:
                 tcp=str(document.get("tcp") or ""),
                 started_at=float(document.get("started_at", 0)),
                 pid_namespace=str(document.get("pid_namespace") or ""),
+                tls=tuple(map(str, document.get("tls") or ())),
                 folder=tuple(map(int, document.get("folder") or ())),
             )
         except (OSError, ValueError, KeyError, TypeError):

@@ -1,42 +1,111 @@
-"""The files of a run: measure and remove them without following links."""
+"""The files of a run: list, read, measure and remove them without following links."""
 
 from __future__ import annotations
 
 import errno
+import fnmatch
+import hashlib
 import os
 import re
 import secrets
 import stat
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from mosaic_wire.files import size_below
+from mosaic_wire.files import open_below, open_plain, size_below, walk
 from mosaic_wire.frames import remove_frames
-from mosaic_wire.ids import check_run_id
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import Home
 
 from gym_gui.services.trainer.errors import NotPossibleNow
 
+MAX_LISTED = 20_000
+_PIECE_BYTES = 512 * 1024
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def places_of_run(home: Home, run_id: str) -> dict[str, Path]:
-    """Return the paths of a run's files and folders, by their name in an archive."""
-    check_run_id(run_id)
-    return {
-        "run": home.run_folder(run_id).root,
-        "logs": home.run_logs(run_id),
-        "evals": home.evaluation_folder(run_id),
-        "scripts": home.custom_scripts / run_id,
-        "config/config.json": home.config_file(run_id),
-        "config/worker.json": home.worker_config_file(run_id),
-    }
+@dataclass(frozen=True)
+class RunFile:
+    """A file of a run, by its name as clients write it: `run/analytics.json`, `config/config.json`."""
+
+    path: str
+    size: int
+    modified_ns: int
+
+
+def list_run_files(home: Home, run_id: str, patterns: Collection[str] = ()) -> tuple[list[RunFile], bool]:
+    """Return the plain files of a run that match one of the patterns (none: all), and whether there are more."""
+    matches = re.compile("|".join(map(fnmatch.translate, patterns or ("*",)))).match
+    found: list[RunFile] = []
+    for place, path in home.places_of_run(run_id).items():
+        if "." in place:
+            entries: Iterable[tuple[str, os.stat_result]] = [(place, path.lstat())] if os.path.lexists(path) else []
+        elif path.is_symlink() or not any(_may_match(pattern, place) for pattern in patterns or ("*",)):
+            continue
+        else:
+            entries = _entries_below(path, place)
+        for name, status in entries:
+            if stat.S_ISREG(status.st_mode) and matches(name) and name.isprintable():
+                if len(found) >= MAX_LISTED:
+                    return found, True
+                found.append(RunFile(name, status.st_size, status.st_mtime_ns))
+    return found, False
+
+
+def _may_match(pattern: str, place: str) -> bool:
+    fixed = re.split("[*?[]", pattern, maxsplit=1)[0]
+    return fixed.startswith(f"{place}/") or f"{place}/".startswith(fixed)
+
+
+def _entries_below(top: Path, place: str) -> Iterator[tuple[str, os.stat_result]]:
+    for entry in walk(top, most=MAX_LISTED):
+        with suppress(OSError):
+            yield f"{place}/{os.path.relpath(entry.path, top)}", entry.stat(follow_symlinks=False)
+
+
+class RunFileReader:
+    """Reads one file of a run in pieces, as far as it reached when it was opened; `sha256` covers all of that."""
+
+    def __init__(self, home: Home, run_id: str, name: str, offset: int) -> None:
+        place, _, rest = name.partition("/")
+        places = home.places_of_run(run_id)
+        if not (name in places or (place in places and rest)):
+            raise NotPossibleNow(f"{name!r} is no file of a run; its place is one of {', '.join(places)}")
+        self.path = places[name] if name in places else places[place] / rest
+        self._stream = open_plain(self.path) if name in places else open_below(places[place], rest)
+        status = os.fstat(self._stream.fileno())
+        self.size, self.modified_ns, self._hash = status.st_size, status.st_mtime_ns, hashlib.sha256()
+        self.offset = offset if 0 <= offset <= self.size else 0
+        self._position = 0
+
+    def read(self) -> bytes:
+        """Return the next piece; empty at the end. What lies before the offset is only hashed."""
+        while self._position < self.size:
+            data = self._stream.read(min(_PIECE_BYTES, self.size - self._position))
+            if not data:
+                raise NotPossibleNow(f"{self.path} was truncated while it was read; read it again")
+            self._hash.update(data)
+            begin, self._position = self._position, self._position + len(data)
+            if self._position > self.offset:
+                data = data[max(0, self.offset - begin) :]
+                self.offset += len(data)
+                return data
+        return b""
+
+    @property
+    def sha256(self) -> str:
+        """Return the hash of what was read; empty before the end."""
+        return self._hash.hexdigest() if self._position == self.size else ""
+
+    def close(self) -> None:
+        self._stream.close()
 
 
 def size_of_run(home: Home, run_id: str) -> int:
     """Return the bytes of all files of a run."""
-    return sum(_size(path) for path in places_of_run(home, run_id).values())
+    return sum(_size(path) for path in home.places_of_run(run_id).values())
 
 
 def last_checkpoint_step(home: Home, run_id: str) -> int:
@@ -51,7 +120,7 @@ def delete_run_files(home: Home, run_id: str) -> int:
     Its parts are first renamed, so that a deletion that fails or is cut short leaves no half of a run. It can be asked
     for again: parts that are not there are skipped.
     """
-    asides = {place: place.with_name(f".{place.name}.removed") for place in places_of_run(home, run_id).values()}
+    asides = {place: place.with_name(f".{place.name}.removed") for place in home.places_of_run(run_id).values()}
     freed = 0
     try:
         for place in (*asides, *asides.values()):

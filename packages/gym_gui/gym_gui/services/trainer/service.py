@@ -44,14 +44,16 @@ from gym_gui.services.trainer.errors import (
     StaleRun,
     TrainerError,
 )
-from gym_gui.services.trainer.file_threads import run_quick_io
+from gym_gui.services.trainer.file_threads import run_long_io, run_quick_io
 from gym_gui.services.trainer.frame_relay import stream_frames
 from gym_gui.services.trainer.fsm import RunStatus
 from gym_gui.services.trainer.limits import shortage
 from gym_gui.services.trainer.metrics.series import Points
 from gym_gui.services.trainer.metrics.store import Folder
+from gym_gui.services.trainer.programs import argv_of, run_program
 from gym_gui.services.trainer.records import DELETED, HistoryEvent, RunQuery, RunRecord, RunStatistics
 from gym_gui.services.trainer.resources import ResourceLedger
+from gym_gui.services.trainer.run_files import RunFileReader, list_run_files
 from gym_gui.services.trainer.streams import Kind, TelemetryError
 from gym_gui.services.trainer.trainer import Trainer, check_is_own
 from gym_gui.services.trainer.validation.json_document import read_config_text
@@ -348,6 +350,51 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             raise NotPossibleNow(f"there is no log {stream!r}; a run has {', '.join(places)}")
         return places[stream]
 
+    async def ListRunFiles(self, request: pb.ListRunFilesRequest, _context: Any) -> pb.ListRunFilesResponse:
+        """Return the files of a run."""
+        await self._trainer.get(check_run_id(request.run_id))
+        home, patterns = self._trainer.home, tuple(request.patterns)
+        files, is_cut = await run_long_io(list_run_files, home, request.run_id, patterns)
+        listed = [pb.RunFile(path=file.path, size=file.size, modified_ns=file.modified_ns) for file in files]
+        return pb.ListRunFilesResponse(files=listed, is_cut=is_cut)
+
+    async def ReadRunFiles(self, request: pb.ReadRunFilesRequest, _context: Any) -> AsyncIterator[pb.FilePiece]:
+        """Stream files of a run in pieces."""
+        await self._trainer.get(check_run_id(request.run_id))
+        for requested in request.files:
+            try:
+                async for piece in self._file_pieces(request.run_id, requested.path, requested.offset):
+                    yield piece
+            except (OSError, NotPossibleNow) as error:
+                yield pb.FilePiece(path=requested.path, problem=getattr(error, "strerror", None) or str(error))
+
+    async def _file_pieces(self, run_id: str, path: str, offset: int) -> AsyncIterator[pb.FilePiece]:
+        reader = await run_quick_io(self._open_file, run_id, path, offset)
+        try:
+            while True:
+                begin = reader.offset
+                data = await run_quick_io(reader.read)
+                yield pb.FilePiece(
+                    path=path,
+                    offset=begin,
+                    data=data,
+                    size=reader.size,
+                    modified_ns=reader.modified_ns,
+                    sha256=reader.sha256,
+                )
+                if reader.sha256:
+                    return
+        finally:
+            reader.close()
+
+    def _open_file(self, run_id: str, path: str, offset: int) -> RunFileReader:
+        """Open a file; of a log of a live run only what was written before its secrets were redacted is read."""
+        reader = RunFileReader(self._trainer.home, run_id, path, offset)
+        supervisor = self._trainer.dispatcher.supervisors.get(run_id)
+        if supervisor is not None and path.endswith(".log"):
+            supervisor.clean(reader.path)
+        return reader
+
     async def ListRunMetrics(self, request: pb.RunRequest, context: Any) -> pb.ListRunMetricsResponse:
         """Return the tags of a run's curves."""
         await self._trainer.get((await self._permitted(request.run_id, context))[0])
@@ -505,6 +552,17 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
                 if request.name in ("", entry.name)
             ]
         )
+
+    async def RunProgram(self, request: pb.RunProgramRequest, _context: Any) -> AsyncIterator[pb.ProgramOutput]:
+        """Run a program of this machine for a client and stream its output."""
+        spec = await run_in_catalog(self._trainer.catalog.get, request.worker) if request.worker else None
+        argv = argv_of(spec, request.program, request.arguments)
+        async for output in run_program(argv, self._trainer.home, spec, request.config_json):
+            if isinstance(output, int):
+                yield pb.ProgramOutput(exit_code=output)
+            else:
+                name, data = output
+                yield pb.ProgramOutput(stdout=data) if name == "stdout" else pb.ProgramOutput(stderr=data)
 
     async def SaveFilter(self, request: pb.SavedFilter, _context: Any) -> pb.SavedFilter:
         """Store a named filter."""

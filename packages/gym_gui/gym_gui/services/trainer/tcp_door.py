@@ -8,6 +8,7 @@ import errno
 import ipaddress
 import logging
 import ssl
+import stat
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from gym_gui.services.trainer.errors import ListenFailed
 logger = logging.getLogger(__name__)
 
 DEFAULT_PORT = 50055
+SOON_DAYS = 14
+"""A certificate that expires within this time is reported"""
 LOOPBACK = "127.0.0.1"
 
 _GREETING_S = 10.0
@@ -60,17 +63,44 @@ class Listening:
         """Return the TLS context, or None without a certificate."""
         if self.tls_cert is None or self.tls_key is None:
             return None
-        try:
-            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            context.set_alpn_protocols(["h2"])
-            # The empty password keeps OpenSSL from asking for one.
-            context.load_cert_chain(self.tls_cert, self.tls_key, password="")
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise ListenFailed(
-                f"the TLS certificate {self.tls_cert} and its key {self.tls_key} cannot be used: {reason}"
-            ) from error
+        context, expires_at = load_tls(self.tls_cert, self.tls_key)
+        if (days := (expires_at - time.time()) / 86_400) < SOON_DAYS:
+            logger.warning("the TLS certificate %s expires in %.0f days; clients then refuse it", self.tls_cert, days)
         return context
+
+
+def load_tls(certificate: Path, key: Path) -> tuple[ssl.SSLContext, float]:
+    """Return the server's TLS context and when its certificate expires; raise ListenFailed when it cannot be used."""
+    try:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.set_alpn_protocols(["h2"])
+        # The empty password keeps OpenSSL from asking for one.
+        context.load_cert_chain(certificate, key, password="")
+        is_readable = key.stat().st_mode & stat.S_IRWXO
+        expires_at = _expiry_of(context, certificate)
+    except OSError as error:
+        reason = getattr(error, "verify_message", "") or error.strerror or str(error)
+        raise ListenFailed(f"the TLS certificate {certificate} and its key {key} cannot be used: {reason}") from error
+    if is_readable:
+        raise ListenFailed(f"other users can read the TLS key {key}; run `chmod 600` on it, or create a new one")
+    return context, expires_at
+
+
+def _expiry_of(server: ssl.SSLContext, certificate: Path) -> float:
+    """Return until when clients accept the certificate; raise SSLCertVerificationError if they do not now.
+
+    The standard library shows the dates of a certificate only to the peer of a handshake, so this makes one.
+    """
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it need not be a CA's
+    client.load_verify_locations(certificate)
+    inward, outward = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = client.wrap_bio(outward, inward), server.wrap_bio(inward, outward, server_side=True)
+    for side in sides * 3:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    return ssl.cert_time_to_seconds(str((sides[0].getpeercert() or {})["notAfter"]))
 
 
 class TcpRelay:

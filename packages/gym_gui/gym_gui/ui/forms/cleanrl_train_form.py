@@ -98,16 +98,12 @@ class RequirementSetsBox(QWidget):
 
     # ------------------------------------------------------------------ selection
 
-    def set_program(self, program: Sequence[str], home: Home | None) -> None:
-        """Set the program that lists and installs sets; without a local home, sets are only requested by name."""
+    def set_program(self, program: Sequence[str], home: Home) -> None:
+        """Set the program that lists and installs sets."""
         self._program, self._home = tuple(program), home
         if not program:
             self._summary.setText(self.tr("This worker has no requirement sets."))
-        elif home is None:
-            self._summary.setText(
-                self.tr("The daemon is on another machine: sets are installed there (mosaic extras install NAME).")
-            )
-        self._everything.setVisible(bool(program) and home is not None)
+        self._everything.setVisible(bool(program))
 
     def ensure_listed(self) -> None:
         """List the sets once; deferred until needed, because it starts a process."""
@@ -494,7 +490,7 @@ class CleanRlTrainForm(TrainForm):
 
     def _begin(self) -> None:
         super()._begin()
-        self.sets.set_program(self.spec.extras_program, self.home)
+        self.sets.set_program(self.link.extras_program(self.spec), self.program_home)
         self._show_watching()
 
     # ------------------------------------------------------------------ values

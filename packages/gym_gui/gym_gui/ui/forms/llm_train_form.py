@@ -126,10 +126,7 @@ class LlmTrainForm(TrainForm):
 
     def _ask(self, flag: str, show: Callable[[Mapping[str, Any]], None], status: Any) -> None:
         """Ask the worker about the settings of the form; its messages about failures are shown."""
-        if self.home is None:
-            status.setText(self.tr("The daemon is on another machine; this is possible only there."))
-            return
-        (config, *_), spec, home = self.configs(), self.spec, self.home
+        (config, *_), spec, home = self.configs(), self.link.startable(self.spec), self.program_home
         buttons = (self.models_button, self.test_button, self.preview_button)
 
         def answered(answer: tuple[bool, str]) -> None:

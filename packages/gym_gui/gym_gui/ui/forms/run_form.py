@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mosaic_wire.errors import Problem
-from mosaic_wire.paths import Home
+from mosaic_wire.paths import Home, cache_home
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.run_request import worker_part
 from PySide6.QtCore import QSettings, QSize, Qt, Signal
@@ -35,6 +35,7 @@ from PySide6.QtWidgets import (
 from gym_gui.services.run_configs import ConfigUnreadable, RunConfig, config_of
 from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.services.trainer.errors import DaemonUnreachable, InvalidConfig, TrainerError
+from gym_gui.services.trainer.run_copies import DOCUMENTS, SCRIPTS
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.presenters.workers.registry import WorkerPresenter
@@ -211,6 +212,8 @@ class RunForm(QDialog):
         self.run = run
         """The run the form was opened for, if any"""
         self.link, self.background, self.home = link, background, home
+        self.program_home = home or Home(cache_home())
+        """The home of programs that the form starts; on another machine the daemon gives them its own"""
         self.saved_configs = SavedConfigs(self.KIND)
         self.setModal(False)
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
@@ -403,17 +406,12 @@ class RunForm(QDialog):
 
     def start_dry_run(self) -> None:
         """Check the config as the worker does, in the background."""
-        if self.home is None:
-            self.show_dry_run(False, self.tr("The daemon is on another machine; a dry run is possible only there."))
-            return
         if not self.check():
             return
-        config, home = self.configs()[0], self.home
+        config, spec, home = self.configs()[0], self.link.startable(self.spec), self.program_home
         self.dry_run_button.setEnabled(False)
         self.dry_run_button.setText(self.tr("Checking …"))
-        self.background.run(
-            lambda: self.presenter.dry_run(self.spec, config, home), owner=self, done=self._dry_run_done
-        )
+        self.background.run(lambda: self.presenter.dry_run(spec, config, home), owner=self, done=self._dry_run_done)
 
     def _dry_run_done(self, answer: tuple[bool, str]) -> None:
         self.dry_run_button.setEnabled(True)
@@ -460,9 +458,9 @@ class RunForm(QDialog):
 
     def clone(self, run: pb.Run) -> None:
         """Show the config of a run."""
-        self.title.setText(self.tr("Clone of {run}").format(run=run.name or short_id(run.run_id)))
 
         def show(found: RunConfig) -> None:
+            self.title.setText(self.tr("Clone of {run}").format(run=run.name or short_id(run.run_id)))
             self.load_document(found.document)
             for notice in found.notices:
                 self.banner.set_message(notice, "warning")
@@ -472,7 +470,9 @@ class RunForm(QDialog):
                 raise error
             self.banner.set_message(str(error), "bad")
 
-        self.background.run(lambda: config_of(run), owner=self, done=show, failed=failed)
+        self.background.run(
+            lambda: config_of(run, self.link.local(run, *DOCUMENTS, *SCRIPTS)), owner=self, done=show, failed=failed
+        )
 
     def save_file(self, path: Path) -> None:
         """Save the configs without secrets."""

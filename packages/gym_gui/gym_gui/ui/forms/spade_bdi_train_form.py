@@ -194,10 +194,7 @@ class SpadeBdiTrainForm(TrainForm):
     def _ask_for_sources(self) -> None:
         """Ask the worker for the sources of the chosen behaviour and what is wrong with them."""
         self._shown = chosen = self._chosen()
-        if self.home is None:
-            self.behaviour.show_problems([], self.tr("The daemon is on another machine; its files are not shown."))
-            return
-        (config, *_), spec, home = self.configs(), self.spec, self.home
+        (config, *_), spec, home = self.configs(), self.link.startable(self.spec), self.program_home
 
         def show(answer: tuple[bool, str]) -> None:
             if chosen == self._chosen():

@@ -44,6 +44,7 @@ from gym_gui.ui.presenters.workers.train_request import NotAConfig, TrainRequest
 from gym_gui.ui.widgets.parts import fill, named, scrolled, split, styled
 from gym_gui.ui.workers.environments import EnvironmentPreview, environments_of, fits, inspect_environment
 from gym_gui.ui.workers.translation import PRESENTERS
+from gym_gui.wording.commands import with_options
 from gym_gui.wording.formats import parse_minutes, parse_seeds, parse_steps
 
 
@@ -243,9 +244,11 @@ def shown_json(configs: Sequence[Mapping[str, Any]]) -> str:
 class TrainSide(QTabWidget):
     """Fills only the visible tab."""
 
-    def __init__(self, presenter: WorkerPresenter, spec: WorkerSpec, parent: QWidget | None = None) -> None:
+    def __init__(
+        self, presenter: WorkerPresenter, spec: WorkerSpec, parent: QWidget | None = None, *, connect_options: str = ""
+    ) -> None:
         super().__init__(parent)
-        self._presenter, self._spec = presenter, spec
+        self._presenter, self._spec, self._connect_options = presenter, spec, connect_options
         self._shown_help: str | None = None
         named(self, "side_tabs", self.tr("Help and preview"))
         self.help = named(QTextBrowser(self), "algorithm_help", self.tr("About the algorithm"))
@@ -283,7 +286,7 @@ class TrainSide(QTabWidget):
         if command.only_in_json:
             text = self.tr("There is no flag for: {names}. Save the JSON and use `mosaic submit FILE` for these.")
             remark = text.format(names=", ".join(command.only_in_json))
-        self.command_preview.show_text(command.text, remark)
+        self.command_preview.show_text(with_options(command.text, self._connect_options), remark)
 
 
 _FIRST_CHOICE = "ppo"
@@ -343,7 +346,7 @@ class TrainForm(RunForm):
             holder.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
             side_by_side.addWidget(holder, 1)
         scroll = named(scrolled(columns, only_vertical=True), "columns")
-        self.side = TrainSide(self.presenter, self.spec, self)
+        self.side = TrainSide(self.presenter, self.spec, self, connect_options=self.link.connect_options)
         self.side.currentChanged.connect(self.refresh)
         splitter = split("train_split", (scroll, 5), (self.side, 2), is_collapsible=True, sizes=(800, 430))
         self.body.addWidget(splitter)

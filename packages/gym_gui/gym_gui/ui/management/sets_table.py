@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mosaic_wire import env
 from mosaic_wire.errors import SpecError
-from mosaic_wire.paths import Home
+from mosaic_wire.paths import Home, cache_home
 from mosaic_wire.proto import trainer_pb2 as pb
-from mosaic_wire.worker_spec import WorkerSpec
+from mosaic_wire.worker_spec import EXTRAS, WorkerSpec
 from PySide6.QtCore import QCoreApplication, Signal
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QProgressBar, QVBoxLayout, QWidget
@@ -51,7 +51,12 @@ class SetsProgram:
         self._environment = {**os.environ, env.MOSAIC_HOME: str(home.root)}
 
     @classmethod
-    def of(cls, workers: Iterable[pb.Worker], home: Home) -> SetsProgram:
+    def of(
+        cls,
+        workers: Iterable[pb.Worker],
+        home: Home,
+        program_of: Callable[[WorkerSpec], Sequence[str]] = lambda spec: spec.extras_program,
+    ) -> SetsProgram:
         """Return the program of the first worker with sets; raise SetsProblem if there is none."""
         for worker in workers:
             try:
@@ -59,7 +64,7 @@ class SetsProgram:
             except (SpecError, ValueError):
                 continue
             if spec is not None and spec.extras_program:
-                return cls(spec.extras_program, home)
+                return cls(program_of(spec), home)
         raise SetsProblem(
             "No installed worker has requirement sets. They come with the CleanRL worker; its page under Workers shows "
             "what is wrong with it."
@@ -160,13 +165,7 @@ class SetsTable(QWidget):
 
     def poll(self) -> None:
         """Request the list from the worker's program; takes a second or two."""
-        home = self._home
-        if home is None:
-            self.refresh_button.setEnabled(False)
-            self.banner.set_message(
-                self.tr("The daemon is on another machine; install requirement sets there: mosaic extras install …")
-            )
-            return
+        home = self._home or Home(cache_home())
         if self._is_listing:
             return
         self._is_listing = True
@@ -176,7 +175,7 @@ class SetsTable(QWidget):
 
         def ask(client: TrainerClient) -> tuple[SetsProgram, tuple[RequirementSet, ...]] | SetsProblem:
             try:
-                program = SetsProgram.of(client.workers(), home)
+                program = SetsProgram.of(client.workers(), home, lambda spec: client.program(spec, EXTRAS))
                 return program, program.list_sets()
             except SetsProblem as problem:
                 return problem

@@ -27,7 +27,7 @@ from PySide6.QtWidgets import (
 from gym_gui.services.trainer.client import RpcStream, TrainerClient
 from gym_gui.ui import theme
 from gym_gui.ui.daemon_link import DaemonLink, Subscription
-from gym_gui.ui.play.recorded import frame_location, read_frame_bytes
+from gym_gui.ui.play.recorded import FRAMES_FILE, frame_location, read_frame_bytes
 from gym_gui.ui.replay.observations import ObservationPreview, StepPreview, preview_of_step
 from gym_gui.ui.replay.reasoning_view import ReasoningView
 from gym_gui.ui.replay.video_file import Image
@@ -369,7 +369,7 @@ class EpisodePlayer(QWidget):
         super().__init__(parent)
         self.setObjectName("episode_player")
         self._link = link
-        self.run_id = self._run_dir = ""
+        self.run_id, self._run = "", pb.Run()
         self._is_live = False
         self._episodes_stream: Subscription[pb.RunEpisodes] | None = None
         self._steps_stream: Subscription[pb.RunSteps] | None = None
@@ -420,10 +420,10 @@ class EpisodePlayer(QWidget):
         """Return the number of loaded steps."""
         return len(self._steps)
 
-    def show_run(self, run_id: str, *, is_live: bool, run_dir: str = "") -> None:
-        """Load the episodes of another run and follow new ones; `run_dir` may contain frames of the steps."""
+    def show_run(self, run_id: str, *, is_live: bool, run: pb.Run | None = None) -> None:
+        """Load the episodes of another run and follow new ones; the folder of `run` may contain frames."""
         self.leave()
-        self.run_id, self._is_live, self._run_dir = run_id, is_live, run_dir
+        self.run_id, self._is_live, self._run = run_id, is_live, run or pb.Run(run_id=run_id)
         self.model.clear()
         self.model.set_live(is_live)
         self._forget_steps()
@@ -627,12 +627,17 @@ class EpisodePlayer(QWidget):
         if self._is_busy or self._shown == step.seq:
             return
         self._is_busy = True
-        total, run_dir = self._totals[number], self._run_dir
+        total, run = self._totals[number], self._run
         self._link.background.run(
-            lambda: preview_of_played_step(step, run_dir),
+            lambda: preview_of_played_step(step, self._with_frames(step, run)),
             owner=self,
             done=lambda preview: self._draw(step, total, preview),
         )
+
+    def _with_frames(self, step: pb.RunStep, run: pb.Run) -> str:
+        """Return a folder with the run's frames, if the step has one of them."""
+        has_frame = run.run_dir and frame_location(step.info_json) is not None
+        return self._link.local(run, f"run/{FRAMES_FILE.as_posix()}").run_dir if has_frame else run.run_dir
 
     def _draw(self, step: pb.RunStep, total: float, preview: StepPreview) -> None:
         self._is_busy = False

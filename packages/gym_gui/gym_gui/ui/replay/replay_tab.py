@@ -26,7 +26,7 @@ from gym_gui.ui.replay.video_file import RunVideo, Videos, find_videos
 from gym_gui.ui.replay.video_player import VideoPlayer
 from gym_gui.ui.widgets.banner import Banner
 from gym_gui.ui.widgets.parts import AdaptiveSplitter, fill, named, timer
-from gym_gui.ui.widgets.run_tab import RunTab, is_on_this_machine
+from gym_gui.ui.widgets.run_tab import RunTab
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import parsed
 
@@ -140,28 +140,18 @@ class ReplayTab(RunTab):
         if self.episodes.run_id == run.run_id:
             self.episodes.come_back()
         else:
-            self.episodes.show_run(run.run_id, is_live=_is_live(run), run_dir=run.run_dir)
+            self.episodes.show_run(run.run_id, is_live=_is_live(run), run=run)
 
     def _poll(self) -> None:
         """Scan the folder in the background, one scan at a time."""
         run = self.run
         if run is None or self._is_polling:
             return
-        if not is_on_this_machine(self.link.state.target, run.run_dir):
-            self._show(
-                run.run_id,
-                Videos(
-                    problem=self.tr(
-                        "The videos of this run are on the daemon's machine, in {}. Watch them there, or export "
-                        "the run and import it here; recorded episodes can be played from here."
-                    ).format(run.run_dir)
-                ),
-            )
-            return
         self._is_polling = True
-        folder = Path(run.run_dir)
         self.link.background.run(
-            lambda: find_videos(folder), owner=self, done=lambda found: self._show_found(run.run_id, found)
+            lambda: find_videos(Path(self.link.local(run, "run/analytics.json", listed=("run/videos/*",)).run_dir)),
+            owner=self,
+            done=lambda found: self._show_found(run.run_id, found),
         )
 
     def _show_found(self, run_id: str, found: Videos) -> None:
@@ -263,7 +253,18 @@ class ReplayTab(RunTab):
 
     def _choose(self, item: QTreeWidgetItem | None) -> None:
         path = item.data(0, _PATH) if item is not None else None
-        if path is not None and path != self.player.path:
+        run = self.run
+        if path is None or path == self.player.path or run is None:
+            return
+        if self.link.is_home_here:
+            self.player.load(path)
+            return
+        self.player.view.show_text(self.tr("Fetching the video from the daemon's machine …"))
+        self.link.background.run(lambda: self.link.fetched(run, path), owner=self, done=self._load_fetched)
+
+    def _load_fetched(self, path: Path) -> None:
+        item = self.list.currentItem()
+        if item is not None and item.data(0, _PATH) == path:  # no other one was chosen meanwhile
             self.player.load(path)
 
     # ------------------------------------------------------------------ episodes

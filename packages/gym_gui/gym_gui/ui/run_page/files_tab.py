@@ -50,6 +50,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from gym_gui.services.trainer.run_copies import DOCUMENTS
 from gym_gui.ui import theme
 from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.presenters.run_files import (
@@ -353,6 +354,8 @@ class FilePreview(QWidget):
 
 
 _MISSING_NAMED = 5
+_MAX_PREVIEWED = 32 << 20
+"""Larger files are not fetched from another machine for a preview, only when they are opened"""
 
 
 class FilesTab(RunTab):
@@ -450,9 +453,13 @@ class FilesTab(RunTab):
             return
         self._request_number += 1
         requested, run_id = self._request_number, run.run_id
-        run_dir, logs_dir = run.run_dir, run.logs_dir
+
+        def find() -> RunPlaces:
+            here = self.link.local(run, *DOCUMENTS, listed=("run/*", "logs/*"))
+            return find_places(here.run_dir, here.logs_dir, run_id)
+
         self.link.background.run(
-            lambda: find_places(run_dir, logs_dir, run_id),
+            find,
             owner=self,
             done=lambda places: self._show_places(run_id, places) if requested == self._request_number else None,
         )
@@ -464,7 +471,7 @@ class FilesTab(RunTab):
         if run is None or run.run_id != run_id:
             return
         self._shown_for = run_id
-        self._run_dir, self._manifest = Path(run.run_dir), places.reading.manifest
+        self._run_dir, self._manifest = Path(self.link.moved(run).run_dir), places.reading.manifest
         self.preview.clear()
         names = {
             "run": self.tr("Run folder"),
@@ -509,14 +516,19 @@ class FilesTab(RunTab):
                 action=self.tr("Refresh"),
                 on_action=self.reload,
             )
+        elif not self.link.is_home_here:
+            self.banner.set_message(
+                self.tr("The files are on the daemon's machine, in {path}. Opening one copies it here.").format(
+                    path=run.run_dir
+                )
+            )
         else:
             self.banner.clear()
 
     def _show_no_files(self, run: pb.Run) -> None:
-        is_local = self.link.state.target.startswith("unix:")
         if run.status == RunStatus.INIT:
             self.banner.set_message(self.tr("This run is queued. Its folder is created when its worker starts."))
-        elif is_local:
+        else:
             self.banner.set_message(
                 self.tr(
                     "The folder of this run is missing: {path}. The daemon's record of it is still in Overview and "
@@ -525,13 +537,6 @@ class FilesTab(RunTab):
                 "bad",
                 action=self.tr("Refresh"),
                 on_action=self.reload,
-            )
-        else:
-            self.banner.set_message(
-                self.tr(
-                    "The files of this run are on the daemon's machine ({target}), in {path}. “Export” brings a "
-                    "copy of the run here."
-                ).format(target=self.link.state.target, path=run.run_dir)
             )
 
     def _read_folder(self, node: Node) -> None:
@@ -562,9 +567,15 @@ class FilesTab(RunTab):
         if node is None:
             self.preview.clear()
             return
-        path = node.path
+        path, run = node.path, self.run
+        size = node.entry.size if node.entry is not None and not node.is_folder else 0
+        if run is None or (not self.link.is_home_here and (size or 0) > _MAX_PREVIEWED):
+            self.preview.clear()
+            return
 
         def poll() -> tuple[Preview, QImage | None]:
+            if not node.is_folder:
+                self.link.fetched(run, path)
             preview = preview_of(path)
             return preview, read_image(preview) if preview.kind is PreviewKind.IMAGE else None
 
@@ -594,8 +605,15 @@ class FilesTab(RunTab):
             self._open()
 
     def _open(self) -> None:
-        if (node := self.selected()) is not None:
+        node, run = self.selected(), self.run
+        if node is None or run is None:
+            return
+        if node.is_folder or self.link.is_home_here:
             self._open_outside_of_window(node.path)
+        else:
+            self.link.background.run(
+                lambda: self.link.fetched(run, node.path), owner=self, done=self._open_outside_of_window
+            )
 
     def _reveal(self) -> None:
         if (node := self.selected()) is not None:

@@ -15,7 +15,7 @@ from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from gym_gui.ui.daemon_link import DaemonLink
-from gym_gui.ui.run_page.fastlane_view import FastLaneView, is_on_this_machine
+from gym_gui.ui.run_page.fastlane_view import FastLaneView
 from gym_gui.ui.run_page.telemetry_tab import Flow, TelemetryTab, flow_of, no_live_telemetry, tr
 from gym_gui.ui.widgets.banner import Banner
 from gym_gui.ui.widgets.parts import AdaptiveSplitter, caption
@@ -95,12 +95,11 @@ class LiveTab(RunTab):
 
     def _find_places(self, run: pb.Run) -> None:
         self.places.setText(places_of(run, None))
-        if not is_on_this_machine(self.link.state.target):
-            return
 
         def read() -> tuple[str, str]:
             try:
-                manifest = AnalyticsManifest.read(RunFolder(Path(run.run_dir)).manifest)
+                here = self.link.local(run, "run/analytics.json")
+                manifest = AnalyticsManifest.read(RunFolder(Path(here.run_dir)).manifest)
             except (OSError, ValueError):  # not written yet, or damaged: the default locations are named
                 return "", ""
             return run.run_id, places_of(run, manifest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mosaic_wire.proto import trainer_pb2 as pb
@@ -23,6 +24,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from gym_gui.services.trainer.run_copies import LOGS
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink, Subscription
 from gym_gui.ui.run_page.log_index import (
@@ -393,11 +395,15 @@ class LogsTab(RunTab):
         if run is None:
             return
         self._request_number += 1
-        requested, run_dir, logs_dir = self._request_number, run.run_dir, run.logs_dir
+        requested = self._request_number
+
+        def find() -> FoundLogs:
+            here = self.link.local(run, "run/lifecycle.jsonl", listed=LOGS)
+            found = find_logs(here.run_dir, here.logs_dir)
+            return found if self.link.is_home_here else replace(found, is_here=False)
+
         self.link.background.run(
-            lambda: find_logs(run_dir, logs_dir),
-            owner=self,
-            done=lambda found: self._show_found(found) if requested == self._request_number else None,
+            find, owner=self, done=lambda found: self._show_found(found) if requested == self._request_number else None
         )
 
     def _show_found(self, found: FoundLogs) -> None:
@@ -409,7 +415,7 @@ class LogsTab(RunTab):
         key = default_log(found, has_failed=has_failed)
         remembered = str(self._settings.value(f"{_SETTINGS}/stream", ""))
         file = found.file(remembered)
-        if remembered and not has_failed and (not found.is_here or (file is not None and file.size)):
+        if remembered and not has_failed and file is not None and file.size:
             key = remembered
         self.toolbar.show_streams(self._named(found), key)
         self._open(self.toolbar.stream)
@@ -426,10 +432,9 @@ class LogsTab(RunTab):
         for file in found.files:
             base, _, part = file.key.partition(".")
             name = names[base] + (self.tr(", older part") if part else "")
-            if found.is_here:
-                name += " · " + (formats.size(file.size) if file.size else self.tr("empty"))
-            elif file.key not in STREAMS:
-                continue  # the daemon cannot send this one
+            if not found.is_here and file.key not in (*STREAMS, LIFECYCLE):
+                continue  # it is not fetched
+            name += " · " + (formats.size(file.size) if file.size else self.tr("empty"))
             named.append((name, file.key))
         return named
 
@@ -458,10 +463,10 @@ class LogsTab(RunTab):
         if run is None or found is None or file is None:
             return
         self.view.set_follows(True)
-        if not found.is_here:
-            self._open_remote(run, key)
-        elif file.size is None:
+        if file.size is None:
             self._show_no_logs(run)
+        elif not found.is_here and key in STREAMS:
+            self._open_remote(run, key)
         else:
             self.file = FileFeed(self.link.background, file.path, self)
             self.file.opened.connect(self._show_file)
@@ -589,12 +594,7 @@ class LogsTab(RunTab):
         if text:
             self.banner.set_message(text, "warning", action=self.tr("Retry"), on_action=self._poll)
         elif self.remote is not None and self.remote.received.count == 0 and self.run is not None:
-            self.status.clear()
-            self.banner.set_message(
-                self.tr(
-                    "This log does not exist. If the daemon runs on this machine, the run's folder is missing: {path}"
-                ).format(path=self.run.logs_dir or "?")
-            )
+            self.status.setText(self.tr("empty"))
 
     # ------------------------------------------------------------------ rows for the view
 

@@ -420,8 +420,7 @@ class OverviewTab(RunTab):
         requested = run.run_id, run.status, f"{run.attempt} {run.event_seq} {run.step > 0}"
         if requested != self._manifest_for:
             self._manifest_for = requested
-            run_dir = run.run_dir
-            self._later(lambda: read_manifest(run_dir), self._show_manifest)
+            self._later(lambda: read_manifest(self.link.local(run, "run/analytics.json").run_dir), self._show_manifest)
         reported = run.run_id, run.event_seq
         if (run.outcome == RunOutcome.FAILED or run.status == RunStatus.FAULT) and reported != self._failure_shown:
             self._failure_shown = reported

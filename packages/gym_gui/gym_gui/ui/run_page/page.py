@@ -139,9 +139,11 @@ class AnalyticsTabManager(QObject):
     changed = Signal(str)
     """Carries the id of the run whose manifest or files changed"""
 
-    def __init__(self, background: Background, parent: QObject | None = None) -> None:
+    def __init__(
+        self, background: Background, parent: QObject | None = None, *, link: DaemonLink | None = None
+    ) -> None:
         super().__init__(parent)
-        self._background = background
+        self._background, self._link = background, link
         self._run: pb.Run | None = None
         self._is_seen = False
         self._is_polling = False
@@ -190,10 +192,15 @@ class AnalyticsTabManager(QObject):
             self._polls_again = True
             return
         self._is_polling = True
-        run_id, run_dir, before = run.run_id, run.run_dir, self.found
+        run_id, before = run.run_id, self.found
         self._background.run(
-            lambda: scan_artifacts(run_dir, before), owner=self, done=lambda found: self._apply_artifacts(run_id, found)
+            lambda: scan_artifacts(self._local(run).run_dir, before),
+            owner=self,
+            done=lambda found: self._apply_artifacts(run_id, found),
         )
+
+    def _local(self, run: pb.Run) -> pb.Run:
+        return run if self._link is None else self._link.local(run, "run/analytics.json", listed=("run/wandb/*",))
 
     def _apply_artifacts(self, run_id: str, found: RunArtifacts) -> None:
         self._is_polling = False
@@ -288,7 +295,7 @@ class RunPage(QWidget):
         self._actions_for: object = None
         self._is_arranging = False
         self.lineage = Lineage()
-        self.analytics = AnalyticsTabManager(background, self)
+        self.analytics = AnalyticsTabManager(background, self, link=link)
         self.analytics.changed.connect(self._on_files_changed)
         self._places: dict[str, _TabPlace] = {}
         self._builders: dict[str, Callable[[], RunTab]] = {

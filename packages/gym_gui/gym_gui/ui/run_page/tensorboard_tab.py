@@ -22,7 +22,7 @@ from gym_gui.ui.run_page.tensorboard_session import TensorBoardSession
 from gym_gui.ui.widgets import web_view
 from gym_gui.ui.widgets.banner import Banner
 from gym_gui.ui.widgets.parts import CopyLine, fill, named, push_button, timer
-from gym_gui.ui.widgets.run_tab import RunTab, is_on_this_machine
+from gym_gui.ui.widgets.run_tab import RunTab
 
 _COMMAND_CHARS = 110
 
@@ -171,7 +171,7 @@ class TensorBoardTab(RunTab):
             if not server.is_running:
                 self._fail(self.tr("TensorBoard has exited. {output}").format(output=server.last_output()))
             return
-        if not is_on_this_machine(self.link.state.target, run.run_dir):
+        if not self.link.is_home_here:
             self._show_remote(run)
             return
         self._is_polling = True

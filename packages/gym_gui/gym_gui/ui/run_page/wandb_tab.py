@@ -46,7 +46,7 @@ from gym_gui.ui.run_page.wandb_view import (
 from gym_gui.ui.widgets import web_view
 from gym_gui.ui.widgets.banner import Banner
 from gym_gui.ui.widgets.parts import AdaptiveSplitter, CodeFont, ElidedLabel, fill, named, push_button, timer
-from gym_gui.ui.widgets.run_tab import RunTab, is_on_this_machine
+from gym_gui.ui.widgets.run_tab import RunTab
 from gym_gui.ui.widgets.tables import PairsTable
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import extras_of
@@ -396,14 +396,14 @@ class WandbTab(RunTab):
         run, reader = self.run, self._reader
         if run is None or reader is None or self._is_reading:
             return
-        if not is_on_this_machine(self.link.state.target, run.run_dir):
-            self._explain()
-            return
         self._is_reading = True
         run_id, chosen = run.run_id, self._chosen
-        self.link.background.run(
-            lambda: reader.read(chosen), owner=self, done=lambda shown: self._apply_shown(run_id, chosen, shown)
-        )
+
+        def read() -> WandbShown:
+            reader.move(self.link.local(run, "run/wandb/*").run_dir)
+            return reader.read(chosen)
+
+        self.link.background.run(read, owner=self, done=lambda shown: self._apply_shown(run_id, chosen, shown))
 
     def _apply_shown(self, run_id: str, chosen: str, shown: WandbShown) -> None:
         self._is_reading = False
@@ -442,10 +442,10 @@ class WandbTab(RunTab):
         manifest = self.artifacts.manifest if self.artifacts is not None else None
         trouble = str(manifest.extra.get("wandb_problem") or "") if manifest is not None else ""
         synced = self._sync_result if self._sync_result is not None and self._sync_result.run_id == run.run_id else None
-        if not is_on_this_machine(self.link.state.target, run.run_dir):
+        if not self.link.is_home_here and shown is not None and shown.unsent:
             self.banner.set_message(
-                self.tr("The files of W&B are on the daemon's machine ({target}), in {path}/wandb.").format(
-                    target=self.link.state.target, path=run.run_dir
+                self.tr("It was logged offline. Send it from the daemon's machine: wandb sync {path}").format(
+                    path=f"{run.run_dir}/wandb/offline-*"
                 )
             )
         elif synced is not None and synced.failure:
@@ -513,7 +513,7 @@ class WandbTab(RunTab):
         unsent = shown.unsent if shown is not None else ()
         self.sync_button.setVisible(bool(unsent))
         has_ended = run is not None and run.status == RunStatus.TERM
-        self.sync_button.setEnabled(has_ended and self._job is None)
+        self.sync_button.setEnabled(has_ended and self._job is None and self.link.is_home_here)
         self.sync_button.setToolTip("" if has_ended else self.tr("The run can be sent after it has ended."))
         self.key_button.setVisible(bool(unsent))
         self.key_button.setText(self.tr("Change the &key") if self._access.key_place else self.tr("Enter a &key"))

@@ -96,6 +96,11 @@ class WandbReader:
 
     def __init__(self, run_dir: str) -> None:
         self._folder = RunFolder(Path(run_dir)).wandb
+
+    def move(self, run_dir: str) -> None:
+        """Read the run from this folder from now on."""
+        self._folder = RunFolder(Path(run_dir)).wandb
+
         self._log = WandbLog([])
         self._shown = WandbShown()
 

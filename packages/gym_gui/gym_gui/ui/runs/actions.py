@@ -30,6 +30,7 @@ from gym_gui.ui.runs.allowed_actions import RunAction, possible
 from gym_gui.ui.runs.edit_dialog import EditDialog
 from gym_gui.ui.widgets.parts import ask_for_file, named
 from gym_gui.wording import formats
+from gym_gui.wording.commands import with_options
 from gym_gui.wording.run_view import continued_by, short_id, title_of
 
 MAX_RUNS = 200
@@ -71,7 +72,7 @@ class Reports(QObject):
 
             # Use known baselines only: the window does not start runs on its own.
             baselines = baselines_for(client, runs, measure=False)
-            return write_html_report(client, runs, path, commands=_commands_of(runs), baselines=baselines)
+            return write_html_report(client, runs, path, commands=_commands_of(client, runs), baselines=baselines)
 
         self.reported.emit(self.tr("The report is being written…"), "info")
         self._link.call(
@@ -87,13 +88,13 @@ class Reports(QObject):
             QDesktopServices.openUrl(QUrl.fromLocalFile(str(path)))
 
 
-def _commands_of(runs: Sequence[pb.Run]) -> dict[str, str]:
-    """Return the command line of each run whose config can be read here."""
+def _commands_of(client: TrainerClient, runs: Sequence[pb.Run]) -> dict[str, str]:
+    """Return the command line of each run whose config can be read."""
     commands = {}
     for run in runs:
         try:
-            commands[run.run_id] = command_of_run(run).text
-        except (OSError, ValueError):  # on another machine, or deleted: the report omits it
+            commands[run.run_id] = command_of_run(client.local(run, "config/*")).text
+        except (OSError, ValueError):  # deleted: the report omits it
             continue
     return commands
 
@@ -433,7 +434,7 @@ class RunActions(QObject):
     def copy_command_line(self, runs: Runs) -> None:
         requested = list(runs)
         self._background.run(
-            lambda: [command_of_run(run) for run in requested],
+            lambda: [command_of_run(self._link.local(run, "config/*")) for run in requested],
             owner=self,
             done=self._copy_commands,
             failed=self._no_command,
@@ -448,17 +449,13 @@ class RunActions(QObject):
             text += " " + self.tr("`mosaic train` has no flag for: {0}. Use “Clone” to keep them.").format(
                 ", ".join(left_out)
             )
-        self._copy("\n".join(command.text for command in commands), text)
+        lines = "\n".join(command.text for command in commands)
+        self._copy(with_options(lines, self._link.connect_options), text)
 
     def _no_command(self, error: Exception) -> None:
         if not isinstance(error, OSError | ValueError):
             raise error
-        self.reported.emit(
-            self.tr("The config of this run cannot be read here ({0}). Is the daemon on another machine?").format(
-                error
-            ),
-            "warning",
-        )
+        self.reported.emit(self.tr("The config of this run cannot be read: {0}").format(error), "warning")
 
     def _copy(self, text: str, message: str) -> None:
         QGuiApplication.clipboard().setText(text)

@@ -250,6 +250,21 @@ class MainWindow(QMainWindow):
         dialog.filesSelected.connect(lambda names: self.run_actions.import_files([Path(name) for name in names]))
         dialog.open()
 
+    def connect_elsewhere(self) -> None:
+        """Offer the daemons of the settings."""
+        from gym_gui.config.settings import load_settings
+        from gym_gui.ui.shell.connect_dialog import ConnectDialog
+
+        def failed(error: Exception) -> None:
+            self.show_message(str(error), "bad")
+
+        self.background.run(
+            lambda: load_settings().daemons,
+            owner=self,
+            done=lambda profiles: ConnectDialog(profiles, self).open(),
+            failed=failed,
+        )
+
     def show_settings(self) -> None:
         from gym_gui.ui.management.settings_dialog import SettingsDialog
 

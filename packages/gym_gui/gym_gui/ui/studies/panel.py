@@ -22,6 +22,9 @@ from gym_gui.services.analytics.studies.readers import StudyFile, is_url, open_f
 from gym_gui.services.analytics.studies.study import NoStudyYet, StudyError, StudySummary, Trial
 from gym_gui.services.analytics.web_servers import Dashboard, ServerProblem
 from gym_gui.services.sweeps import SweepUnreadable, TrainingConfig, is_sweep, training_of_parameters, training_of_sweep
+from gym_gui.services.trainer.client import TrainerClient
+from gym_gui.services.trainer.errors import TrainerError
+from gym_gui.services.trainer.run_copies import STUDY
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.presenters.run_files import RunArtifacts
@@ -29,7 +32,7 @@ from gym_gui.ui.studies.rows import StudyReading, StudyRows
 from gym_gui.ui.studies.view import StudyView
 from gym_gui.ui.widgets.banner import Banner, Tone
 from gym_gui.ui.widgets.parts import bold, caption, fill, named, push_button
-from gym_gui.ui.widgets.run_tab import RunTab, is_on_this_machine
+from gym_gui.ui.widgets.run_tab import RunTab
 from gym_gui.wording.run_view import extras_of
 
 POLL_MS = 2000
@@ -63,6 +66,8 @@ class StudyFeed(QObject):
         self._request = 0
         """Incremented with each study opened: answers for older ones are dropped"""
         self._is_reading = self._is_outdated = self._is_live = False
+        self.fetch: Callable[[], object] = lambda: None
+        """Called in a thread before the file is read: it may have to come from another machine"""
         self._timer = QTimer(self, singleShot=True, interval=POLL_MS)
         self._timer.timeout.connect(self.poll)
 
@@ -98,8 +103,14 @@ class StudyFeed(QObject):
             return
         self._is_reading = True
         request, address, name, file, stamp = self._request, self._address, self._name, self._file, self._stamp
+        fetch = self.fetch
+
+        def read() -> _Answer:
+            fetch()
+            return _read(address, name, file, stamp)
+
         self._background.run(
-            lambda: _read(address, name, file, stamp),
+            read,
             owner=self,
             done=lambda answer: self._apply(request, answer),
             failed=lambda error: self._refuse(request, error),
@@ -422,17 +433,12 @@ class OptunaTab(RunTab):
         run = self.run
         if run is None or not self.is_active:
             return
-        address, name = study_of(run, self.artifacts)
+        address, name = study_of(self.link.moved(run), self.artifacts)
         if (run.run_id, address, name) == self._shown:
             return
         self._shown = run.run_id, address, name
-        if not is_on_this_machine(self.link.state.target, run.run_dir):
-            text = self.tr(
-                "The study of this run is on the machine of its daemon, in {folder}. Open it there, or export "
-                "the run and import it here."
-            )
-            self.panel.show_nothing(text.format(folder=run.run_dir))
-        elif is_url(address):
+        self.panel.feed.fetch = lambda: self.link.local(run, *STUDY)
+        if is_url(address):
             text = self.tr(
                 "The study “{name}” is in a database server, and this window reads files only. Open it with: "
                 "optuna-dashboard {address}  (put in the password; pip install optuna-dashboard)"
@@ -455,12 +461,15 @@ class OptunaTab(RunTab):
             return
 
         def failed(error: Exception) -> None:
-            if not isinstance(error, SweepUnreadable):
+            if not isinstance(error, SweepUnreadable | TrainerError):
                 raise error
             self.panel.banner.set_message(str(error), "bad")
 
         self.link.background.run(
-            lambda: _training(run, trial), owner=self, done=self.config_requested.emit, failed=failed
+            lambda: _training(self.link.client(), run, trial),
+            owner=self,
+            done=self.config_requested.emit,
+            failed=failed,
         )
 
     def _open_other(self, file: str) -> None:
@@ -490,5 +499,5 @@ def _settings_of(run: pb.Run) -> Mapping[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def _training(run: pb.Run, trial: Trial) -> TrainingConfig:
-    return training_of_sweep(run, trial) if is_sweep(run) else training_of_parameters(trial)
+def _training(client: TrainerClient, run: pb.Run, trial: Trial) -> TrainingConfig:
+    return training_of_sweep(run, trial, client) if is_sweep(run) else training_of_parameters(trial)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.run_status import RunStatus
 from PySide6.QtCore import Signal
@@ -12,23 +10,12 @@ from PySide6.QtWidgets import QWidget
 from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.presenters.run_files import RunArtifacts
 
-_LOOPBACK = ("unix:", "127.", "localhost", "[::1]", "::1")
 _LIVE = (RunStatus.HSHK, RunStatus.RDY, RunStatus.EXEC, RunStatus.PAUSE)
 
 
 def is_live(run: pb.Run) -> bool:
     """Return whether the run has a process that may render and send."""
     return run.status in _LIVE
-
-
-def is_on_this_machine(target: str, run_dir: str) -> bool:
-    """Decide by the daemon's address; behind a loopback port may be a tunnel, then the folder does not exist here."""
-    if not run_dir:
-        return False
-    if target.startswith("unix:"):
-        return True
-    is_loopback = not target or target.startswith(_LOOPBACK)
-    return is_loopback and Path(run_dir).parent.exists()
 
 
 class RunTab(QWidget):
