@@ -26,7 +26,7 @@ def endpoint() -> Iterator[FakeEndpoint]:
 
 @pytest.fixture
 def form(
-    qtbot, dressed, link: DaemonLink, background: Background, window_daemon: RunningDaemon, endpoint: FakeEndpoint
+    qtbot, themed, link: DaemonLink, background: Background, window_daemon: RunningDaemon, endpoint: FakeEndpoint
 ) -> LlmTrainForm:
     entry = find(entries_from(window_daemon.client.workers()), "llm")
     assert entry is not None
