@@ -100,6 +100,10 @@ def test_models_are_compared_over_seeds(
     report = (tmp_path / "report" / "report.md").read_text()
     rows = {name: next(line for line in out.splitlines() if name in line) for name in ("llm clever", "llm clumsy")}
     assert " 1.00" in rows["llm clever"] or " 1 " in rows["llm clever"], out
+    assert "SUCCESS" in out
+    assert "100 %" in rows["llm clever"]
+    assert "TOKENS" in out
+    assert "| success | tokens | learned? |" in report
     assert "clever" in report
     assert "clumsy" in report
 

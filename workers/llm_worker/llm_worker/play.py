@@ -257,8 +257,9 @@ class LlmRun(WorkerRun):
             "invalid": used.invalid,
             "repaired": used.repaired,
             "fallbacks": used.fallbacks,
-            "cost": round(self.budget.cost, 6),
         }
+        if self.budget.has_prices:  # without them nobody knows what it cost
+            facts["cost"] = round(self.budget.cost, 6)
         if self._returns:
             facts["evaluation"] = {
                 "mean_return": statistics.fmean(self._returns),
