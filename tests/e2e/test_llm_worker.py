@@ -79,8 +79,33 @@ def test_a_model_plays_its_episodes_are_exported_and_its_key_is_nowhere(
     assert mosaic("export", run.run_id, "--episodes", str(tmp_path / "episodes.npz"))[0] == 0
     code, _, err = mosaic("export", run.run_id, "--episodes", str(file), "--force", "--min-return", "2")
     assert (code, "has no such episode: 2 are recorded" in err) == (2, True)
+    # The endpoint refuses whoever has no key: an evaluation and a clone have that of the run.
+    code, out, err = mosaic("eval", run.run_id, "--episodes", "1", "--expect-return", "1")
+    assert code == 0, out + err
+    code, out, err = mosaic("clone", run.run_id, "--follow")
+    assert code == 0, out + err
     assert holders_of(shared_daemon.home.root, CANARY) == []
     assert holders_of(tmp_path, CANARY) == []
+
+
+@pytest.mark.slow  # an evaluation of a run has its key in every CI, by the test above
+def test_whatever_continues_a_run_has_its_key_unless_another_is_given(
+    mosaic: Mosaic, shared_daemon: RunningDaemon, endpoint: FakeEndpoint
+) -> None:
+    endpoint.key = CANARY
+    run_id = submitted(shared_daemon, endpoint, api_key=CANARY)
+    checkpoint = Path(shared_daemon.wait_for(run_id).run_dir) / "checkpoints" / "step-12"
+    code, out, err = mosaic("extend", run_id, "--timesteps", "6", "--follow")
+    assert code == 0, out + err
+    (extended,) = [run for run in shared_daemon.client.list().runs if run.parent.run_id == run_id]
+    for source in (str(checkpoint), extended.run_id):
+        code, out, err = mosaic("eval", source, "--env-id", "FrozenLake-v1", "--episodes", "1")
+        assert code == 0, out + err
+    evaluation = {"mode": "policy_eval", "checkpoint_path": run_id, "eval_episodes": 1}
+    refused = config(endpoint, 1, api_key="canary-key-of-nobody-5")
+    refused["metadata"]["worker"]["config"]["extras"] |= evaluation
+    ended = shared_daemon.wait_for(shared_daemon.client.submit(refused).run.run_id)
+    assert "refuses the key" in ended.reason
 
 
 @pytest.mark.slow  # the grid itself is tested in every CI, in packages/gym_gui/tests/test_bench_plan.py

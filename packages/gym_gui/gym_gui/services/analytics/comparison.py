@@ -115,7 +115,9 @@ class Fact:
         """Return its value in a result."""
         holder = result.get(self.part) if self.part else result
         value = holder.get(self.name) if isinstance(holder, dict) else None
-        return float(value) if type(value) in (int, float) and math.isfinite(value) else None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return None
+        return float(value)
 
 
 FACTS = (
