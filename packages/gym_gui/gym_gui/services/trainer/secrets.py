@@ -1,7 +1,8 @@
 """Secrets of a run: removed from its config, stored outside the home, passed to the worker in its environment.
 
 `split_secrets` cleans a config, `lend_secrets` fills in those of another run; `SecretStore` keeps the values in the OS
-keyring or, where there is none, in a 0600 file of the user's config folder; `to_environment` names the variables the worker finds them in.
+keyring or, where there is none, in a 0600 file of the user's config folder; `to_environment` names the variables the
+worker finds them in.
 """
 
 from __future__ import annotations
