@@ -142,7 +142,7 @@ def test_a_budget_pauses_the_run_until_it_is_resumed(shared_daemon: RunningDaemo
     assert (run.outcome, run.step) == ("completed", 12)
 
 
-@pytest.mark.slow  # the worker's own tests evaluate in every CI
+@pytest.mark.slow  # the first test evaluates in every CI
 def test_a_run_and_a_baseline_are_evaluated_by_command(
     mosaic: Mosaic, shared_daemon: RunningDaemon, endpoint: FakeEndpoint
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_perfect_model_wins_and_everything_it_was_told_is_recorded(
     assert len(found["llm/latency_ms"]) == len(found["llm/tokens"])
 
 
+@pytest.mark.slow  # the lake is won above, and test_prompts.py describes a grid, in every CI
 def test_a_grid_world_is_won_in_its_set(
     start: Start, endpoint: FakeEndpoint, daemon: PlayDaemon, tmp_path: Path
 ) -> None:
@@ -290,6 +291,7 @@ def test_a_resumed_run_plays_on_exactly(start: Start, endpoint: FakeEndpoint, de
 # ---------------------------------------------------------------- evaluation
 
 
+@pytest.mark.slow  # a run is evaluated in every CI, in tests/e2e/test_llm_worker.py
 def test_an_evaluation_plays_so_many_episodes_with_the_settings_of_the_run(
     start: Start, endpoint: FakeEndpoint, daemon: PlayDaemon
 ) -> None:
@@ -306,7 +308,7 @@ def test_an_evaluation_plays_so_many_episodes_with_the_settings_of_the_run(
     assert max(len(each["messages"]) for each in endpoint.turns()[before:]) == 6  # a window of two turns
 
 
-@pytest.mark.slow  # the evaluation above runs in every CI
+@pytest.mark.slow  # as above
 def test_a_baseline_acts_at_random_and_asks_nobody(start: Start, endpoint: FakeEndpoint, daemon: PlayDaemon) -> None:
     extras = {"mode": "policy_eval", "eval_policy": "random", "base_url": "", "model": "smollm2"}
     told = ending(start(steps=5, options={"daemon": daemon}, **extras))
@@ -318,6 +320,7 @@ def test_a_baseline_acts_at_random_and_asks_nobody(start: Start, endpoint: FakeE
 # ---------------------------------------------------------------- secrets
 
 
+@pytest.mark.slow  # a model repeats its key in every CI, in tests/e2e/test_llm_worker.py
 def test_the_key_is_used_and_nowhere_to_be_found(start: Start, endpoint: FakeEndpoint, daemon: PlayDaemon) -> None:
     """The model repeats the key in every answer, and the endpoint in an error."""
     endpoint.key = CANARY
