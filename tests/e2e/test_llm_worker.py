@@ -147,12 +147,12 @@ def test_a_run_and_a_baseline_are_evaluated_by_command(
     mosaic: Mosaic, shared_daemon: RunningDaemon, endpoint: FakeEndpoint
 ) -> None:
     run_id = submitted(shared_daemon, endpoint)
-    shared_daemon.wait_for(run_id)
+    number = shared_daemon.wait_for(run_id).number
     code, out, err = mosaic("eval", run_id, "--episodes", "3", "--expect-return", "1")
     assert code == 0, out + err
     code, out, err = mosaic("eval", "--random", "FrozenLake-v1", "--algo", "llm", "--episodes", "4")
     assert code == 0, out + err
-    evaluated = [run for run in shared_daemon.client.list(text="eval").runs if run.worker_type == "llm"]
+    evaluated = [run for run in shared_daemon.client.list(text="eval").runs if run.number > number]
     assert {run.outcome for run in evaluated} == {"completed"}
     assert len(evaluated) == 2
 
