@@ -79,8 +79,33 @@ def test_a_model_plays_its_episodes_are_exported_and_its_key_is_nowhere(
     assert mosaic("export", run.run_id, "--episodes", str(tmp_path / "episodes.npz"))[0] == 0
     code, _, err = mosaic("export", run.run_id, "--episodes", str(file), "--force", "--min-return", "2")
     assert (code, "has no such episode: 2 are recorded" in err) == (2, True)
+    # The endpoint refuses whoever has no key: an evaluation and a clone have that of the run.
+    code, out, err = mosaic("eval", run.run_id, "--episodes", "1", "--expect-return", "1")
+    assert code == 0, out + err
+    code, out, err = mosaic("clone", run.run_id, "--follow")
+    assert code == 0, out + err
     assert holders_of(shared_daemon.home.root, CANARY) == []
     assert holders_of(tmp_path, CANARY) == []
+
+
+@pytest.mark.slow  # an evaluation of a run has its key in every CI, by the test above
+def test_whatever_continues_a_run_has_its_key_unless_another_is_given(
+    mosaic: Mosaic, shared_daemon: RunningDaemon, endpoint: FakeEndpoint
+) -> None:
+    endpoint.key = CANARY
+    run_id = submitted(shared_daemon, endpoint, api_key=CANARY)
+    checkpoint = Path(shared_daemon.wait_for(run_id).run_dir) / "checkpoints" / "step-12"
+    code, out, err = mosaic("extend", run_id, "--timesteps", "6", "--follow")
+    assert code == 0, out + err
+    (extended,) = [run for run in shared_daemon.client.list().runs if run.parent.run_id == run_id]
+    for source in (str(checkpoint), extended.run_id):
+        code, out, err = mosaic("eval", source, "--env-id", "FrozenLake-v1", "--episodes", "1")
+        assert code == 0, out + err
+    evaluation = {"mode": "policy_eval", "checkpoint_path": run_id, "eval_episodes": 1}
+    refused = config(endpoint, 1, api_key="canary-key-of-nobody-5")
+    refused["metadata"]["worker"]["config"]["extras"] |= evaluation
+    ended = shared_daemon.wait_for(shared_daemon.client.submit(refused).run.run_id)
+    assert "refuses the key" in ended.reason
 
 
 @pytest.mark.slow  # the grid itself is tested in every CI, in packages/gym_gui/tests/test_bench_plan.py
@@ -100,6 +125,10 @@ def test_models_are_compared_over_seeds(
     report = (tmp_path / "report" / "report.md").read_text()
     rows = {name: next(line for line in out.splitlines() if name in line) for name in ("llm clever", "llm clumsy")}
     assert " 1.00" in rows["llm clever"] or " 1 " in rows["llm clever"], out
+    assert "SUCCESS" in out
+    assert "100 %" in rows["llm clever"]
+    assert "TOKENS" in out
+    assert "| success | tokens | learned? |" in report
     assert "clever" in report
     assert "clumsy" in report
 
@@ -113,17 +142,17 @@ def test_a_budget_pauses_the_run_until_it_is_resumed(shared_daemon: RunningDaemo
     assert (run.outcome, run.step) == ("completed", 12)
 
 
-@pytest.mark.slow  # the worker's own tests evaluate in every CI
+@pytest.mark.slow  # the first test evaluates in every CI
 def test_a_run_and_a_baseline_are_evaluated_by_command(
     mosaic: Mosaic, shared_daemon: RunningDaemon, endpoint: FakeEndpoint
 ) -> None:
     run_id = submitted(shared_daemon, endpoint)
-    shared_daemon.wait_for(run_id)
+    number = shared_daemon.wait_for(run_id).number
     code, out, err = mosaic("eval", run_id, "--episodes", "3", "--expect-return", "1")
     assert code == 0, out + err
     code, out, err = mosaic("eval", "--random", "FrozenLake-v1", "--algo", "llm", "--episodes", "4")
     assert code == 0, out + err
-    evaluated = [run for run in shared_daemon.client.list(text="eval").runs if run.worker_type == "llm"]
+    evaluated = [run for run in shared_daemon.client.list(text="eval").runs if run.number > number]
     assert {run.outcome for run in evaluated} == {"completed"}
     assert len(evaluated) == 2
 

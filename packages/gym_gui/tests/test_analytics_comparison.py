@@ -90,6 +90,28 @@ def test_a_run_without_episodes_has_figures_all_the_same():
     assert json.loads(json.dumps(comparison_document(comparison, [run])))["groups"][0]["final"] is None
 
 
+def test_facts_that_workers_report_are_compared_where_a_run_has_them():
+    told = [
+        {"evaluation": {"success_rate": 0.25}, "total_tokens": 1000, "cost": 0.5},
+        {"evaluation": {"success_rate": 0.5}, "total_tokens": 3000, "cost": None},
+        {"evaluation": "none", "total_tokens": True, "cost": float("inf")},
+    ]
+    runs = [make_run(number, result_json=json.dumps(told[number - 1])) for number in (1, 2, 3)]
+    runs.append(make_run(4, algo="dqn", result_json='["damaged'))
+    found = compare_curves(runs, {run.run_id: curve(run, [1.0, 2.0]) for run in runs})
+    assert [fact.name for fact in found.facts] == ["success_rate", "total_tokens", "cost"]
+    reported, plain = sorted(found.groups, key=lambda group: group.algo, reverse=True)
+    assert reported.facts == {"success_rate": 0.375, "total_tokens": 2000, "cost": 0.5}
+    assert plain.facts == found.runs[runs[2].run_id].facts == {}
+    assert [fact.text(reported.facts) for fact in found.facts] == ["37.5 %", "2,000", "0.5"]
+    assert {fact.text({}) for fact in found.facts} == {"–"}
+    assert not compare_curves(runs[2:], {run.run_id: {} for run in runs[2:]}).facts
+    document = json.loads(json.dumps(comparison_document(found, runs)))
+    assert [run["total_tokens"] for run in document["runs"]] == [1000, 3000, None, None]
+    rows = [dict(zip(RUN_COLUMNS, row, strict=True)) for row in run_rows(found, runs)]
+    assert {row["run"]: row["cost"] for row in rows} == {run.run_id: (0.5 if run is runs[0] else None) for run in runs}
+
+
 # ---------------------------------------------------------------- did it learn
 
 

@@ -300,6 +300,22 @@ def test_the_markdown_of_a_benchmark_has_its_figures_failures_and_what_was_left_
     assert "| not comparable: 1,000 of 500,000 steps (0 %) |" in text
 
 
+def test_facts_that_workers_report_have_columns_in_both_reports(tmp_path):
+    result = '{"evaluation": {"success_rate": 0.625}, "total_tokens": 123456}'
+    runs = [run("llm", 1, result_json=result), run("ppo", 2)]
+    curves = curves_of(runs, {"llm": 200, "ppo": 20})
+    comparison = compare_curves(runs, curves, baselines={"CartPole-v1": BASELINE})
+    text = render_markdown(Bench("mine", tuple(runs)), comparison, [], {}, now=0.0)
+    assert text.count("| time | success | tokens | learned? |") == 2
+    assert text.count("| 62.5 % | 123k |") == 2
+    assert text.count("| – | – |") == 2
+    page = Page(render([*map(facts, runs)], comparison, [], tmp_path, title="", now=0.0))
+    assert page.words.count("62.5 %") == page.words.count("123k") == 2
+    (row,) = [each for each in bench_group_rows(comparison) if each["algo"] == "llm"]
+    assert (row["success_rate"], row["total_tokens"], row["cost"]) == (0.625, 123456, None)
+    assert [each["total_tokens"] for each in bench_run_rows(runs, comparison.runs)] == [123456, None]
+
+
 def test_over_all_environments_each_counts_the_same():
     runs = [
         run(algo, seed, env_id=env_id, number=10 * seed)

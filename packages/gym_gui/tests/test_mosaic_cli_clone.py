@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from gym_gui.cli.app import mosaic
 from gym_gui.cli.submit import config_of, take_secrets_from
+from gym_gui.services.trainer.secrets import SecretStore
 from gym_gui.testing import RunningDaemon
 from mosaic_wire.files import read_json_object
 from mosaic_wire.paths import Home
@@ -78,13 +79,40 @@ def test_a_name_the_daemon_made_up_is_not_copied(daemon):
     assert "run_name" not in config_of(run)
 
 
-def test_secrets_come_from_the_environment_or_are_left_out():
-    part = {"extras": {"wandb_api_key": {"secret_ref": "wandb_api_key"}, "x": 1}}
-    assert take_secrets_from({"WANDB_API_KEY": "k"}, part) == []
-    assert part["extras"]["wandb_api_key"] == "k"
-    part = {"extras": {"wandb_api_key": {"secret_ref": "wandb_api_key"}, "x": 1}}
-    assert take_secrets_from({}, part) == ["WANDB_API_KEY"]
-    assert part == {"extras": {"x": 1}}
+def test_secrets_come_from_the_environment_or_stay_those_of_the_run():
+    part = {"extras": {"wandb_api_key": {"secret_ref": "RUN/wandb_api_key"}, "x": 1}}
+    take_secrets_from({}, part)
+    assert part == {"extras": {"wandb_api_key": {"secret_ref": "RUN/wandb_api_key"}, "x": 1}}
+    take_secrets_from({"WANDB_API_KEY": "k"}, part)
+    assert part == {"extras": {"wandb_api_key": "k", "x": 1}}
+
+
+def stored_key(daemon: RunningDaemon, run_id: str) -> str | None:
+    return SecretStore(daemon.config_home).get(run_id).get("wandb_api_key")
+
+
+def test_a_clone_has_the_secrets_of_its_run_until_they_are_deleted(daemon, monkeypatch):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    original = daemon.submit(timesteps=3, extras={"wandb_api_key": "canary-8ad1c27f90"})
+    daemon.wait_for(original.run_id)
+    printed = json.loads(invoke(daemon, "clone", original.run_id, "--print").stdout)
+    reference = {"secret_ref": f"{original.run_id}/wandb_api_key"}
+    assert printed["metadata"]["worker"]["config"]["extras"]["wandb_api_key"] == reference
+    clone = invoke(daemon, "clone", original.run_id).stdout.split()[0]
+    assert daemon.wait_for(clone).outcome == "completed"
+    assert stored_key(daemon, clone) == "canary-8ad1c27f90"
+    kept = read_json_object(daemon.home.config_file(clone))["metadata"]["worker"]["config"]["extras"]
+    assert kept["wandb_api_key"] == {"secret_ref": "wandb_api_key"}
+    monkeypatch.setenv("WANDB_API_KEY", "canary-another-11")
+    another = invoke(daemon, "clone", original.run_id).stdout.split()[0]
+    assert stored_key(daemon, another) == "canary-another-11"
+    daemon.wait_for(another)
+    monkeypatch.delenv("WANDB_API_KEY")
+    daemon.client.delete(original.run_id)  # as on a machine to which the run was brought
+    orphan = daemon.client.submit(printed)
+    assert list(orphan.notes) == [f"wandb_api_key is left out: run {original.run_id} has none here"]
+    assert daemon.wait_for(orphan.run.run_id).outcome == "completed"
+    assert stored_key(daemon, orphan.run.run_id) is None
 
 
 def test_a_script_that_changed_is_taken_from_the_runs_copy(daemon, tmp_path):

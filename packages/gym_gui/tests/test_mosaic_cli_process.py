@@ -109,6 +109,18 @@ def test_closed_streams_are_no_error(closed):
     assert (ended.returncode, ended.stderr.count(b"\n")) == (0, "2" not in closed), ended.stderr  # "no runs yet; …"
 
 
+@pytest.mark.usefixtures("home")
+def test_a_secret_is_asked_for_on_a_terminal_and_not_shown():
+    """With a mistake beside it, so that nothing is queued."""
+    terminal = Terminal("train", "llm", "FrozenLake-v1", "Another-v1", "--api-key", "-")
+    assert wait_until(lambda: "--api-key: " in terminal.text), terminal.text
+    terminal.press(b"canary-key-1\n")
+    assert terminal.close() == 2
+    assert "one environment at a time" in terminal.text
+    assert "canary" not in terminal.text
+    assert "nothing was entered" not in terminal.text
+
+
 @pytest.mark.parametrize("command", ["submit", "sweep"])
 def test_a_file_without_an_end_is_not_read_whole(command):
     limit = (1 << 30, 1 << 30)

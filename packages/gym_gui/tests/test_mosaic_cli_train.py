@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Iterator
 
 import pytest
 from gym_gui.cli import main
-from gym_gui.cli.flags import Minutes, Seeds, Steps, parse_flags
+from gym_gui.cli.flags import Minutes, Seeds, Steps, flag_help, parse_flags
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec
 
@@ -49,6 +50,27 @@ def worker_config(fake_trainer) -> dict:
 
 
 # ---------------------------------------------------------------- flags
+
+
+LLM = AlgorithmSpec("llm", fields=(FieldSpec("api_key", "str", ""), FieldSpec("model", "str", "")))
+
+
+def test_a_secret_is_read_from_a_pipe_line_by_line(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("canary-key-1\nnext\n"))
+    parsed = parse_flags(["E", "--api-key", "-", "--model", "-"], LLM)
+    assert (parsed.parameters, parsed.positional, parsed.problems) == (
+        {"api_key": "canary-key-1", "model": "-"},
+        ["E"],
+        [],
+    )
+    assert parse_flags(["--hf-token=-"], AlgorithmSpec("mine", open_flags=True)).parameters == {"hf_token": "next"}
+    for algorithm in (LLM, AlgorithmSpec("mine", open_flags=True)):
+        assert parse_flags(["--api_key=-"], algorithm).problems == ["--api-key -: nothing was entered"]
+
+
+def test_help_says_how_a_secret_is_kept_off_the_command_line():
+    (rows,) = flag_help(LLM).values()
+    assert ("--api-key -|STR", "[- asks for it, or reads a line of a pipe, default: ]") in rows
 
 
 @pytest.mark.parametrize(

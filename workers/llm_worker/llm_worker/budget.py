@@ -52,6 +52,11 @@ class Budget:
         self._measured_at = time.monotonic()
 
     @property
+    def has_prices(self) -> bool:
+        """Return whether the user gave a price."""
+        return bool(self._input_price or self._output_price)
+
+    @property
     def cost(self) -> float:
         """Return the cost in the currency of the prices."""
         used = self._usage

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from mosaic_wire.config_checks import CheckAnswer
 from mosaic_wire.errors import ConfigProblems, Problem
 from mosaic_wire.ids import is_run_id, new_run_id
 from mosaic_wire.paths import find_home
-from mosaic_wire.redaction import redact_document, redact_text, spellings_of, with_secrets
+from mosaic_wire.redaction import is_secret_ref, redact_document, redact_text, spellings_of, with_secrets
 from mosaic_wire.run_request import Mode
 from mosaic_wire.worker_config import WorkerConfig
 from mosaic_wire.worker_run import Question, run_worker, state_to_resume
@@ -164,7 +165,7 @@ def sets_needed(config: WorkerConfig) -> tuple[str, ...]:
 
 def problems_of(config: WorkerConfig) -> list[Problem]:
     """Return what is wrong with a config, without making anything."""
-    given = {name: value for name, value in config.parameters.items() if name != "api_key"}
+    given = {name: value for name, value in config.parameters.items() if not is_secret_ref(value)}
     problems = check_algorithm_choice(describe(), config.algo, config.env_id, given)
     if problems:
         return problems
@@ -176,7 +177,8 @@ def problems_of(config: WorkerConfig) -> list[Problem]:
         )
     if config.extras.get("eval_policy") != RANDOM and (wrong := problem_with_model(parameters)):
         problems.append(Problem("model", wrong))
-    if parameters["base_url"] and not str(parameters["base_url"]).startswith(("http://", "https://")):
+    is_open = not is_secret_ref(parameters["base_url"])  # an address with a password is a secret
+    if parameters["base_url"] and is_open and not str(parameters["base_url"]).startswith(("http://", "https://")):
         problems.append(Problem("base_url", f"must begin with http:// or https://, not {parameters['base_url']!r}"))
     if parameters["max_cost"] and not (parameters["input_price"] or parameters["output_price"]):
         problems.append(Problem("max_cost", "needs the prices of tokens: --input-price and --output-price"))
@@ -307,11 +309,12 @@ def _preview(arguments: argparse.Namespace) -> int:
     from llm_worker.prompt import estimated_tokens
 
     config = _draft(arguments)
-    run = load(_with_extras(config, {**config.extras, "algo_params": {**config.parameters, "parallel": 1}}))
-    try:
-        conversation = run.first_prompt()
-    finally:
-        run.close()
+    with redirect_stdout(sys.stderr):  # an environment or a describer may print, too
+        run = load(_with_extras(config, {**config.extras, "algo_params": {**config.parameters, "parallel": 1}}))
+        try:
+            conversation = run.first_prompt()
+        finally:
+            run.close()
     print(json.dumps({"messages": conversation, "estimated_tokens": estimated_tokens(conversation)}))
     return 0
 

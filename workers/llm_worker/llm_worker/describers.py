@@ -13,16 +13,17 @@ import importlib
 import importlib.util
 import itertools
 import math
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mosaic_wire.errors import ConfigProblems, Problem
+from mosaic_wire.errors import ConfigProblems, GivenUp, Problem
 from mosaic_wire.interactive import kind_of
 
-MOST_ACTIONS = 64
-"""Combined actions of a space that is not one choice; more do not fit into a prompt"""
+MOST_ACTIONS = 256
+"""More do not fit into a prompt that names them all"""
 _MOST_NUMBERS = 64
 """Numbers of an observation that are written out; larger arrays are averaged over blocks"""
 _MOST_CHARACTERS = 6_000
@@ -282,7 +283,7 @@ def _numbered(env: Any, names: Sequence[str]) -> dict[str, Any]:
 def _actions_of(env: Any) -> dict[str, Any]:
     """Return the actions of any space by name; raise ConfigProblems for one that has too many."""
     space, kind = env.action_space, kind_of(env.action_space)
-    if kind == "Discrete":
+    if kind == "Discrete" and int(space.n) <= MOST_ACTIONS:
         meanings = getattr(env.unwrapped, "get_action_meanings", None)
         names = [str(name).lower() for name in meanings()] if meanings is not None else []
         if len(set(names)) != int(space.n):
@@ -307,7 +308,12 @@ def _actions_of(env: Any) -> dict[str, Any]:
 def _choices_of(space: Any, kind: str) -> list[list[tuple[str, Any]]]:
     """Return for each component its named values: a continuous one is offered in five."""
     if kind == "MultiDiscrete":
-        return [[(str(value), value) for value in range(int(count))] for count in space.nvec.flatten()]
+        starts_and_counts = zip(space.start.flatten().tolist(), space.nvec.flatten().tolist(), strict=True)
+        # One more than can be offered is enough to refuse it.
+        return [
+            [(str(value), value) for value in range(start, start + min(count, MOST_ACTIONS + 1))]
+            for start, count in starts_and_counts
+        ]
     if kind == "MultiBinary":
         return [[("off", 0), ("on", 1)] for _ in range(math.prod(space.shape))]
     if kind != "Box" or math.prod(space.shape) > 3:
@@ -316,7 +322,8 @@ def _choices_of(space: Any, kind: str) -> list[list[tuple[str, Any]]]:
     for low, high in zip(space.low.flatten(), space.high.flatten(), strict=True):
         low, high = max(float(low), -1e6), min(float(high), 1e6)
         values = [low + (high - low) * part / 4 for part in range(5)]
-        choices.append([(f"{value:+.2f}", value) for value in values])
+        is_coarse = len({f"{value:+.2f}" for value in values}) == len(values)
+        choices.append([(f"{value:+.2f}" if is_coarse else f"{value:+.3g}", value) for value in values])
     return choices
 
 
@@ -372,7 +379,7 @@ def _load(name: str) -> Callable[[Any, Any], object]:
         else:
             module = importlib.import_module(where)
         function = getattr(module, attribute)
-    except Exception as error:  # the boundary to the user's code
+    except (Exception, SystemExit) as error:  # the boundary to the user's code
         raise _refused(name, f"cannot be loaded: {type(error).__name__}: {error}") from error
     if not callable(function):
         raise _refused(name, f"{attribute} is no function")
@@ -380,10 +387,19 @@ def _load(name: str) -> Callable[[Any, Any], object]:
 
 
 def _called(function: Callable[[Any, Any], object], observation: Any, env: Any, name: str) -> str:
-    told = function(observation, env)
+    try:
+        told = function(observation, env)
+    except (Exception, SystemExit) as error:  # the boundary to the user's code
+        raise _failed(name, error) from error
     if not isinstance(told, str):
-        raise _refused(name, f"must return a text, not {type(told).__name__}")
+        raise GivenUp(f"the describer {name} must return a text, not {type(told).__name__}")
     return told
+
+
+def _failed(name: str, error: BaseException) -> GivenUp:
+    """Return what went wrong in the user's function, with the line."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return GivenUp(f"the describer {name} failed: {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})")
 
 
 def _refused(name: str, message: str) -> ConfigProblems:

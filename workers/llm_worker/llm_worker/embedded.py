@@ -69,6 +69,7 @@ class EmbeddedServer:
         try:
             self.address = f"{self._started(settings, is_stopping)}/v1"
         except BaseException:
+            self._process.kill()  # it would end only when the model is loaded
             self.close()
             raise
 

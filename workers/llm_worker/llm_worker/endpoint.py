@@ -21,17 +21,18 @@ from urllib.parse import urlsplit
 
 import httpx
 from mosaic_wire.errors import GivenUp
-from mosaic_wire.redaction import REDACTED
+from mosaic_wire.redaction import REDACTED, redact_text
 
 from llm_worker.answers import NONSENSE, Constraint, grammar_of, parse, schema_of
 from llm_worker.errors import EndpointFailed
-from llm_worker.prompt import Message
+from llm_worker.prompt import Message, estimated_tokens
 
 ANTHROPIC = "https://api.anthropic.com"
 _ANTHROPIC_VERSION = "2023-06-01"
 _MOST_BYTES = 4 << 20
 """Length of an answer; a longer one is refused"""
 _MOST_SHOWN = 300
+_HIGHEST_PORT = 65535
 _LONGEST_WAIT_S = 60.0
 _LONGEST_RETRY_AFTER_S = 300.0
 _PASSING = (408, 409, 425, 429)
@@ -71,7 +72,9 @@ class Endpoint:
         before_request: Callable[[], None] = lambda: None,
     ) -> None:
         self.model, self.api = parameters["model"], parameters["api"]
-        self.address = (address or (ANTHROPIC if self.api == "anthropic" else "")).rstrip("/")
+        self._url = (address or (ANTHROPIC if self.api == "anthropic" else "")).rstrip("/")
+        self.address = redact_text(self._url)
+        """For people: without a password"""
         self._key, self._before_request = key, before_request
         self._timeout_s, self._max_retries = parameters["timeout_s"], parameters["max_retries"]
         self._retry_wait_s = parameters["retry_wait_s"]
@@ -90,7 +93,7 @@ class Endpoint:
             is_anthropic = self.api == "anthropic"
             headers |= {"x-api-key": self._key} if is_anthropic else {"authorization": f"Bearer {self._key}"}
         # A proxy from the environment does not know the loopback of this machine.
-        self._client = httpx.AsyncClient(headers=headers, timeout=None, trust_env=not _is_loopback(self.address))
+        self._client = httpx.AsyncClient(headers=headers, timeout=None, trust_env=not _is_loopback(self._url))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -116,9 +119,12 @@ class Endpoint:
         latency_ms = (time.monotonic() - began) * 1000
         try:
             text, usage = (_anthropic_answer if is_anthropic else _openai_answer)(document)
+            text = text.encode(errors="replace").decode()  # half of a surrogate pair could not be stored
             counts = [int(usage.get(name) or 0) for name in _TOKENS[self.api]]
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             raise EndpointFailed(f"{self.address} answers without a message: {_shown(json.dumps(document))}") from None
+        if not any(counts):  # an endpoint that does not count must not lift the budget
+            counts = [estimated_tokens(messages), estimated_tokens([{"role": "assistant", "content": text}])]
         return Reply(text.rpartition("</think>")[2], counts[0], counts[1], latency_ms)
 
     def _openai_body(
@@ -149,7 +155,10 @@ class Endpoint:
     async def _request(
         self, method: str, path: str, body: Callable[[], dict[str, Any]] | None = None
     ) -> dict[str, Any]:
-        address = f"{self._base}{path}"
+        try:
+            address = self._place(path)
+        except httpx.InvalidURL as error:
+            raise GivenUp(f"{self.address!r} is no address of an endpoint: {error}") from error
         failure, attempt = "", 0
         while attempt <= self._max_retries:
             await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
@@ -159,7 +168,7 @@ class Endpoint:
                 status, headers, data = await self._send(method, address, body() if body is not None else None)
             except TimeoutError:
                 failure = f"gave no answer within {self._timeout_s:g} s"
-            except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            except httpx.UnsupportedProtocol as error:
                 raise GivenUp(f"{self.address!r} is no address of an endpoint: {error}") from error
             except httpx.HTTPError as error:
                 failure = f"cannot be reached or broke off: {str(error) or type(error).__name__}"
@@ -183,7 +192,9 @@ class Endpoint:
         count = f"{attempt} attempts" if attempt > 1 else "one attempt"
         raise EndpointFailed(f"the endpoint {self.address} {failure} ({count})")
 
-    async def _send(self, method: str, address: str, body: dict[str, Any] | None) -> tuple[int, httpx.Headers, bytes]:
+    async def _send(
+        self, method: str, address: httpx.URL, body: dict[str, Any] | None
+    ) -> tuple[int, httpx.Headers, bytes]:
         content = None if body is None else json.dumps(body).encode()
         async with asyncio.timeout(self._timeout_s), self._client.stream(method, address, content=content) as response:
             data = bytearray()
@@ -193,9 +204,13 @@ class Endpoint:
                     raise EndpointFailed(f"the endpoint {self.address} answers with more than {_MOST_BYTES >> 20} MiB")
             return response.status_code, response.headers, bytes(data)
 
-    @property
-    def _base(self) -> str:
-        return self.address.removesuffix("/v1") if self.api == "anthropic" else self.address
+    def _place(self, path: str) -> httpx.URL:
+        """Return the URL of a request: the path of the base goes before it, its query (`?api-version=…`) behind."""
+        base = httpx.URL(self._url)
+        if (base.port or 0) > _HIGHEST_PORT:  # httpx would try it
+            raise httpx.InvalidURL(f"there is no port {base.port}")
+        before = base.path.rstrip("/")
+        return base.copy_with(path=(before.removesuffix("/v1") if self.api == "anthropic" else before) + path)
 
     def _told(self, data: bytes) -> str:
         """Return what an endpoint says of an error, without the key, which some repeat."""
@@ -270,7 +285,7 @@ def _seconds(text: str) -> float | None:
 
 
 def _shown(text: str) -> str:
-    flat = " ".join(text.split())
+    flat = "".join(sign if sign.isprintable() else "\ufffd" for sign in " ".join(text[: 4 * _MOST_SHOWN].split()))
     return flat if len(flat) <= _MOST_SHOWN else f"{flat[:_MOST_SHOWN]}…"
 
 

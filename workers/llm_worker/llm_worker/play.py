@@ -35,6 +35,8 @@ _CURVES_EVERY = 10
 """Steps between two points of a curve"""
 _LONGEST_PLAN = 1_000
 """Characters of a plan, which is in every prompt until the next one"""
+_LONGEST_REPEATED = 1_000
+"""Characters of an invalid answer that the model is reminded of"""
 RANDOM = "random"
 """`extras.eval_policy` of a baseline, which asks no model"""
 
@@ -146,6 +148,7 @@ class LlmRun(WorkerRun):
         self._episodes_begun = 0
         self._asking = 0
         """Steps that players are about to take"""
+        self._probing = asyncio.Lock()
         self._server: EmbeddedServer | None = None
         self._stack = ExitStack()
 
@@ -176,7 +179,7 @@ class LlmRun(WorkerRun):
             if number < len(known) and (problem := player.restore(known[number])):
                 self.session.print_error(problem)
         facts = {name: self.parameters[name] for name in ("model", "api", "parallel")}
-        return {**facts, "endpoint": self.parameters["base_url"] or ("" if self.is_random else "embedded")}
+        return {**facts, "endpoint": self._shown["base_url"] or ("" if self.is_random else "embedded")}
 
     @property
     def _lead(self) -> LiveEnvironment:
@@ -257,8 +260,9 @@ class LlmRun(WorkerRun):
             "invalid": used.invalid,
             "repaired": used.repaired,
             "fallbacks": used.fallbacks,
-            "cost": round(self.budget.cost, 6),
         }
+        if self.budget.has_prices:  # without them nobody knows what it cost
+            facts["cost"] = round(self.budget.cost, 6)
         if self._returns:
             facts["evaluation"] = {
                 "mean_return": statistics.fmean(self._returns),
@@ -281,6 +285,7 @@ class LlmRun(WorkerRun):
 
     async def _play(self) -> bool:
         """Play until nothing is left; return False when the run was interrupted before that."""
+        self._probing = asyncio.Lock()  # of this event loop
         async with self._endpoint() as endpoint:
             players = {asyncio.create_task(self._turns(endpoint, player)) for player in self.players}
             watch = asyncio.create_task(self._watch())
@@ -332,11 +337,13 @@ class LlmRun(WorkerRun):
         return self.step + self._asking < total
 
     async def _probe(self, endpoint: Endpoint) -> None:
-        chosen = self.parameters["constraint"]
-        constraint = await probe(endpoint) if chosen == "auto" else Constraint(chosen)
-        if self.constraint is None:
-            self.constraint = constraint
-            print(f"{endpoint.model} at {endpoint.address} answers by {constraint}", flush=True)  # noqa: T201 - the log
+        """Find out once how answers are held to legal actions; the other players wait."""
+        async with self._probing:
+            if self.constraint is not None:
+                return
+            chosen = self.parameters["constraint"]
+            self.constraint = await probe(endpoint) if chosen == "auto" else Constraint(chosen)
+            print(f"{endpoint.model} at {endpoint.address} answers by {self.constraint}", flush=True)  # noqa: T201 - the log
 
     # ------------------------------------------------------------------ one step
 
@@ -387,7 +394,7 @@ class LlmRun(WorkerRun):
         decision.add(reply)
         if not decision.action:
             decision.asked_again = repair_request(reply.text, constraint, self._actions)
-            again = [{"role": "assistant", "content": reply.text or "…"}]
+            again = [{"role": "assistant", "content": reply.text[:_LONGEST_REPEATED] or "…"}]
             again.append({"role": "user", "content": decision.asked_again})
             second = await self._ask(endpoint, [*asked, *again], constraint)
             decision.add(second)

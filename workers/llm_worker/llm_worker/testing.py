@@ -53,6 +53,7 @@ class FakeEndpoint:
         self.faults: deque[Fault] = deque()
         self.requests: list[dict[str, Any]] = []
         """Bodies of the requests for an answer, those of a probe included"""
+        self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.is_closing = threading.Event()
         self.hanging = threading.Semaphore(0)
@@ -117,6 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
         with endpoint.lock:
             endpoint.requests.append(request)
+            endpoint.paths.append(self.path)
             endpoint.headers.append({name.lower(): value for name, value in self.headers.items()})
             fault = endpoint.faults.popleft() if endpoint.faults else None
         if endpoint.key and self.headers.get("authorization") != f"Bearer {endpoint.key}":

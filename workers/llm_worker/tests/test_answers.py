@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from llm_worker.answers import NONSENSE, Constraint, grammar_of, parse, repair_request, schema_of, written
 
@@ -41,6 +41,7 @@ def test_the_longer_name_of_two_is_meant() -> None:
 
 
 @given(st.text(max_size=200))
+@settings(max_examples=50)
 def test_whatever_a_model_says_is_a_legal_action_or_nothing(text: str) -> None:
     assert parse(text, ACTIONS) in {*ACTIONS, None}
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import re
 import socket
 from typing import Any
 
@@ -133,6 +135,57 @@ async def test_a_bad_address_is_named() -> None:
     async with Endpoint("http://", USUAL) as endpoint:
         with pytest.raises((GivenUp, EndpointFailed), match="http:"):
             await endpoint.ask(HELLO)
+
+
+@pytest.mark.parametrize(
+    ("base", "path"),
+    [
+        ("/v1/", "/v1/chat/completions"),
+        ("/deep/v1?api-version=2026-01", "/deep/v1/chat/completions?api-version=2026-01"),
+        ("/a%20b/v1/?x=1", "/a%20b/v1/chat/completions?x=1"),
+    ],
+)
+async def test_a_base_url_may_have_a_path_and_a_query(endpoint: FakeEndpoint, base: str, path: str) -> None:
+    async with Endpoint(endpoint.address.removesuffix("/v1") + base, USUAL) as asked:
+        await asked.ask(HELLO)
+    assert endpoint.paths == [path]
+
+
+@pytest.mark.parametrize("address", ["http://[", "ftp://x/v1", "http://127.0.0.1:99999/v1", "http://a b/v1"])
+async def test_an_address_that_is_none_is_named(address: str) -> None:
+    async with Endpoint(address, USUAL) as asked:
+        with pytest.raises((GivenUp, EndpointFailed), match=re.escape(address)):
+            await asked.ask(HELLO)
+
+
+async def test_a_password_in_the_address_is_used_and_not_told(endpoint: FakeEndpoint) -> None:
+    endpoint.faults.append(error(403, "no"))
+    async with Endpoint(endpoint.address.replace("//", "//user:canary-1234@"), USUAL) as asked:
+        with pytest.raises(Refused, match="•••@127") as refusal:
+            await asked.ask(HELLO)
+    assert "canary" not in str(refusal.value)
+    assert endpoint.headers[0]["authorization"] == f"Basic {base64.b64encode(b'user:canary-1234').decode()}"
+
+
+async def test_what_an_endpoint_says_cannot_control_a_terminal(endpoint: FakeEndpoint) -> None:
+    endpoint.faults.append(error(404, "\x1b[2J\x1b]0;owned\x07 gone\u202e"))
+    with pytest.raises(Refused) as refusal:
+        await ask(endpoint)
+    assert "gone" in str(refusal.value)
+    assert str(refusal.value).isprintable()
+
+
+async def test_half_a_surrogate_pair_does_not_go_further(endpoint: FakeEndpoint) -> None:
+    endpoint.script = lambda _: "left \ud83d"
+    assert (await ask(endpoint)).encode() == b"left ?"
+
+
+async def test_an_endpoint_that_does_not_count_tokens_is_estimated(endpoint: FakeEndpoint) -> None:
+    told = {"choices": [{"message": {"content": "x" * 40}}]}
+    endpoint.faults.append(Fault(200, json.dumps(told).encode()))
+    async with client(endpoint) as asked:
+        reply = await asked.ask([{"role": "user", "content": "y" * 400}])
+    assert (reply.prompt_tokens, reply.completion_tokens) == (104, 14)
 
 
 async def test_parameters_that_a_model_does_not_know_are_left_out(endpoint: FakeEndpoint) -> None:

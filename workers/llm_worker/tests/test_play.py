@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from llm_worker.answers import Constraint, parse
+from llm_worker.embedded import EmbeddedServer
+from llm_worker.errors import EndpointFailed
 from llm_worker.testing import FakeEndpoint, Fault, error, is_probe, plays_at_random, solve, write_tiny_model
 from mosaic_extras.testing import lend_sets
 from mosaic_wire.event_files import EventFolderReader
@@ -75,6 +77,7 @@ def test_a_perfect_model_wins_and_everything_it_was_told_is_recorded(
     assert len(found["llm/latency_ms"]) == len(found["llm/tokens"])
 
 
+@pytest.mark.slow  # the lake is won above, and test_prompts.py describes a grid, in every CI
 def test_a_grid_world_is_won_in_its_set(
     start: Start, endpoint: FakeEndpoint, daemon: PlayDaemon, tmp_path: Path
 ) -> None:
@@ -96,7 +99,7 @@ def test_no_invalid_answer_is_hidden(start: Start, endpoint: FakeEndpoint, daemo
             kinds["again"] += 1
             return "left" if kinds["again"] % 2 else "I would rather not"
         kinds["first"] += 1
-        return "left" if kinds["first"] % 3 == 0 else "left or up"
+        return "left" if kinds["first"] % 3 == 0 else "left or up, " * 500
 
     endpoint.script = answer
     told = ending(start(steps=30, options={"daemon": daemon}))
@@ -108,6 +111,8 @@ def test_no_invalid_answer_is_hidden(start: Start, endpoint: FakeEndpoint, daemo
         parts = {part.title: part.text for part in reasoning_of(info)}
         assert ("Asked again" in parts) is info["llm"]["invalid"]
         assert ("a random one" in parts["Action"]) is info["llm"]["fallback"]
+    # Of a long answer the model is reminded in part: it could exceed the context.
+    assert max(len(part["content"]) for each in endpoint.turns() for part in each["messages"]) <= 1000
     # What was stepped is what was shown, also where it was random.
     names = ["left", "down", "right", "up"]
     assert [names[int(decode(step.action))] for step in daemon.steps] == [fact["action"] for fact in facts]
@@ -143,8 +148,10 @@ def test_episodes_in_parallel_are_recorded_apart(start: Start, endpoint: FakeEnd
     seeds = [json.loads(episode.info_json)["seed"] for episode in daemon.episodes]
     assert len(set(seeds)) == len(seeds)
     assert {len(each["messages"]) for each in endpoint.turns()} == {2, 4, 6, 8, 10, 12}
+    assert sum(map(is_probe, endpoint.requests)) == 1
 
 
+@pytest.mark.slow  # the exact resume below makes plans, too
 def test_a_plan_is_made_every_few_steps_and_reminded_of(start: Start, endpoint: FakeEndpoint, daemon: PlayDaemon):
     endpoint.script = lambda request: (
         "Keep to\nthe ice." if "Do not act yet" in request["messages"][-1]["content"] else solve(request)
@@ -162,7 +169,11 @@ def test_a_plan_is_made_every_few_steps_and_reminded_of(start: Start, endpoint: 
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        ({"max_total_tokens": 500}, "the budget of 500 tokens is used up (550 used)"),
+        pytest.param(
+            {"max_total_tokens": 500},
+            "the budget of 500 tokens is used up (550 used)",
+            marks=pytest.mark.slow,  # one pauses a run in every CI, in tests/e2e/test_llm_worker.py
+        ),
         pytest.param(
             {"max_cost": 0.001, "input_price": 1.0, "output_price": 10.0},
             "the budget of 0.001 is spent (cost 0.0010)",
@@ -181,6 +192,7 @@ def test_a_budget_ends_the_run_as_completed_with_that_reason(
     assert told["step"] < 10
 
 
+@pytest.mark.slow  # under a real daemon in every CI, in tests/e2e/test_llm_worker.py
 def test_a_budget_may_pause_the_run_and_be_granted_again(start: Start, daemon: PlayDaemon) -> None:
     worker = start(steps=12, max_total_tokens=660, on_budget="pause", options={"daemon": daemon})
     assert wait_until(lambda: "paused" in worker.event_names()), worker.stderr()
@@ -195,7 +207,7 @@ def test_a_budget_may_pause_the_run_and_be_granted_again(start: Start, daemon: P
     ("fault", "told", "is_final"),
     [
         (error(401, "no"), "refuses the key (401: no)", True),
-        (error(500, "oh"), "answers with status 500: oh", False),
+        pytest.param(error(500, "oh"), "answers with status 500: oh", False, marks=pytest.mark.slow),  # as the first
         pytest.param(Fault(200, b"no", cuts=True), "broke off", False, marks=pytest.mark.slow),  # as the others
     ],
 )
@@ -279,6 +291,7 @@ def test_a_resumed_run_plays_on_exactly(start: Start, endpoint: FakeEndpoint, de
 # ---------------------------------------------------------------- evaluation
 
 
+@pytest.mark.slow  # a run is evaluated in every CI, in tests/e2e/test_llm_worker.py
 def test_an_evaluation_plays_so_many_episodes_with_the_settings_of_the_run(
     start: Start, endpoint: FakeEndpoint, daemon: PlayDaemon
 ) -> None:
@@ -295,7 +308,7 @@ def test_an_evaluation_plays_so_many_episodes_with_the_settings_of_the_run(
     assert max(len(each["messages"]) for each in endpoint.turns()[before:]) == 6  # a window of two turns
 
 
-@pytest.mark.slow  # the evaluation above runs in every CI
+@pytest.mark.slow  # as above
 def test_a_baseline_acts_at_random_and_asks_nobody(start: Start, endpoint: FakeEndpoint, daemon: PlayDaemon) -> None:
     extras = {"mode": "policy_eval", "eval_policy": "random", "base_url": "", "model": "smollm2"}
     told = ending(start(steps=5, options={"daemon": daemon}, **extras))
@@ -307,6 +320,7 @@ def test_a_baseline_acts_at_random_and_asks_nobody(start: Start, endpoint: FakeE
 # ---------------------------------------------------------------- secrets
 
 
+@pytest.mark.slow  # a model repeats its key in every CI, in tests/e2e/test_llm_worker.py
 def test_the_key_is_used_and_nowhere_to_be_found(start: Start, endpoint: FakeEndpoint, daemon: PlayDaemon) -> None:
     """The model repeats the key in every answer, and the endpoint in an error."""
     endpoint.key = CANARY
@@ -330,6 +344,17 @@ def test_the_key_is_used_and_nowhere_to_be_found(start: Start, endpoint: FakeEnd
     assert found == [worker.config_file]  # where this test wrote it
 
 
+@pytest.mark.slow  # the endpoint's own tests send a password in every CI
+def test_an_address_with_a_password_is_a_secret(start: Start, endpoint: FakeEndpoint, daemon: PlayDaemon) -> None:
+    address = endpoint.address.replace("//", f"//user:{CANARY}@")
+    options = {"daemon": daemon, "environment": {"BASE_URL": address}}
+    worker = start(base_url={"secret_ref": "base_url"}, options=options)
+    ending(worker)
+    assert endpoint.headers[-1]["authorization"].startswith("Basic ")
+    assert CANARY not in worker.stderr() + str(worker.events())
+    assert not [path for path in worker.home.root.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+
+
 # ---------------------------------------------------------------- questions of the form
 
 
@@ -350,6 +375,15 @@ def test_a_form_can_ask_for_models_probe_and_first_prompt(start: Start, endpoint
     assert answer["messages"][1]["content"].startswith("You (A) are at row 0, column 0")
     assert answer["estimated_tokens"] > 20
     assert all(is_probe(request) for request in endpoint.requests)
+
+
+@pytest.mark.slow  # as above
+def test_what_a_describer_prints_is_no_part_of_the_answer(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("print('hello')\ndef tell(observation, env):\n    print('seen')\n    return 'dark'\n")
+    done = ask(start, "--preview", describer=f"{file}:tell")
+    assert json.loads(done.stdout)["messages"][1]["content"] == "dark"
+    assert "seen" in done.stderr
 
 
 @pytest.mark.slow  # as above
@@ -378,6 +412,24 @@ def test_a_tiny_model_is_served_by_the_worker_and_ends_with_it(
     assert told["constraint"] in (Constraint.JSON_SCHEMA, Constraint.GRAMMAR)
     assert told["fallbacks"] == sum(fact["fallback"] for fact in facts)
     assert not worker.survivors()
+
+
+def test_a_model_that_is_being_loaded_is_ended_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Kept(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Kept)
+    home = Home(tmp_path / "home")
+    lend_sets(home, "llama_cpp")
+    model = write_tiny_model(tmp_path / "tiny.gguf")
+    parameters = {"model": str(model), "base_url": "", "api": "openai", "parallel": 1, "context": 512}
+    with pytest.raises(EndpointFailed, match="the run was stopped while its model was loaded"):
+        EmbeddedServer(home, parameters, is_stopping=lambda: True)
+    assert started[-1].returncode == -signal.SIGKILL
 
 
 @pytest.mark.slow  # ten steps are played in every CI

@@ -14,7 +14,7 @@ from llm_worker.describers import Game, describe_game
 from llm_worker.prompt import Turn, estimated_tokens, instructions, messages, plan_request
 from mosaic_extras.env_construction import make_env, read_env_kwargs
 from mosaic_extras.testing import importing
-from mosaic_wire.errors import ConfigProblems
+from mosaic_wire.errors import ConfigProblems, GivenUp
 
 
 def game_of(env_id: str, **kwargs: Any) -> tuple[Any, Game, str]:
@@ -117,8 +117,42 @@ def test_an_image_is_averaged_to_a_few_numbers() -> None:
 
 
 def test_actions_that_do_not_fit_into_a_list_are_refused() -> None:
-    with pytest.raises(ConfigProblems, match="cannot be offered as a list of at most 64"):
-        describe_game(Odd(SPACES.Discrete(2), SPACES.Box(-1, 1, (17,))))
+    for space in (
+        SPACES.Box(-1, 1, (17,)),
+        SPACES.Discrete(10_000),
+        SPACES.MultiDiscrete([2**40, 2]),
+        SPACES.MultiBinary(1000),
+        SPACES.Text(3),
+        SPACES.Dict({"a": SPACES.Discrete(2)}),
+    ):
+        with pytest.raises(ConfigProblems, match="cannot be offered as a list of at most 256"):
+            describe_game(Odd(SPACES.Discrete(2), space))
+
+
+def test_each_name_of_an_action_means_another_legal_one() -> None:
+    small = SPACES.Box(-0.001, 0.001, (1,))
+    shifted = SPACES.MultiDiscrete([2, 2], start=[5, -1])
+    for space, count in ((small, 5), (shifted, 4), (SPACES.Discrete(256), 256)):
+        actions = describe_game(Odd(SPACES.Discrete(2), space)).actions
+        assert len(actions) == count
+        assert all(space.contains(action) for action in actions.values())
+    assert list(describe_game(Odd(SPACES.Discrete(2), shifted)).actions) == ["5 -1", "5 0", "6 -1", "6 0"]
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("1 / 0", r"failed: ZeroDivisionError: division by zero \(.*mine\.py:2\)"),
+        ("raise SystemExit(3)", r"failed: SystemExit: 3 \(.*mine\.py:2\)"),
+        ("return 7", "must return a text, not int"),
+    ],
+)
+def test_a_describer_that_fails_is_named_with_its_line(tmp_path: Path, body: str, why: str) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"def tell(observation, env):\n    {body}\n")
+    game = describe_game(make_env("FrozenLake-v1", {}), f"{file}:tell")
+    with pytest.raises(GivenUp, match=why):
+        game.text(0)
 
 
 def test_a_describer_of_ones_own_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,6 +211,7 @@ def _write(client: TrainerClient, bench: Bench, folder: Path) -> int:
 
 
 def _write_groups(comparison: Comparison) -> None:
+    from gym_gui.cli.compare import fact_columns
     from gym_gui.cli.listing import Column, write_table
     from gym_gui.services.analytics.comparison import estimate_text, number
     from gym_gui.services.analytics.published import compare_with_published
@@ -230,6 +231,7 @@ def _write_groups(comparison: Comparison) -> None:
             Column("BEST", best, right=True, optional=3),
             Column("AUC", area, right=True, optional=4),
             Column("SPS", [formats.count(group.sps) if group.sps else "" for group in groups], right=True, optional=2),
+            *fact_columns(comparison, groups),
             Column("LEARNED", [str(group.learned) for group in groups]),
             Column("PUBLISHED", [_published(each) for each in held], optional=1),
             Column("REACHED", [each.short_text if each else "" for each in held]),

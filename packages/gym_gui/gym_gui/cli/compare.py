@@ -169,6 +169,7 @@ def _write_groups(groups: Sequence[GroupFigures], found: Comparison) -> None:
             Column("SPS", [_speed(group.sps) for group in groups], right=True, optional=3),
             Column("STEPS", [_steps(group, found) for group in groups], right=True, optional=7),
             Column("TIME", [_time(group.wall_s) for group in groups], right=True, optional=4),
+            *fact_columns(found, groups),
             _learned_column([_learned_text(group) for group in groups], [group.learned for group in groups]),
         ]
     )
@@ -236,6 +237,7 @@ def _write_runs(runs: Sequence[pb.Run], found: Comparison) -> None:
             Column("STEPS", [formats.short_count(figure.steps) for figure in figures], right=True, optional=7),
             Column("SPS", [_speed(figure.sps) for figure in figures], right=True, optional=4),
             Column("TIME", [_time(figure.wall_s) for figure in figures], right=True, optional=5),
+            *fact_columns(found, figures),
             _learned_column([str(verdict) for verdict in verdicts], verdicts),
         ]
     )
@@ -243,6 +245,14 @@ def _write_runs(runs: Sequence[pb.Run], found: Comparison) -> None:
 
 def _learned_column(texts: list[str], verdicts: Sequence[Verdict]) -> Column:
     return Column("LEARNED", texts, colors=[_COLORS.get(str(verdict)) for verdict in verdicts])
+
+
+def fact_columns(found: Comparison, figures: Sequence[GroupFigures | RunFigures]) -> list[Column]:
+    """Return a column for each fact that a run reported."""
+    return [
+        Column(fact.title.upper(), [fact.text(each.facts) for each in figures], right=True, optional=1)
+        for fact in found.facts
+    ]
 
 
 def _steps(group: GroupFigures, found: Comparison) -> str:

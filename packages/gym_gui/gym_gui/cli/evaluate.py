@@ -14,7 +14,7 @@ from mosaic_wire.run_status import RunStatus
 from mosaic_wire.worker_spec import AlgorithmSpec
 
 from gym_gui.cli.algorithms import choose_algorithm, installed_workers
-from gym_gui.cli.context import POSITIVE, Cli, complete_run, json_option, pass_cli
+from gym_gui.cli.context import POSITIVE, Cli, complete_run, json_option, notify, pass_cli
 from gym_gui.cli.flags import default_of
 from gym_gui.cli.submit import follow_or_print, submit_once
 from gym_gui.services import policy_files, run_configs
@@ -64,7 +64,10 @@ def eval_command(cli: Cli, /, policy: str | None, random_env: str | None, **opti
         else:
             chosen = choose(client, str(policy), options["checkpoint"])
         config = evaluation_config(cli, chosen, options)
-        run, as_json = submit_once(client, config).run, options["as_json"]
+        answer, as_json = submit_once(client, config), options["as_json"]
+        run = answer.run
+        for note in answer.notes:
+            notify(f"note: {note}")
         detach, expected = options["detach"] or as_json, options["expect_return"]
         return follow_or_print(client, run, detach=detach, as_json=as_json, expect_return=expected)
 

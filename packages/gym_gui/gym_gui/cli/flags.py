@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import click
+from mosaic_wire.redaction import is_secret_key
 from mosaic_wire.worker_config import canonical_flags
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, nearest
 
@@ -37,6 +40,9 @@ _USUAL_NAMES = {
     "gpu": "cuda",
 }
 """Names that users of other libraries type"""
+
+ASKED = "-"
+"""Value of a secret that is asked for, because other users of the machine can see a command line"""
 
 _BOOLEANS = ("true", "false", "yes", "no", "1", "0")
 
@@ -110,6 +116,7 @@ class _Reader:
                 return
             value = self._rest.pop(0)
         try:
+            value = self._asked_for(known.flag, value)
             self._found.parameters[known.name] = known.parse(value)
         except ValueError as error:
             self._found.problems.append(str(error))
@@ -122,9 +129,22 @@ class _Reader:
             self._found.parameters[name.removeprefix("no_") if is_off else name] = not is_off
             return
         try:
+            value = self._asked_for(f"--{name.replace('_', '-')}", value)
+        except ValueError as error:
+            self._found.problems.append(str(error))
+            return
+        try:
             self._found.parameters[name] = json.loads({"True": "true", "False": "false"}.get(value, value))
         except ValueError:
             self._found.parameters[name] = value
+
+    def _asked_for(self, flag: str, value: str) -> str:
+        """Return the value, of a secret that is given as `-` what the user enters; raise ValueError for nothing."""
+        if value != ASKED or not is_secret_key(flag.removeprefix("--")):
+            return value
+        if entered := _entered(flag):
+            return entered
+        raise ValueError(f"{flag} {ASKED}: nothing was entered")
 
     def _unknown_flag(self, written: str) -> str:
         if written == "--save-model" and "policy_eval" in self._algorithm.modes:
@@ -134,6 +154,16 @@ class _Reader:
         close = usual if usual in flags else nearest(written.replace("_", "-"), flags)
         hint = f"; did you mean {close}?" if close else ""
         return f"{self._algorithm.name!r} has no flag {written}{hint}"
+
+
+def _entered(flag: str) -> str:
+    """Return what is typed without echo, or the next line of a pipe; empty at its end."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        return sys.stdin.readline().strip() if sys.stdin is not None else ""
+    try:
+        return getpass.getpass(f"{flag}: ").strip()
+    except EOFError:
+        return ""
 
 
 def default_of(algorithm: AlgorithmSpec, name: str) -> Any:
@@ -156,6 +186,8 @@ def _usage(known: FieldSpec) -> str:
         return f"--[no-]{known.flag[2:]}"
     if known.choices:
         return f"{known.flag} {'|'.join(map(str, known.choices))}"
+    if is_secret_key(known.name):
+        return f"{known.flag} {ASKED}|{known.kind.upper()}"
     return f"{known.flag} {known.kind.upper()}"
 
 
@@ -165,7 +197,8 @@ def _explanation(known: FieldSpec) -> str:
         f"max {known.maximum:g}" if known.maximum is not None else "",
     ]
     default = "none" if known.default is None else f"{known.default}"
-    details = ", ".join(filter(None, [*limits, f"default: {default}"]))
+    asks = f"{ASKED} asks for it, or reads a line of a pipe" if is_secret_key(known.name) else ""
+    details = ", ".join(filter(None, [asks, *limits, f"default: {default}"]))
     return f"{known.help}  [{details}]".strip()
 
 

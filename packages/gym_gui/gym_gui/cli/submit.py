@@ -113,8 +113,8 @@ def clone_command(
 ) -> int:
     """Queue RUN again as it was submitted: algorithm, environment, seed, flags, resources. Tags come along, too.
 
-    A script that has changed since is taken from the copy in the run's folder. Secrets are not stored with a run: they
-    are taken from their environment variables, or left out.
+    A script that has changed since is taken from the copy in the run's folder. Secrets are those of RUN, unless their
+    environment variables (API_KEY for --api-key) are set.
     """
     with cli.client(start=not only_print) as client:
         original = client.find(run)
@@ -124,12 +124,13 @@ def clone_command(
             worker["seed"] = seed
         if name is not None:
             config["run_name"] = name
-        for missing in take_secrets_from(os.environ, worker):
-            notify(f"mosaic: {missing} is left out: a secret is not copied. Set it in the environment to pass it on")
         if only_print:
-            write_json_object(shown(config))
+            write_json_object(config)
             return 0
+        take_secrets_from(os.environ, worker)
         answer = client.submit(config)
+        for note in answer.notes:
+            notify(f"note: {note}")
         click.echo(answer.run.run_id)
         if wants_follow:
             return follow_to_end(client, [answer.run])

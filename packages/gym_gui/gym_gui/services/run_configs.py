@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic_wire.files import read_json_object
-from mosaic_wire.redaction import SECRET_REF, is_secret_ref
+from mosaic_wire.redaction import SECRET_REF, is_secret_ref, secret_variable
 from mosaic_wire.run_request import (
     RUN_ID_PLACEHOLDER,
     Extras,
     Mode,
+    algo_params,
     run_request,
     with_checkpoint,
     with_worker_part,
     worker_part,
 )
 
-from gym_gui.services.trainer.secrets import to_environment
+from gym_gui.services.trainer.secrets import naming_run
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
@@ -64,7 +65,7 @@ def config_in(run_dir: Path, run_id: str, daemons_dir: Path | None = None) -> Ru
     # <home>/trainer/runs/<id> and <home>/trainer/configs: where the daemon keeps them.
     file = run_dir.parent.parent / "configs" / f"config-{run_id}.json"
     try:
-        document = _without_id(read_json_object(file), run_id)
+        document = naming_run(_without_id(read_json_object(file), run_id), run_id)
         worker = worker_part(document)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigUnreadable(f"the config of {run_id} cannot be read here: {error}") from error
@@ -106,20 +107,30 @@ def _sha256(file: Path) -> str:
         return ""
 
 
-def take_secrets_from(environ: Mapping[str, str], part: Any) -> list[str]:
-    """Replace references by secrets; return the environment variables that are missing."""
-    missing = []
-    for key, value in list(part.items()) if isinstance(part, MutableMapping) else []:
+def take_secrets_from(environ: Mapping[str, str], part: Any) -> None:
+    """Replace references by the secrets of environment variables that are set; the others stay those of the run."""
+    for key, value in part.items() if isinstance(part, MutableMapping) else ():
         if is_secret_ref(value):
-            (variable,) = to_environment({value[SECRET_REF]: ""})
-            if environ.get(variable):
-                part[key] = environ[variable]
-            else:
-                del part[key]
-                missing.append(variable)
+            part[key] = environ.get(secret_variable(value[SECRET_REF].rpartition("/")[2])) or value
         else:
-            missing += take_secrets_from(environ, value)
-    return missing
+            take_secrets_from(environ, value)
+
+
+def secret_references(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the references of a config's extras, and those of its `algo_params`, by key."""
+    extras = worker_part(document).get("extras") or {}
+    of_extras = {key: value for key, value in extras.items() if is_secret_ref(value)}
+    return of_extras, {key: value for key, value in algo_params(extras).items() if is_secret_ref(value)}
+
+
+def refer_to(references: tuple[Mapping[str, Any], Mapping[str, Any]], document: Mapping[str, Any]) -> None:
+    """Add these references where the config gives no secret of its own."""
+    of_extras, of_parameters = references
+    extras: dict[str, Any] = worker_part(document).setdefault("extras", {})  # type: ignore[assignment]  # by other keys
+    extras |= {key: value for key, value in of_extras.items() if not extras.get(key)}
+    if of_parameters:
+        own = algo_params(extras)
+        extras["algo_params"] = {**own, **{key: value for key, value in of_parameters.items() if not own.get(key)}}
 
 
 # ---------------------------------------------------------------- runs that begin with a checkpoint

@@ -32,6 +32,11 @@ def quantity(number: float) -> str:
     return f"{number:,.0f}" if size >= 10_000 else f"{number:.1f}" if size >= 10 else f"{number:.3g}"
 
 
+def percent(part: float) -> str:
+    """0.125 → 12.5 %"""
+    return f"{100 * part:.3g} %"
+
+
 def duration(seconds: float) -> str:
     """75 → 1:15, 7265 → 2:01:05, two days → 2d 03h"""
     whole = max(0, int(seconds))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -250,6 +251,32 @@ def test_configurations_are_compared_over_several_environments(qtbot, themed, li
     assert len(messages) == 3
     assert "mosaic compare" in view.progress.text()
     assert "probability of 100 %" in view.pairs.item(0, 0).toolTip()
+
+
+def test_facts_that_workers_report_have_columns_that_sort(qtbot, themed, link: DaemonLink) -> None:
+    told = {"clever": 900, "clumsy": 12_345}
+    runs = [
+        pb.Run(
+            run_id=f"RUN{number:023}",
+            number=number,
+            algo="llm",
+            env_id="E",
+            extras_json=json.dumps({"algo_params": {"model": model}}),
+            result_json=json.dumps({"total_tokens": tokens}),
+        )
+        for number, (model, tokens) in enumerate(told.items())
+    ]
+    runs.append(pb.Run(run_id=f"RUN{9:023}", number=9, algo="ppo", env_id="E"))
+    comparison = compare_curves(runs, {run.run_id: {} for run in runs})
+    for grouped in (False, True):
+        table = ComparisonTable()
+        qtbot.addWidget(table)
+        table.show_rows(rows_of(comparison, runs, grouped=grouped))
+        model = table.table
+        titles = [model.headerData(column, Qt.Orientation.Horizontal) for column in range(model.columnCount())]
+        assert titles[-2:] == ["Tokens", "model"]
+        table.sortByColumn(len(titles) - 2, Qt.SortOrder.DescendingOrder)
+        assert [cells(table, row)[-2:] for row in range(3)] == [["12.3k", "clumsy"], ["900", "clever"], ["–", "–"]]
 
 
 def test_a_seed_that_was_trained_twice_counts_once_and_that_is_reported(qtbot, themed, link: DaemonLink) -> None:

@@ -26,7 +26,7 @@ def endpoint() -> Iterator[FakeEndpoint]:
 
 @pytest.fixture
 def form(
-    qtbot, dressed, link: DaemonLink, background: Background, window_daemon: RunningDaemon, endpoint: FakeEndpoint
+    qtbot, themed, link: DaemonLink, background: Background, window_daemon: RunningDaemon, endpoint: FakeEndpoint
 ) -> LlmTrainForm:
     entry = find(entries_from(window_daemon.client.workers()), "llm")
     assert entry is not None
@@ -70,13 +70,19 @@ def test_a_template_of_a_cloned_run_is_shown(qtbot, form: LlmTrainForm) -> None:
     qtbot.waitUntil(lambda: form.template.toPlainText() == "Be brief. {actions}")
 
 
-def test_a_run_shows_its_conversation_in_the_replay(
+def test_a_run_shows_its_conversation_in_the_replay_and_its_clone_has_its_key(
     qtbot, form: LlmTrainForm, link: DaemonLink, window_daemon: RunningDaemon
 ) -> None:
     form.parameters.set_values({**form.parameters.changed_values(), "model": "first"})
     (config,) = form.configs()
     run = window_daemon.wait_for(window_daemon.client.submit(config).run.run_id)
     assert (run.outcome, KEY in str(run)) == ("completed", False)
+    clone = open_form("clone", form.entry, link=link, background=form.background, home=form.home, run=run)
+    qtbot.waitUntil(lambda: "those of this run" in clone.banner.text, timeout=30_000)
+    assert clone.parameters.row("api_key").value() == ""
+    with qtbot.waitSignal(clone.submitted, timeout=60_000) as submitted:
+        clone.submit()
+    assert window_daemon.wait_for(submitted.args[0][0]).outcome == "completed"
     tab = ReplayTab(link)
     qtbot.addWidget(tab)
     tab.resize(1000, 700)

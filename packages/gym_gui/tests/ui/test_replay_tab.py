@@ -9,10 +9,12 @@ import pytest
 from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
 from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.replay.episode_player import EpisodesModel
+from gym_gui.ui.replay.reasoning_view import ReasoningView
 from gym_gui.ui.replay.replay_tab import ReplayTab
 from gym_gui.ui.widgets.parts import AdaptiveSplitter
 from mosaic_wire.capabilities import Lane
 from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.reasoning import Part
 from PySide6.QtCore import QModelIndex, Qt
 
 MakeVideo = Callable[..., Path]
@@ -236,3 +238,12 @@ def test_a_narrow_page_shows_one_above_the_other(qtbot, tab: ReplayTab) -> None:
     assert wide > 0
     assert tab.width() == 420  # nothing in it needs more room
     assert tab.player.height() > tab.list.height()
+
+
+def test_what_a_model_says_is_shown_as_text(qtbot, themed) -> None:
+    view = ReasoningView()
+    qtbot.addWidget(view)
+    hostile = "\x1b[2J<b>bold</b>\x00 \u202eturned \ud800"
+    view.show_parts([Part("Answer", hostile), Part("Beliefs", items=(hostile,))])
+    told = view.text.toPlainText().splitlines()
+    assert told == ["Answer", "�[2J<b>bold</b>� �turned �", "Beliefs", "�[2J<b>bold</b>� �turned �"]

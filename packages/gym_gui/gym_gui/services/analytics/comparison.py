@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ from gym_gui.services.analytics.statistics import (
     probability_of_improvement,
 )
 from gym_gui.wording import formats
-from gym_gui.wording.run_view import elapsed_s
+from gym_gui.wording.run_view import elapsed_s, parsed
 
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
@@ -95,6 +96,44 @@ def improvements_across(finals: Mapping[Configuration, Sequence[float]]) -> list
     return found
 
 
+@dataclass(frozen=True)
+class Fact:
+    """A number that a worker may report with the end of a run; it is compared where a run has it."""
+
+    name: str
+    title: str
+    meaning: str
+    part: str = ""
+    """The object of the result that holds it; empty: the result itself"""
+    write: Callable[[float], str] = formats.quantity
+
+    def text(self, facts: Mapping[str, float]) -> str:
+        """Return its value as text, – where there is none."""
+        return self.write(facts[self.name]) if self.name in facts else NOT_GIVEN
+
+    def read(self, result: Mapping[str, Any]) -> float | None:
+        """Return its value in a result."""
+        holder = result.get(self.part) if self.part else result
+        value = holder.get(self.name) if isinstance(holder, dict) else None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return None
+        return float(value)
+
+
+FACTS = (
+    Fact("success_rate", "success", "part of the episodes that reached their goal", "evaluation", formats.percent),
+    Fact("total_tokens", "tokens", "tokens of prompts and answers", write=formats.short_count),
+    Fact("cost", "cost", "in the currency of the prices that were given"),
+)
+
+
+def facts_of(run: pb.Run) -> dict[str, float]:
+    """Return the facts that the run's worker reported, by name."""
+    result = parsed(run.result_json)
+    found = {fact.name: fact.read(result) for fact in FACTS} if isinstance(result, dict) else {}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 LAST_EPISODES = 100
 MOST_COMPARED = 20
 """The best groups of one environment, of which each pair is compared"""
@@ -134,6 +173,8 @@ class RunFigures:
     learned: Verdict
     final_interval: Interval | None = None
     """95 % bootstrap interval of the mean of the last episodes"""
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """By name, those of FACTS that it has"""
 
 
 @dataclass(frozen=True)
@@ -167,6 +208,8 @@ class GroupFigures:
     """Its values of the parameters in which groups differ; – where one was not given"""
     repeated: tuple[str, ...] = ()
     """Runs that do not count because another run of the same seed does"""
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """Means over the runs that have them"""
 
 
 @dataclass(frozen=True)
@@ -206,6 +249,11 @@ class Comparison:
         """Return a note on runs that are excluded from the statistics or treated specially, or an empty text."""
         repeated = repeated_note([run_id for group in self.groups for run_id in group.repeated])
         return " · ".join(filter(None, (repeated, *self.notes)))
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """Return the facts that at least one run has."""
+        return tuple(fact for fact in FACTS if any(fact.name in figures.facts for figures in self.runs.values()))
 
     def group(self, key: str) -> GroupFigures:
         """Return the group with this key."""
@@ -292,7 +340,8 @@ def _run_figures(run: pb.Run, earlier: Sequence[pb.Run], curve: Curve | None, ba
     sps = run.sps if run.HasField("sps") and np.isfinite(run.sps) else None
     wall_s = sum(durations) if durations else None
     if curve is None or not len(curve):
-        return RunFigures(run.run_id, None, None, None, sps, wall_s, run.step, 0, Verdict.NO_EPISODES)
+        nothing = Verdict.NO_EPISODES
+        return RunFigures(run.run_id, None, None, None, sps, wall_s, run.step, 0, nothing, facts=facts_of(run))
     going = is_unfinished(run)
     steps = max(run.step, int(curve.steps[-1])) if going else run.step  # curves arrive before heartbeats
     # A thinned curve consists of means of buckets; use as many points as cover a hundred episodes.
@@ -304,7 +353,8 @@ def _run_figures(run: pb.Run, earlier: Sequence[pb.Run], curve: Curve | None, ba
     elif learned is Verdict.LEARNED and not _improved(curve, window):
         learned = Verdict.DID_NOT_IMPROVE
     reached = float(last.mean()), best_mean(curve.values, window), mean_over_steps(curve)
-    return RunFigures(run.run_id, *reached, sps, wall_s, steps, curve.total, learned, bootstrap_interval(last))
+    interval = bootstrap_interval(last)
+    return RunFigures(run.run_id, *reached, sps, wall_s, steps, curve.total, learned, interval, facts_of(run))
 
 
 def best_mean(values: Floats, episodes: int = LAST_EPISODES) -> float:
@@ -370,6 +420,11 @@ def _group(
         steps=min(figure.steps for figure in own),
         parameters={name: parameter_value(configuration, name) for name in differing},
         repeated=tuple(run.run_id for run in repeated),
+        facts={
+            fact.name: float(np.mean(values))
+            for fact in FACTS
+            if (values := [figure.facts[fact.name] for figure in own if fact.name in figure.facts])
+        },
     )
 
 

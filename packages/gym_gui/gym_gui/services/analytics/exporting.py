@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mosaic_wire.run_status import RunOutcome
 
 from gym_gui.services.analytics.baselines import Baseline
-from gym_gui.services.analytics.comparison import Comparison, GroupFigures, RunFigures
+from gym_gui.services.analytics.comparison import FACTS, Comparison, GroupFigures, RunFigures
 from gym_gui.services.analytics.configurations import parameters_of
 from gym_gui.services.analytics.curves import Curve
 from gym_gui.services.analytics.published import baseline_for, compare_with_published
@@ -102,7 +102,7 @@ def _unfinished(path: Path) -> Iterator[Path]:
 
 RUN_COLUMNS = (
     *("run", "name", "algo", "env", "seed", "group", "final", "final_low", "final_high", "best", "auc", "sps"),
-    *("wall_s", "steps", "episodes", "learned"),
+    *("wall_s", "steps", "episodes", "learned", *(fact.name for fact in FACTS)),
 )
 
 
@@ -116,7 +116,11 @@ def run_rows(comparison: Comparison, runs: Sequence[pb.Run]) -> Iterator[tuple[A
             low, high = (interval.low, interval.high) if interval is not None else (None, None)
             about = run_id, run.name, run.algo, run.env_id, run.seed if run.HasField("seed") else None, group.label
             reached = figures.final, low, high, figures.best, figures.auc, figures.sps, figures.wall_s
-            yield *about, *reached, figures.steps, figures.episodes, str(figures.learned)
+            yield *about, *reached, figures.steps, figures.episodes, str(figures.learned), *_facts_in(figures).values()
+
+
+def _facts_in(figures: RunFigures | GroupFigures | None) -> dict[str, float | None]:
+    return {fact.name: figures.facts.get(fact.name) if figures else None for fact in FACTS}
 
 
 def comparison_document(comparison: Comparison, runs: Sequence[pb.Run]) -> dict[str, Any]:
@@ -150,6 +154,7 @@ def _group(group: GroupFigures) -> dict[str, Any]:
         "repeated_seeds": list(group.repeated),
         "seeds": list(group.seeds),
         "learned": str(group.learned),
+        **_facts_in(group),
         "parameters": dict(group.parameters),
     }
 
@@ -166,6 +171,7 @@ def _run(run: pb.Run, figures: RunFigures) -> dict[str, Any]:
         "final_interval": _interval(figures.final_interval),
         "sps": figures.sps if figures.sps is not None and math.isfinite(figures.sps) else None,
         "learned": str(figures.learned),
+        **_facts_in(figures),
         "parameters": parameters_of(run),
     }
 
@@ -211,6 +217,7 @@ def bench_run_rows(runs: Sequence[pb.Run], figures: Mapping[str, RunFigures]) ->
                 "final_high": interval.high if interval else None,
                 **reached,
                 "learned": str(known.learned) if known else "",
+                **_facts_in(known),
                 "parameters": json.dumps(parameters_of(run), sort_keys=True),
             }
         )
@@ -242,6 +249,7 @@ def bench_group_rows(comparison: Comparison) -> list[dict[str, Any]]:
                 "wall_s": group.wall_s,
                 "learned": str(group.learned),
                 "learned_runs": group.learned_count,
+                **_facts_in(group),
                 **{f"random_{name}": getattr(baseline, name, None) for name in ("mean", "std")},
                 **{f"published_{name}": getattr(published, name, None) for name in ("mean", "std", "steps")},
                 **{f"published_{name}": getattr(published, name, "") for name in ("env_id", "source")},

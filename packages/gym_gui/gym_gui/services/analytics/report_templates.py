@@ -56,12 +56,14 @@ def _environment(finalize: Callable[[Any], str]) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.globals["fact_titles"] = lambda found: tuple(fact.title for fact in found.facts) if found else ()
     environment.filters |= {
         "count": _or_dash(formats.count),
         "decided": lambda pair: decided(pair.probability, pair.seeds),
         "duration": _or_dash(formats.duration),
         "elapsed": elapsed_s,
         "estimate": estimate_text,
+        "facts": lambda figures, facts: tuple(fact.text(figures.facts if figures else {}) for fact in facts),
         "field": lambda values, name: None if values is None else getattr(values, name),
         "moment": formats.moment,
         "name": name_of,

@@ -1,7 +1,8 @@
 """Secrets of a run: removed from its config, stored outside the home, passed to the worker in its environment.
 
-`split_secrets` cleans a config; `SecretStore` keeps the values in the OS keyring or, where there is none,
-in a 0600 file of the user's config folder; `to_environment` names the variables the worker finds them in.
+`split_secrets` cleans a config, `lend_secrets` fills in those of another run; `SecretStore` keeps the values in the OS
+keyring or, where there is none, in a 0600 file of the user's config folder; `to_environment` names the variables the
+worker finds them in.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from mosaic_wire import env, redaction
 from mosaic_wire.errors import Problem, WireError
 from mosaic_wire.files import read_json_object, write_json_atomically
-from mosaic_wire.ids import check_run_id
+from mosaic_wire.ids import check_run_id, is_run_id
 from mosaic_wire.paths import Home, make_private_folder
 from mosaic_wire.redaction import SECRET_REF, is_secret_key, is_secret_ref, redact_text, secret_variable, spellings_of
 
@@ -46,6 +47,35 @@ def referred_secrets(value: Any) -> set[str]:
         return {value[SECRET_REF]}
     items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return set[str]().union(*map(referred_secrets, items))
+
+
+def naming_run(value: Any, run_id: str) -> Any:
+    """Return a stored config for another submission: its references also name the run whose secrets they are."""
+    if is_secret_ref(value):
+        return {SECRET_REF: f"{run_id}/{value[SECRET_REF]}"}
+    if isinstance(value, Mapping):
+        return {key: naming_run(item, run_id) for key, item in value.items()}
+    return [naming_run(item, run_id) for item in value] if isinstance(value, list | tuple) else value
+
+
+def lend_secrets(value: Any, secrets_of: Callable[[str], Mapping[str, str]], missing: list[str]) -> Any:
+    """Return a submitted config with the secrets in place of references that name a run.
+
+    What is not stored is left out, and its reference added to `missing`.
+    """
+    if is_secret_ref(value):
+        run_id, slash, name = value[SECRET_REF].rpartition("/")
+        if not slash:
+            return value
+        secret = secrets_of(run_id).get(name) if is_run_id(run_id) else None
+        missing += [value[SECRET_REF]] if secret is None else []
+        return secret
+    if isinstance(value, Mapping):
+        lent = {key: lend_secrets(item, secrets_of, missing) for key, item in value.items()}
+        return {key: item for key, item in lent.items() if item is not None or value[key] is None}
+    if isinstance(value, list | tuple):
+        return [lend_secrets(item, secrets_of, missing) for item in value]
+    return value
 
 
 def split_secrets(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

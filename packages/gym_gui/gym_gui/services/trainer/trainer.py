@@ -22,9 +22,18 @@ from mosaic_wire.ids import is_run_id, new_run_id
 from mosaic_wire.limits import registration_problem
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
 from mosaic_wire.paths import Home
-from mosaic_wire.redaction import redact_document, redact_text, spellings_of
+from mosaic_wire.redaction import is_secret_ref, redact_document, redact_text, spellings_of
 from mosaic_wire.run_config import MAX_TAGS, TrainRunConfig
-from mosaic_wire.run_request import NOT_TRAINING, Mode, with_checkpoint, with_worker_part, worker_part
+from mosaic_wire.run_request import (
+    NOT_TRAINING,
+    Extras,
+    Mode,
+    algo_params,
+    plain_parameters,
+    with_checkpoint,
+    with_worker_part,
+    worker_part,
+)
 
 from gym_gui.config.settings import Settings
 from gym_gui.services.trainer import archives
@@ -48,7 +57,7 @@ from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.records import NewRun, Parent, RunRecord, RunStatistics
 from gym_gui.services.trainer.run_files import delete_run_files, size_of_run
 from gym_gui.services.trainer.run_supervisor import RunSupervisor
-from gym_gui.services.trainer.secrets import SecretStore, split_secrets
+from gym_gui.services.trainer.secrets import SecretStore, lend_secrets, naming_run, split_secrets
 from gym_gui.services.trainer.streams import Kind, Receipt, TelemetryAsyncHub
 from gym_gui.services.trainer.tokens import digest, new_token
 from gym_gui.services.trainer.validation.json_document import read_config_text
@@ -110,7 +119,8 @@ class Trainer:
         config, notes = await self._checks.accept(config_json)
         await self._check_handles([("run_name", config.run_name), *(("tags", tag) for tag in config.tags)])
         if submitter is None:
-            return *await self._accept(config, key, await self._parent_of(config)), notes
+            config, left_out = await asyncio.to_thread(self._with_stored_secrets, config)
+            return *await self._accept(config, key, await self._parent_of(config)), (*notes, *left_out)
         return *await self._accept_child(config, key, submitter), notes
 
     async def _accept_child(self, config: TrainRunConfig, key: _Key, submitter: RunRecord) -> tuple[RunRecord, bool]:
@@ -194,6 +204,45 @@ class Trainer:
             ) from error
         return _new_run(
             run_id, redacted, identity, parent, redact_document(identity.extras, spellings_of(secrets.values()))
+        )
+
+    def _with_stored_secrets(self, config: TrainRunConfig) -> tuple[TrainRunConfig, list[str]]:
+        """Return the config with the secrets of other runs that it refers to, and notes on those not stored here.
+
+        Only for clients: a worker that submits runs sees no secrets but its own.
+        """
+        missing: list[str] = []
+        document = lend_secrets(self._with_secrets_of_evaluated(config.to_json()), self._secret_store.get, missing)
+        notes = [f"{ref.rpartition('/')[2]} is left out: run {ref.rpartition('/')[0]} has none here" for ref in missing]
+        return TrainRunConfig.from_json(document), notes
+
+    def _with_secrets_of_evaluated(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Let an evaluation refer to the secrets among the parameters of its run, if it does not give its own."""
+        part = worker_part(document)
+        extras = part.get("extras") or Extras()
+        chosen = Path(str(extras.get("checkpoint_path") or extras.get("policy_path") or ""))
+        run_id = chosen.parent.parent.name if chosen.is_absolute() else str(chosen)
+        if extras.get("mode") != Mode.EVALUATE or not is_run_id(run_id):
+            return document
+        if chosen.is_absolute() and chosen.parent != self.home.run_folder(run_id).checkpoints:
+            return document
+        try:
+            evaluated = read_json_object(self.home.config_file(run_id))
+            theirs = worker_part(evaluated)
+            worker = evaluated["metadata"]["worker"]["type"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return document  # the worker reports whether it can be evaluated at all
+        if (worker, theirs.get("algo")) != (document["metadata"]["worker"]["type"], part["algo"]):
+            return document
+        own = {**plain_parameters(extras), **algo_params(extras)}
+        known = {**plain_parameters(theirs.get("extras") or {}), **algo_params(theirs.get("extras") or {})}
+        lent = {
+            name: naming_run(known[name], run_id) for name in known.keys() - own.keys() if is_secret_ref(known[name])
+        }
+        if not lent:
+            return document
+        return with_worker_part(
+            document, {**part, "extras": {**extras, "algo_params": {**lent, **algo_params(extras)}}}
         )
 
     def _with_user_key(self, document: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from PySide6.QtGui import QColor, QGuiApplication, QKeySequence, QShortcut
 from PySide6.QtWidgets import QHeaderView, QTableView, QVBoxLayout, QWidget
 
 from gym_gui.services.analytics.baselines import Baseline, baselines_for
-from gym_gui.services.analytics.comparison import Comparison, GroupFigures, Verdict, compare_curves
+from gym_gui.services.analytics.comparison import FACTS, Comparison, Fact, GroupFigures, Verdict, compare_curves
 from gym_gui.services.analytics.configurations import (
     configuration_of,
     differing_parameters,
@@ -61,6 +61,8 @@ class ComparedRow:
     cells: tuple[ComparedCell, ...]
     verdict: Verdict
     parameters: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, ComparedCell] = field(default_factory=dict)
+    """What its worker reported, by the names of FACTS"""
 
 
 def rows_of(comparison: Comparison, runs: Sequence[pb.Run], *, grouped: bool) -> list[ComparedRow]:
@@ -85,7 +87,7 @@ def rows_of(comparison: Comparison, runs: Sequence[pb.Run], *, grouped: bool) ->
             _time(found.wall_s),
         )
         given = {name: parameter_value(configuration, name) for name in differing}
-        rows.append(ComparedRow((run.run_id,), cells, found.learned, given))
+        rows.append(ComparedRow((run.run_id,), cells, found.learned, given, _facts(found.facts)))
     return rows
 
 
@@ -101,7 +103,12 @@ def _group_row(group: GroupFigures, name: str) -> ComparedRow:
         verdict = ComparedCell(text, verdict.tip, verdict.number)
     best, auc, speed, took = _estimate(group.best), _estimate(group.auc), _speed(group.sps), _time(group.wall_s)
     cells = (ComparedCell(name, group.label), verdict, final, best, auc, speed, took)
-    return ComparedRow((*group.repeated, *group.run_ids), cells, group.learned, group.parameters)
+    run_ids = (*group.repeated, *group.run_ids)
+    return ComparedRow(run_ids, cells, group.learned, group.parameters, _facts(group.facts))
+
+
+def _facts(known: Mapping[str, float]) -> dict[str, ComparedCell]:
+    return {fact.name: ComparedCell(fact.text(known), number=known[fact.name]) for fact in FACTS if fact.name in known}
 
 
 def _verdict_cell(verdict: Verdict) -> ComparedCell:
@@ -164,6 +171,7 @@ _Role = Qt.ItemDataRole
 _NAME, _VERDICT = 0, 1
 _WIDTHS = (36, 21, 17, 10, 10, 10, 9)
 """In characters"""
+_FACT_WIDTH = 10
 _PARAMETER_WIDTH = 16
 
 
@@ -175,6 +183,8 @@ class ComparisonModel(QAbstractTableModel):
         self.rows: list[ComparedRow] = []
         self._given: list[ComparedRow] = []
         self.parameters: tuple[str, ...] = ()
+        self.facts: tuple[Fact, ...] = ()
+        """Those that a row has; their columns are in front of the parameters"""
         self.color_of: Callable[[tuple[str, ...]], QColor | None] = lambda run_ids: None
         """Color of these runs' line in the charts"""
         self._sorting: tuple[int, Qt.SortOrder] | None = None
@@ -183,6 +193,7 @@ class ComparisonModel(QAbstractTableModel):
         self.beginResetModel()
         self._given = list(rows)
         self.parameters = tuple(dict.fromkeys(name for row in rows for name in row.parameters))
+        self.facts = tuple(fact for fact in FACTS if any(fact.name in row.facts for row in rows))
         self.rows = self._sorted()
         self.endResetModel()
 
@@ -207,7 +218,10 @@ class ComparisonModel(QAbstractTableModel):
     def cell(self, row: ComparedRow, column: int) -> ComparedCell:
         if column < len(row.cells):
             return row.cells[column]
-        text = row.parameters.get(self.parameters[column - len(row.cells)], "–")
+        column -= len(row.cells)
+        if column < len(self.facts):
+            return row.facts.get(self.facts[column].name, ComparedCell())
+        text = row.parameters.get(self.parameters[column - len(self.facts)], "–")
         try:
             return ComparedCell(text, text, float(text))
         except ValueError:
@@ -224,7 +238,7 @@ class ComparisonModel(QAbstractTableModel):
         return 0 if parent.isValid() else len(self.rows)
 
     def columnCount(self, parent: Index = _ROOT) -> int:
-        return 0 if parent.isValid() else len(_WIDTHS) + len(self.parameters)
+        return 0 if parent.isValid() else len(_WIDTHS) + len(self.facts) + len(self.parameters)
 
     def headerData(self, section: int, orientation: Qt.Orientation, role: int = _Role.DisplayRole) -> Any:
         if orientation is not Qt.Orientation.Horizontal:
@@ -241,8 +255,9 @@ class ComparisonModel(QAbstractTableModel):
             (tr("Steps/s"), tr("Environment steps per second")),
             (tr("Time"), tr("How long it trained")),
         )
+        reported = ((tr(fact.title.capitalize()), tr(fact.meaning)) for fact in self.facts)
         default = tr("Parameter {0}; – where it was left to the algorithm")
-        title, tip = (*titles, *((name, default.format(name)) for name in self.parameters))[section]
+        title, tip = (*titles, *reported, *((name, default.format(name)) for name in self.parameters))[section]
         return title if role == _Role.DisplayRole else tip if role == _Role.ToolTipRole else None
 
     def data(self, index: Index, role: int = _Role.DisplayRole) -> Any:
@@ -308,7 +323,8 @@ class ComparisonTable(QTableView):
     def _size_columns(self) -> None:
         char_width = self.fontMetrics().averageCharWidth()
         for column in range(self.table.columnCount()):
-            width = _WIDTHS[column] if column < len(_WIDTHS) else _PARAMETER_WIDTH
+            is_fact = column < len(_WIDTHS) + len(self.table.facts)
+            width = _WIDTHS[column] if column < len(_WIDTHS) else _FACT_WIDTH if is_fact else _PARAMETER_WIDTH
             if self.columnWidth(column) in (0, self.horizontalHeader().defaultSectionSize()):
                 self.setColumnWidth(column, char_width * width)
 

@@ -32,7 +32,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from gym_gui.services.run_configs import ConfigUnreadable, RunConfig, config_of
+from gym_gui.services.run_configs import ConfigUnreadable, RunConfig, config_of, refer_to, secret_references
 from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.services.trainer.errors import DaemonUnreachable, InvalidConfig, TrainerError
 from gym_gui.services.trainer.run_copies import DOCUMENTS, SCRIPTS
@@ -226,6 +226,8 @@ class RunForm(QDialog):
         self._refresh_timer = timer(self, self.refresh, _PAUSE_MS, single_shot=True)
         self._key = ""
         self._is_sending = False
+        self._secrets: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+        """References to the secrets of the cloned run"""
         self._is_footer_last = False
         QShortcut(QKeySequence("Ctrl+Return"), self, self.submit)
         self._set_up()
@@ -350,6 +352,8 @@ class RunForm(QDialog):
         if self._is_sending or not self.check():
             return
         configs = self.configs()
+        for config in configs:
+            refer_to(self._secrets, config)
         if install_missing:  # the daemon installs them before the run starts
             for config in configs:
                 worker_part(config).setdefault("extras", {})["install_missing"] = True
@@ -448,6 +452,7 @@ class RunForm(QDialog):
 
     def load_document(self, document: Document) -> None:
         """Show a config, or an error message."""
+        self._secrets = ({}, {})
         try:
             self.load(document)
         except NotAConfig as error:
@@ -461,9 +466,13 @@ class RunForm(QDialog):
 
         def show(found: RunConfig) -> None:
             self.title.setText(self.tr("Clone of {run}").format(run=run.name or short_id(run.run_id)))
-            self.load_document(found.document)
-            for notice in found.notices:
-                self.banner.set_message(notice, "warning")
+            self.load_document(without_secrets(found.document))
+            self._secrets = secret_references(found.document)
+            notices = list(found.notices)
+            if any(self._secrets):
+                notices.append(self.tr("Keys and passwords that you leave empty are those of this run."))
+            if notices:
+                self.banner.set_message("\n".join(notices), "warning" if found.notices else "info")
 
         def failed(error: Exception) -> None:
             if not isinstance(error, ConfigUnreadable):

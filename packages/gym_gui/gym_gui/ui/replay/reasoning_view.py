@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QLabel, QTextBrowser, QVBoxLayout, QWidget
 
 from gym_gui.ui import theme
 from gym_gui.ui.widgets.parts import fill, named, styled
+from gym_gui.wording.formats import printable
 
 
 class ReasoningView(QWidget):
@@ -53,13 +54,18 @@ def _html(parts: Sequence[Part]) -> str:
 
     def line(text: str) -> str:
         color = signs.get(text[:1], shades.text)
-        return f'<span style="color:{color}">{html.escape(text)}</span>'
+        return f'<span style="color:{color}">{_shown(text)}</span>'
 
     def body(part: Part) -> str:
-        return "<br>".join(map(line, part.items)) if part.items else html.escape(part.text)
+        return "<br>".join(map(line, part.items)) if part.items else _shown(part.text)
 
     return "".join(
-        f'<p style="color:{shades.muted};margin-bottom:0">{html.escape(part.title)}</p>'
+        f'<p style="color:{shades.muted};margin-bottom:0">{_shown(part.title)}</p>'
         f"<p style=\"font-family:'{family}';white-space:pre-wrap;margin-top:2px\">{body(part)}</p>"
         for part in parts
     )
+
+
+def _shown(text: str) -> str:
+    """Return what an agent or a model said as HTML: no markup, and no mark that hides or turns text around."""
+    return html.escape(printable(text))
