@@ -219,9 +219,9 @@ class LiveEnvironment:
         return self.observation, reward, terminated, truncated, facts
 
     def add_scalars(self, values: Mapping[str, float]) -> None:
-        """Write curves at the current step; a full disk costs points, not the run."""
+        """Write curves at the current step, or episode; a full disk costs points, not the run."""
         try:
-            self._writer.add_scalars(values, self._first.steps)
+            self._writer.add_scalars(values, self._first.done)
         except OSError as error:
             self._session.print_error(f"curves could not be written: {error.strerror or error}")
 
@@ -231,14 +231,18 @@ class LiveEnvironment:
         return sum(self.returns) / len(self.returns) if self.returns else None
 
     @property
+    def done(self) -> int:
+        """Return what progress and curves count: the steps, or the episodes of an evaluation."""
+        return self._ended if self._counts_episodes else self.steps
+
+    @property
     def sps(self) -> float:
         """Return steps per second since the start."""
         return (self.steps - self._began_at) / (time.monotonic() - self._began + 1e-9)
 
     def report(self) -> None:
-        """Report progress with the next heartbeat; of an evaluation it is the number of episodes."""
-        done = self._ended if self._counts_episodes else self.steps
-        self._session.progress(done, self._total, self.mean_return, self.sps)
+        """Report progress with the next heartbeat."""
+        self._session.progress(self.done, self._total, self.mean_return, self.sps)
 
     def _render(self) -> tuple[int, int] | None:
         if self._file is None or self.env.render_mode != "rgb_array":

@@ -77,6 +77,7 @@ def test_a_policy_is_evaluated_beside_a_random_one(train):
         played = train(steps=10, extras={"mode": "policy_eval", "checkpoint_path": policy})
         assert played.code == 0, played.error
         assert played.manifest.evaluation == {"mean_return": 1.0, "std_return": 0.0, "episodes": 10}
+        assert played.returns() == [(episode, 1.0) for episode in range(1, 11)]  # its curves count episodes
         assert not played.folder.checkpoints.exists()
     nothing = train(steps=10, extras={"mode": "policy_eval", "checkpoint_path": played.folder.root.name}, **LAKE)
     assert (nothing.code, "has no checkpoint that could be evaluated" in nothing.error) == (2, True)
