@@ -226,6 +226,14 @@ def test_ten_thousand_episodes_are_quick_to_show() -> None:
     assert model.episode_at(10_001) is None
 
 
+def test_of_many_episodes_the_newest_is_shown(qtbot, tab: ReplayTab) -> None:
+    player = tab.episodes
+    for first, skipped in ((1, 0), (1_001, 1)):  # pages of the stream, one with an unreadable episode
+        episodes = [pb.RunEpisode(seq=seq, episode=seq - 1) for seq in range(first, first + 1_000 - skipped)]
+        player._add_episodes([pb.RunEpisodes(episodes=episodes, skipped=skipped, total=2_000)])
+    assert player.model.episode_at(player.table.currentIndex().row()) == (1_998, False)
+
+
 def test_a_narrow_page_shows_one_above_the_other(qtbot, tab: ReplayTab) -> None:
     splitter = tab.player.parentWidget()
     assert isinstance(splitter, AdaptiveSplitter)

@@ -382,6 +382,8 @@ class EpisodePlayer(QWidget):
         self._shown: int | None = None
         self._is_busy = False
         self._stays = False
+        self._missing = 0
+        """Episodes that the daemon could not read"""
         self._loops = False
         self._speed = 1.0
         self._timer = timer(self, self._tick)
@@ -425,6 +427,7 @@ class EpisodePlayer(QWidget):
         self.leave()
         self.run_id, self._is_live, self._run = run_id, is_live, run or pb.Run(run_id=run_id)
         self.model.clear()
+        self._missing = 0
         self.model.set_live(is_live)
         self._forget_steps()
         self.banner.clear()
@@ -484,8 +487,10 @@ class EpisodePlayer(QWidget):
         self.episodes_changed.emit(self.model.recorded)
         if self._follows_end and self._episode is not None and self._episode < self.model.next_episode:
             self._finish_episode(self._episode)
-        if not self.table.currentIndex().isValid() and self.model.recorded:
-            self.table.selectRow(1 if self._is_live else 0)
+        self._missing += sum(message.skipped for message in batch)
+        is_complete = bool(batch) and self.model.recorded + self._missing >= batch[-1].total
+        if is_complete and self.model.recorded and not self.table.currentIndex().isValid():
+            self.table.selectRow(1 if self._is_live else 0)  # the newest; they come in pages, the oldest first
 
     def _choose(self, current: QModelIndex, _previous: QModelIndex | None = None) -> None:
         chosen = self.model.episode_at(current.row()) if current.isValid() else None
