@@ -196,6 +196,9 @@ def smoke_command(
         more: Extras = json.loads(extras)
     except ValueError as error:
         problems.append(f"--extras is not JSON: {error}")
+    else:
+        if not isinstance(more, dict):
+            problems.append(f"--extras must be a JSON object, not {type(more).__name__}")
     if problems:
         raise click.UsageError("; ".join(problems), ctx)
     with cli.client(start=True) as client:
