@@ -336,7 +336,7 @@ class DqnLearner(Learner):
         return replace(state, arrays={**state.arrays, **arrays_of(self.target, "target")}, replay=self.buffer)
 
     def restore(self, state: TrainingState) -> str:
-        """Continue from a snapshot; return how the environments were brought back."""
+        """Continue from a snapshot; return how the environments were restored."""
         environments = super().restore(state)
         load_weights(self.target, state.part("target"), what="the checkpoint")
         state.restore_replay(self.buffer)

@@ -625,7 +625,7 @@ def device_for(args: Any) -> torch.device:
             reason = "none is reserved for this run (resources.gpus)"
         else:
             reason = "torch finds no NVIDIA driver or device"
-        raise BadInput(f"a GPU was asked for and there is none to use: {reason}; leave --cuda out to train without one")
+        raise BadInput(f"a GPU was requested and there is none to use: {reason}; leave --cuda out to train without one")
     return torch.device("cpu")
 
 
