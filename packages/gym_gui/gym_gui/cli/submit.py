@@ -193,7 +193,7 @@ def smoke_command(
     given = parse_flags(arguments[1:], algorithm)
     problems = [*given.problems] if given.positional else [*given.problems, "which environment? Name one or more"]
     try:
-        more: Extras = json.loads(extras)
+        more: Any = json.loads(extras)
     except ValueError as error:
         problems.append(f"--extras is not JSON: {error}")
     else:
@@ -254,7 +254,7 @@ def smoke_report(client: TrainerClient, run: pb.Run) -> dict[str, Any]:
         "worker": run.worker_type,
         "algo": run.algo,
         "env_id": run.env_id,
-        "payload": str(folder.root.parent.parent / "configs" / f"config-{run.run_id}.json"),
+        "payload": str(folder.home.config_file(run.run_id)),
         "handshake": handshake,
         "artefacts": artifacts_of(folder),
         "status": run.status,

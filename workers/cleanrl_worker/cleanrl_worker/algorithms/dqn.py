@@ -34,7 +34,7 @@ from cleanrl_worker.training.policies import (
     network_sizes,
 )
 from cleanrl_worker.training.replay import ReplayBuffer, Transitions, make_replay
-from cleanrl_worker.training.run import Learner, RunContext, TrainResult, device_for, run_training_loop
+from cleanrl_worker.training.run import BLOCK_STEPS, Learner, RunContext, TrainResult, device_for, run_training_loop
 
 # ---------------------------------------------------------------- flags
 
@@ -96,10 +96,6 @@ class AtariArgs(Args):
     exploration_fraction: Annotated[float, Range(0, 1)] = 0.1
     learning_starts: Annotated[int, Range(0)] = 80_000
     train_frequency: Annotated[int, Range(1)] = 4
-
-
-BLOCK_STEPS = 100
-"""Steps between two safe points, and between two points of a chart"""
 
 
 # ---------------------------------------------------------------- networks

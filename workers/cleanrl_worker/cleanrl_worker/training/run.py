@@ -54,6 +54,8 @@ from cleanrl_worker.wrappers.schedule import Schedule
 
 _REPORT_EVERY_S = 0.5
 _POLL_PAUSED_S = 0.5
+BLOCK_STEPS = 100
+"""Steps of off-policy training between two safe points, and between two points of a chart"""
 
 Snapshot = Callable[[], TrainingState]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mosaic_wire.manifest import POLICY_SUFFIX
 from PySide6.QtCore import QAbstractTableModel, QCoreApplication, QModelIndex, QPersistentModelIndex, Qt, Signal
 from PySide6.QtWidgets import QHBoxLayout, QHeaderView, QLabel, QLineEdit, QPushButton, QTableView, QVBoxLayout, QWidget
 
-from gym_gui.services.policy_files import MODEL_SUFFIX
 from gym_gui.ui.background import Background
 from gym_gui.ui.widgets.parts import ask_for_file, fill, named
 from gym_gui.ui.widgets.tables import show_as_rows
@@ -191,7 +191,7 @@ class CheckpointTable(QWidget):
         self._background.run(lambda: checkpoint_at(path), owner=self, done=found, failed=failed)
 
     def _choose_file(self) -> None:
-        kinds = self.tr("Checkpoints and weights (state.json *{suffix})").format(suffix=MODEL_SUFFIX)
+        kinds = self.tr("Checkpoints and weights (state.json *{suffix})").format(suffix=POLICY_SUFFIX)
         kinds = f"{kinds};;{self.tr('All files')} (*)"
         ask_for_file(self, self.tr("Choose a checkpoint"), kinds, self.choose_path)
 
