@@ -401,7 +401,7 @@ class FastLaneView(QWidget):
     def record_to(self, path: Path) -> None:
         """Start recording; it stops with the same button, with the run, or after ten minutes."""
         self._recorder = ClipRecorder(path)
-        self._record_button.setText(self.tr("Stop re&cording"))
+        self._record_button.setText(self.tr("Stop &recording"))
         self._update_hud()
 
     @property
@@ -429,7 +429,7 @@ class FastLaneView(QWidget):
         recorder, self._recorder = self._recorder, None
         if recorder is None:
             return
-        self._record_button.setText(self.tr("Record a &clip…"))
+        self._record_button.setText(self.tr("&Record a clip…"))
         self._remark.setText("")
 
         def on_finished(frames: int) -> None:
@@ -444,7 +444,7 @@ class FastLaneView(QWidget):
         if not isinstance(error, ClipFailed):
             raise error
         self._recorder, self._is_writing = None, False
-        self._record_button.setText(self.tr("Record a &clip…"))
+        self._record_button.setText(self.tr("&Record a clip…"))
         self._save_failed(error)
 
     def _on_saved(self, path: str) -> None:
@@ -476,9 +476,9 @@ class FastLaneView(QWidget):
         self._edges.addItem(self.tr("Smooth"), True)
         self._edges.addItem(self.tr("Pixelated"), False)
         self._tile = _box("fastlane_tile", self.tr("Which environment of the grid"))
-        self._save_button = named(QPushButton(self.tr("Save &image…")), "fastlane_save", self.tr("Save the frame"))
+        self._save_button = named(QPushButton(self.tr("&Save image…")), "fastlane_save", self.tr("Save the frame"))
         self._save_button.clicked.connect(self.ask_where_to_save)
-        self._record_button = named(QPushButton(self.tr("Record a &clip…")), "fastlane_record")
+        self._record_button = named(QPushButton(self.tr("&Record a clip…")), "fastlane_record")
         self._record_button.setAccessibleName(self.tr("Record a clip"))
         self._record_button.clicked.connect(self.toggle_recording)
         self._zoom.currentIndexChanged.connect(self._choose_view)
