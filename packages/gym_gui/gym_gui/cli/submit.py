@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.paths import RunFolder
-from mosaic_wire.run_request import Extras, run_request, worker_part
+from mosaic_wire.run_request import run_request, worker_part
 from mosaic_wire.run_status import RunOutcome, RunStatus
 
 from gym_gui.cli.algorithms import choose_algorithm, installed_workers

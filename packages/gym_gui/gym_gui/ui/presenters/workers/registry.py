@@ -66,8 +66,8 @@ _MEMBERS = {
     "prioritized_replay_eps n_step",
     VALUES: "tau target_network_frequency n_atoms v_min v_max v_value",
     NETWORK: "agent env_kwargs env_backend",
-    CHECKPOINTING: "eval_episodes eval_freq eval_deterministic stop_at_return checkpoint_freq keep_checkpoints capture_video "
-    "save_model",
+    CHECKPOINTING: "eval_episodes eval_freq eval_deterministic stop_at_return checkpoint_freq keep_checkpoints "
+    "capture_video save_model",
     MACHINE: "cuda torch_deterministic torch_threads compile cudagraphs bf16 backend device_ids world_size",
 }
 _GROUP_OF = {name: group for group, names in _MEMBERS.items() for name in names.split()}
