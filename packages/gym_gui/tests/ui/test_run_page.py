@@ -166,7 +166,7 @@ def test_each_lane_has_its_own_remembered_tab(qtbot, page: RunPage, window_daemo
 
 
 def test_the_head_follows_a_live_run_to_its_end(qtbot, page: RunPage, window_daemon: RunningDaemon) -> None:
-    run = window_daemon.submit(timesteps=1_000_000)
+    run = window_daemon.submit(timesteps=10**9)
     window_daemon.wait_for(run.run_id, "EXEC")
     page.show_run(run.run_id)
     header = page.header
@@ -193,7 +193,7 @@ def test_a_daemon_that_was_away_is_caught_up_with_without_a_click(
         link = DaemonLink(lambda: TrainerClient.connect(daemon.home), background)
         with qtbot.waitSignal(link.runs_loaded, timeout=WAIT):
             link.start()
-        run = daemon.submit(timesteps=1_000_000)
+        run = daemon.submit(timesteps=10**9)
         daemon.wait_for(run.run_id, "EXEC")
         page = make_page(window, link, background)
         page.show_run(run.run_id)
