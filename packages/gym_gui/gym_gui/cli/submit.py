@@ -7,12 +7,12 @@ import os
 import secrets
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from mosaic_wire.files import read_json_object, write_json_atomically
 from mosaic_wire.paths import RunFolder
-from mosaic_wire.run_request import run_request, worker_part
+from mosaic_wire.run_request import Extras, run_request, worker_part
 from mosaic_wire.run_status import RunOutcome, RunStatus
 
 from gym_gui.cli.algorithms import choose_algorithm, installed_workers
@@ -212,7 +212,7 @@ def smoke_command(
                     env_id=env_id,
                     seed=seed,
                     total_timesteps=total_timesteps,
-                    extras={**more, "algo_params": given.parameters},
+                    extras=cast(Extras, {**more, "algo_params": given.parameters}),
                     tags=["smoke"],
                 ),
             )

@@ -12,7 +12,7 @@ from gym_gui.testing import RunningDaemon
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.forms.cleanrl_train_form import CleanRlTrainForm, RequirementSetsBox
-from gym_gui.ui.forms.dialog_factory import NoSuchForm, can_open, open_form, register_forms
+from gym_gui.ui.forms.dialog_factory import NoSuchForm, open_form, register_forms
 from gym_gui.ui.forms.train_form import TrainForm
 from gym_gui.ui.workers import catalog
 from gym_gui.ui.workers.catalog import WorkerEntry
@@ -364,9 +364,6 @@ def test_a_worker_without_a_form_of_its_own_gets_one_from_its_description(
 
 def test_the_factory_goes_by_the_entry_alone(opened, entries, link, background, window_daemon, window) -> None:
     cleanrl = catalog.find(entries, "cleanrl")
-    assert can_open("evaluate", cleanrl)
-    spade = catalog.find(entries, "spade_bdi")
-    assert not can_open("train", spade)
     with pytest.raises(NoSuchForm, match="pip install"):
         opened(worker="spade_bdi")
     with pytest.raises(NoSuchForm, match="evaluate"):

@@ -125,7 +125,7 @@ class CheckpointTable(QWidget):
     chosen = Signal(object)  # FoundCheckpoint | None: the selection changed
     named = Signal(object)  # FoundCheckpoint: opened with `choose_path`
 
-    def __init__(self, background: Background, parent: QWidget | None = None, *, takes_files: bool = True) -> None:
+    def __init__(self, background: Background, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._background = background
         self.current: FoundCheckpoint | None = None
@@ -146,7 +146,6 @@ class CheckpointTable(QWidget):
         other = named(QPushButton(self.tr("&Other file …"), self, autoDefault=False), "other_checkpoint")
         other.setAccessibleName(self.tr("Open a checkpoint that is not in the table"))
         other.clicked.connect(self._choose_file)
-        other.setVisible(takes_files)
         self._state = named(QLabel(self, wordWrap=True), "checkpoint_state", role="caption")
         top = fill(QHBoxLayout(), (self._search, 1), other)
         fill(QVBoxLayout(self), top, (self.view, 1), self._state, margins=0)

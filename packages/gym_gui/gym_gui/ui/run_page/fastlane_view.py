@@ -335,7 +335,7 @@ class FastLaneView(QWidget):
     def _explain(self, writer_message: str) -> None:
         self._writer_message = writer_message
         run = self._run
-        if run is None or self._recorder is not None:
+        if run is None or self.is_recording:
             return
         text = why_no_frame(run, writer_message)
         if self._shot is None:
@@ -351,7 +351,7 @@ class FastLaneView(QWidget):
 
     def _update_hud(self) -> None:
         shot = self._shot
-        watching = self._source is not None and shot is not None
+        watching = self.is_watching and shot is not None
         rate, unknown = self.shown_rate(), "–"
         figures = {
             "rate": f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}",
@@ -367,7 +367,7 @@ class FastLaneView(QWidget):
             if self._figures[name].text() != text:
                 self._figures[name].setText(text)
         self._save_button.setEnabled(shot is not None)
-        self._record_button.setEnabled(watching or self._recorder is not None)
+        self._record_button.setEnabled(watching or self.is_recording)
         if self._recorder is not None:
             length = self._recorder.length_s(time.monotonic())
             self._remark.setText(self.tr("Recording, {0}").format(formats.duration(length)))
