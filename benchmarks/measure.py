@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gym_gui.services.trainer import registry_queries as sql
 from gym_gui.services.trainer.fsm import RunStatus
-from gym_gui.services.trainer.records import NewRun, StoryEvent
+from gym_gui.services.trainer.records import HistoryEvent, NewRun
 from gym_gui.services.trainer.registry import SUBMITTED, RunRegistry
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.paths import Home
@@ -202,5 +202,5 @@ def fill_registry(home: Home, count: int) -> None:
             columns = {field.name: getattr(run, field.name) for field in fields(run)}
             sql.insert_row(connection, "runs", {**columns, **over, "created_at": 1.7e9, "finished_at": 1.7e9})
             for kind, before, after in ((SUBMITTED, "", RunStatus.INIT), ("cancelled", RunStatus.INIT, RunStatus.TERM)):
-                seq = sql.append_event(connection, StoryEvent(0, run_id, 1.7e9, kind, before, after, "", {}, 1))
+                seq = sql.append_event(connection, HistoryEvent(0, run_id, 1.7e9, kind, before, after, "", {}, 1))
             sql.update_run(connection, run_id, {"event_seq": seq})

@@ -373,3 +373,30 @@ def test_an_absolute_time_is_found(line):
 )
 def test_waiting_and_rates_are_not_absolute_times(line):
     assert absolute_times("def test_it():\n    " + line) == []
+
+
+def test_every_name_that_a_benchmark_imports_is_there():
+    """No other test imports the benchmarks: a rename in a package would break `make bench` unnoticed."""
+    own = tuple(f"{path.name}." for path in DISTRIBUTIONS)
+    missing = [
+        f"{path.name}: {node.module}.{alias.name}"
+        for path in sorted((ROOT / "benchmarks").glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(own)
+        for alias in node.names
+        if not has_name(node.module or "", alias.name)
+    ]
+    assert missing == []
+
+
+def has_name(module: str, name: str) -> bool:
+    """Whether a module of ours binds a name, or a package has a module of that name; nothing is imported."""
+    (place,) = (path / module.replace(".", "/") for path in DISTRIBUTIONS if module.split(".")[0] == path.name)
+    if (place / f"{name}.py").is_file():
+        return True
+    source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    nodes = list(ast.walk(ast.parse(source.read_text()))) if source.is_file() else []
+    bound = {node.name for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)}
+    bound |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    bound |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
+    return name in bound

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import dataclasses
 import importlib.util
 import re
@@ -10,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -264,6 +266,18 @@ def test_every_sentence_about_an_attacker_names_a_test_that_exists():
         for file, name in named:
             assert not name or f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), (file, name)
             assert (ROOT / file).is_file(), file
+
+
+def test_the_table_of_the_trainer_has_its_modules_in_the_order_of_the_import_contract():
+    contracts = configparser.ConfigParser()
+    contracts.read(ROOT / ".importlinter")
+    layers = contracts["importlinter:contract:trainer"]["layers"].split("\n")
+    layer_of = {name: place for place, layer in enumerate(layers) for name in re.findall(r"\w+", layer)}
+    table = (ROOT / "ARCHITECTURE.md").read_text().partition("\nInside `services/trainer`")[2].partition("\n\n`")[0]
+    rows = [re.findall(r"`(\w+)(?:\.py|/)`", line.split("|")[1]) for line in table.splitlines() if line[:3] == "| `"]
+    named = [name for row in rows for name in row]
+    assert sorted(named) == sorted(layer_of)
+    assert [name for above, name in pairwise(named) if layer_of[above] > layer_of[name]] == []
 
 
 def test_the_walk_of_a_run_leads_through_code_that_is_there():

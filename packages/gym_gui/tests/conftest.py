@@ -71,6 +71,7 @@ class FakeTrainer(TrainerServiceServicer):
         self.runs: list[pb.Run] = []
         self.stories: dict[str, list[pb.StoryEvent]] = {}
         self.logs: dict[str, bytes] = {}
+        self.frames: list[pb.RunFrame] = []
         self.filters: dict[str, str] = {}
         self.asked: list[Any] = []
         self.workers: list[WorkerSpec] = [CLEANRL, REFERENCE]
@@ -143,6 +144,9 @@ class FakeTrainer(TrainerServiceServicer):
         start = max(0, len(data) - request.tail_bytes) if request.tail_bytes else 0
         for offset in range(start, len(data), 7):
             yield pb.LogChunk(data=data[offset : min(offset + 7, len(data))], offset=offset)
+
+    def StreamFrames(self, request: pb.StreamFramesRequest, context: grpc.ServicerContext) -> Iterator[pb.RunFrame]:
+        yield from self.frames
 
     def GetStory(self, request: pb.GetStoryRequest, context: grpc.ServicerContext) -> pb.GetStoryResponse:
         return pb.GetStoryResponse(events=self.stories.get(request.run_id, []))

@@ -336,7 +336,7 @@ def test_a_stopped_worker_gets_its_chance_to_obey(executor: LocalExecutor, launc
 def test_a_daemon_that_shed_everything_is_found_in_its_control_group(
     executor: LocalExecutor, launch: Callable[..., Launch]
 ) -> None:
-    if not executor.has_cgroups:
+    if executor._cgroups is None:
         pytest.skip("this executor polls: what the kernel does for a control group does not apply")
     code = (
         "import os\n"
@@ -478,7 +478,7 @@ def test_usage_measures_the_tree(executor: LocalExecutor, launch: Callable[..., 
         assert usage.memory_bytes > 48 << 20
         assert worker.elapsed_s() > 0
         assert worker.limit_hit() is None
-        assert executor.has_cgroups or not worker.is_limited
+        assert executor._cgroups is not None or not worker.is_limited
         assert await worker.stop_tree(0)
         worker.close()
 
@@ -551,7 +551,7 @@ def test_a_worker_outlives_its_daemon_and_the_next_one_takes_it_over(executor: L
         assert executor.find(mark) == identity
         worker = await executor.attach(identity, mark, memory_mb=512, max_processes=100)
         assert worker is not None
-        assert executor.has_cgroups or not worker.is_limited
+        assert executor._cgroups is not None or not worker.is_limited
         assert worker.limit_hit() is None
         assert worker.usage().processes == 1
         waiting = asyncio.create_task(worker.wait())
@@ -692,7 +692,7 @@ def groups_of(mark: str) -> list[Path]:
 def test_a_group_exists_from_the_first_instant_to_the_end(
     executor: LocalExecutor, launch: Callable[..., Launch]
 ) -> None:
-    if not executor.has_cgroups:
+    if executor._cgroups is None:
         pytest.skip("this executor polls: what the kernel does for a control group does not apply")
 
     async def scenario() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 
+import click
 import grpc
 import pytest
-from gym_gui.cli import main
+from gym_gui.cli import app, main
 from gym_gui.cli.app import COMMANDS
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
@@ -43,6 +44,16 @@ def test_every_command_has_help_without_a_daemon(mosaic, command):
     ended = mosaic(command, "--help")
     assert ended.code == 0
     assert ended.out.startswith(f"Usage: mosaic {command}")
+
+
+def test_a_command_may_have_a_hyphen_in_its_name(mosaic, monkeypatch):
+    @click.command()
+    def two_words_command() -> None:
+        click.echo("both words")
+
+    monkeypatch.setitem(COMMANDS, "two-words", ("app", "Say both."))
+    monkeypatch.setattr(app, "two_words_command", two_words_command, raising=False)
+    assert mosaic("two-words").out == "both words\n"
 
 
 def test_help_lists_every_command(mosaic):
@@ -208,9 +219,64 @@ def test_archive_says_what_it_did(mosaic, fake_trainer):
 
 def test_what_is_over_is_reported_as_such(mosaic, fake_trainer):
     run = fake_trainer.add(status="TERM", outcome="cancelled")
-    assert "it recorded no video" in mosaic("frames", run.run_id, "--output", "clip.mp4").err
+    said = mosaic("frames", run.run_id, "--output", "clip.mp4").err
+    assert f"run {run.run_id[-8:]} has finished and draws nothing any more; it recorded no video" in said
     assert "never started" in mosaic("eval", run.run_id).err
     assert mosaic("ps", "-q").out.split() == [run.run_id]
+
+
+# ---------------------------------------------------------------- clips
+
+RED = pb.RunFrame(width=2, height=2, data=b"\xff\0\0" * 4)
+
+
+@pytest.fixture
+def ffmpeg(tmp_path, monkeypatch):
+    """Put a script in the place of ffmpeg; it finds the clip's path in $clip."""
+
+    def install(script: str) -> None:
+        program = tmp_path / "bin" / "ffmpeg"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\nfor clip; do :; done\ncat >/dev/null\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+    return install
+
+
+def test_a_clip_that_ffmpeg_could_not_write_is_no_success(mosaic, fake_trainer, ffmpeg, tmp_path):
+    """ffmpeg ends with an error after it was given every frame: a full disk, or a codec that it lacks."""
+    run = fake_trainer.add(status="EXEC", outcome="")
+    fake_trainer.frames = [RED, RED]
+    ffmpeg('echo torn > "$clip"; exit 1')
+    clip = tmp_path / "clip.mp4"
+    clip.write_text("mine")
+    ended = mosaic("frames", run.run_id, "--out", str(clip), "--force")
+    assert (ended.code, f"ffmpeg could not write {clip}" in ended.err) == (1, True), ended.err
+    assert [path.name for path in tmp_path.glob("*clip*")] == ["clip.mp4"]
+    assert clip.read_text() == "mine"
+
+
+def test_a_clip_replaces_a_file_when_it_is_complete(mosaic, fake_trainer, ffmpeg, tmp_path):
+    run = fake_trainer.add(status="EXEC", outcome="")
+    fake_trainer.frames = [RED, RED]
+    ffmpeg('echo film > "$clip"')
+    clip = tmp_path / "clip.mp4"
+    clip.write_text("mine")
+    ended = mosaic("frames", run.run_id, "--out", str(clip), "--force")
+    assert (ended.code, ended.err) == (0, f"{clip}: 2 frames\n")
+    assert clip.read_text() == "film\n"
+    assert [path.name for path in tmp_path.glob("*clip*")] == ["clip.mp4"]
+
+
+@pytest.mark.parametrize("name", ["clip.gif", "clip.mp4"])
+def test_a_file_outlives_a_recording_of_nothing(mosaic, fake_trainer, ffmpeg, tmp_path, name):
+    run = fake_trainer.add(status="EXEC", outcome="")
+    ffmpeg('echo film > "$clip"')
+    (tmp_path / name).write_text("mine")
+    ended = mosaic("frames", run.run_id, "--out", str(tmp_path / name), "--force")
+    assert (ended.code, "drew no frame" in ended.err) == (1, True)
+    assert (tmp_path / name).read_text() == "mine"
 
 
 def test_filters_are_saved_used_listed_and_misspelt(mosaic, fake_trainer):

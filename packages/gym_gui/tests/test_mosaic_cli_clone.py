@@ -159,7 +159,12 @@ def test_a_smoke_run_that_fails_reports_it_and_leaves_its_report_too(daemon):
 
 @pytest.mark.parametrize(
     ("text", "reported"),
-    [(["random"], "which environment"), (["random", "none", "--extras", "{"], "not JSON"), (["pppo", "x"], "'ppo'")],
+    [
+        (["random"], "which environment"),
+        (["random", "none", "--extras", "{"], "not JSON"),
+        (["random", "none", "--extras", "[1]"], "--extras must be a JSON object, not list"),
+        (["pppo", "x"], "'ppo'"),
+    ],
 )
 def test_a_smoke_run_of_nothing_is_refused(daemon, text, reported):
     result = invoke(daemon, "smoke", *text)

@@ -21,7 +21,11 @@ class Lane(StrEnum):
 
 @dataclass(frozen=True)
 class WorkerCapabilities:
-    """The capabilities of a worker type, with the field names that existing workers use."""
+    """The capabilities of a worker type, with the field names that existing workers use.
+
+    `supported_paradigms`, `env_families`, `max_agents` and `requires_gpu` are informational: the daemon decides nothing
+    by them.
+    """
 
     worker_type: str
     supported_paradigms: tuple[str, ...] = ("sequential",)

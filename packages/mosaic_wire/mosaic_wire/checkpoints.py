@@ -119,14 +119,14 @@ def verify_checkpoint(folder: Path, sha256: str) -> str | None:
     return _damage(folder, sha256, _SharedFiles())
 
 
-def read_checkpoint(folder: Path, sha256: str | None = None, *, hash_shared: bool = True) -> dict[str, Any]:
+def read_checkpoint(folder: Path, *, hash_shared: bool = True) -> dict[str, Any]:
     """Return the state document of an intact checkpoint; raise DamagedCheckpoint with the reason.
 
-    Without `sha256` (a folder named by hand) the document's own checksum and its siblings' hashes must fit.
+    The document's own checksum and its siblings' hashes must fit.
     Without `hash_shared` the shared files need only be there with their size: for those who compute the hashes anyway
     when they read them, or who want a quick answer.
     """
-    return _read_verified(folder, sha256, _SharedFiles(hashed=hash_shared))
+    return _read_verified(folder, None, _SharedFiles(hashed=hash_shared))
 
 
 def shared_files(document: Mapping[str, Any]) -> tuple[SharedFile, ...]:

@@ -249,25 +249,6 @@ def parse_event(data: bytes) -> ParsedEvent:
     return event
 
 
-def parse_plain_scalar(data: bytes) -> tuple[float, int, bytes, float] | None:
-    """Return (wall time, step, tag, value) of an event with one tag and one `simple_value`, else None."""
-    end = len(data)
-    if end < 24 or end > 127 or data[0] != _EVENT_WALL_TIME:
-        return None
-    at, step = 9, 0
-    if data[9] == _EVENT_STEP:
-        step, at = _varint(data, 10)
-    if at + 6 > end or data[at] != _EVENT_SUMMARY or data[at + 1] != end - at - 2:
-        return None
-    if data[at + 2] != _SUMMARY_VALUE or data[at + 3] != end - at - 4:
-        return None
-    value_at = end - 5
-    if data[at + 4] != _VALUE_TAG or data[at + 5] != value_at - at - 6 or data[value_at] != _VALUE_SIMPLE:
-        return None
-    value: float = _FLOAT.unpack_from(data, value_at + 1)[0]
-    return _DOUBLE.unpack_from(data, 1)[0], _signed(step), data[at + 6 : value_at], value
-
-
 def _parse_value(data: bytes, begin: int, end: int, event: ParsedEvent) -> None:
     tag, plugin = b"", b""
     simple = tensor = -1

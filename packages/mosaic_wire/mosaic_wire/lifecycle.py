@@ -202,7 +202,7 @@ def _ends_inside_a_line(path: Path) -> bool:
 class LifecycleReader:
     """Reads the lifecycle file: incremental, bounded, and tolerant of damage.
 
-    A line that is not an event, an event already seen, or one of a number below the last is skipped and counted.
+    A line that is not an event, an event already seen, or one of a number below the last is skipped.
     """
 
     def __init__(self, path: Path, *, after_seq: int = 0) -> None:
@@ -212,7 +212,6 @@ class LifecycleReader:
         self.last_seq = after_seq
         self.has_more = False
         """The last read stopped at its limit, not at the end of the file"""
-        self.damaged_lines = 0
 
     def read(self) -> list[RunLifecycleEvent]:
         """Return the events that were added since the last call, or as many as one read takes."""
@@ -242,7 +241,6 @@ class LifecycleReader:
                         self.last_seq = event.seq
                         events.append(event)
                 else:
-                    self.damaged_lines += whole  # a long line counts once, when its end is found
                     self._inside_a_long_line = not whole
                 if self._offset >= end:
                     self.has_more = True
@@ -261,5 +259,4 @@ class LifecycleReader:
         try:
             return RunLifecycleEvent.from_line(line)
         except ValueError:
-            self.damaged_lines += 1
             return None

@@ -16,6 +16,8 @@ from typing import Any
 from mosaic_wire.decoding import from_json
 from mosaic_wire.files import Opener, plain_file, read_json_object, write_json_atomically
 
+POLICY_SUFFIX = ".cleanrl_model"
+VIDEO_SUFFIXES = frozenset({".mp4", ".webm", ".mkv", ".mov", ".avi", ".gif", ".m4v"})
 _MAX_HASHED_BYTES = 1 << 40
 """A file with holes can claim any size, and hashing it would never end"""
 

@@ -43,6 +43,11 @@ class RunFolder:
     wandb = _Below("wandb")
     logs = _Below("logs")
 
+    @property
+    def home(self) -> Home:
+        """Return the home whose daemon made this folder."""
+        return Home(self.root.parent.parent.parent)
+
 
 @dataclass(frozen=True)
 class Home:

@@ -12,12 +12,10 @@ from pathlib import Path
 from mosaic_wire.checkpoints import good_checkpoints
 from mosaic_wire.event_files import PREFIX
 from mosaic_wire.files import open_plain, walk
-from mosaic_wire.manifest import CheckpointEntry
+from mosaic_wire.manifest import POLICY_SUFFIX, VIDEO_SUFFIXES, CheckpointEntry
 from mosaic_wire.paths import RunFolder
 from mosaic_wire.system_metrics import FOLDER as SYSTEM_FOLDER
 
-POLICY_SUFFIX = ".cleanrl_model"
-VIDEO_SUFFIXES = (".mp4", ".gif", ".webm")
 PHASES = "phases"
 """Runs of workers that a script started lie below"""
 _DATABASE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
@@ -46,7 +44,7 @@ def artifacts_of(folder: RunFolder, tensorboard: Path | None = None) -> FoundArt
     for path in _files_below(folder.root):
         if path.suffix == POLICY_SUFFIX:
             policies.append(path)
-        elif path.suffix in VIDEO_SUFFIXES:
+        elif path.suffix.lower() in VIDEO_SUFFIXES:
             videos.append(str(path.relative_to(folder.root)))
         elif path.name.startswith(PREFIX):
             events.add(path.parent)

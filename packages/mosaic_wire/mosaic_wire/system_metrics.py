@@ -34,8 +34,6 @@ class TreeUse:
     memory_bytes: int = 0
     threads: int = 0
     processes: int = 0
-    read_bytes: int = 0
-    written_bytes: int = 0
     by_process: dict[tuple[int, int], tuple[float, int, int]] = field(default_factory=dict)
     """(pid, start time) → CPU seconds, bytes read, bytes written"""
 
@@ -60,10 +58,7 @@ def measure_tree(root: int, proc: Path = Path("/proc")) -> TreeUse:
         use.threads += int(fields[17])
         use.processes += 1
         use.by_process[pid, int(fields[19])] = (cpu_s, traffic["read_bytes"], traffic["write_bytes"])
-    for cpu_s, read, written in use.by_process.values():
-        use.cpu_s += cpu_s
-        use.read_bytes += read
-        use.written_bytes += written
+    use.cpu_s = sum(cpu_s for cpu_s, _, _ in use.by_process.values())
     return use
 
 

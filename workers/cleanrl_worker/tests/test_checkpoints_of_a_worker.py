@@ -88,7 +88,7 @@ def test_a_gpu_that_was_asked_for_and_is_not_there_is_one_clear_line(home):
     with WorkerProcess(ARGV, config(1000, use_cuda=True), home) as worker:
         assert worker.wait(PATIENCE_S) == 2
         failure = worker.events()[-1].payload
-    assert failure["error"].startswith("a GPU was asked for and there is none to use: ")
+    assert failure["error"].startswith("a GPU was requested and there is none to use: ")
     assert failure["error"].endswith("; leave --cuda out to train without one")
     assert failure["error_type"] == "BadInput"
 
@@ -108,7 +108,7 @@ def test_by_default_a_run_trains_without_a_gpu_unless_its_reservation_insists(mo
             monkeypatch.setenv("MOSAIC_GPUS_MANDATORY", value)
         assert device_for(expected).type == "cpu"
     monkeypatch.setenv("MOSAIC_GPUS_MANDATORY", "2")
-    with pytest.raises(BadInput, match="a GPU was asked for"):
+    with pytest.raises(BadInput, match="a GPU was requested"):
         device_for(expected)
     assert device_for(unwanted).type == "cpu"
     monkeypatch.setattr(torch.version, "cuda", "12.8")

@@ -17,9 +17,10 @@ from cleanrl_worker.testing import charts, train_here, weights_digest
 from cleanrl_worker.training.channel import Command
 from cleanrl_worker.training.checkpointing import load_state
 from cleanrl_worker.training.envs import make_envs
-from cleanrl_worker.training.off_policy import BLOCK_STEPS, OffPolicyLearner
+from cleanrl_worker.training.off_policy import OffPolicyLearner
 from cleanrl_worker.training.optimizers import CudaGraph, accelerated
 from cleanrl_worker.training.replay import make_replay
+from cleanrl_worker.training.run import BLOCK_STEPS
 
 NAMES = {ddpg: "ddpg_continuous_action", td3: "td3_continuous_action", sac: "sac_continuous_action"}
 LEARNERS = {ddpg: ddpg.DdpgLearner, td3: td3.Td3Learner, sac: sac.SacLearner}

@@ -87,7 +87,7 @@ def choose_algorithm(
 
 
 def _meant(spec: WorkerSpec, name: str) -> tuple[WorkerSpec, AlgorithmSpec] | None:
-    """Return the algorithm of this name, for all that its variants can play: which one trains, the daemon finds out."""
+    """Return the algorithm of this name, for all that its variants can play; the daemon decides which one trains."""
     variants = spec.variants(name) if spec.checks else []
     own = spec.algorithm(name)
     if len(variants) < 2 and own is not None:

@@ -38,12 +38,12 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "plot": ("plot", "Draw curves of runs, seeds taken together, into a file or here."),
         "compare": ("compare", "Runs side by side: returns, speed, parameters, and which is better."),
         "bench": ("bench", "Train algorithms with several seeds and write a report."),
-        "sweep": ("sweep", "Look for good hyper-parameters."),
+        "sweep": ("sweep", "Search for good hyper-parameters."),
         "report": ("compare", "Write a report of runs that can be read offline."),
     },
     "Control": {
         "cancel": ("control", "End runs."),
-        "pause": ("control", "Hold runs; --release frees their CPUs and GPUs."),
+        "pause": ("control", "Pause runs; --release frees their CPUs and GPUs."),
         "resume": ("control", "Continue runs, also finished ones."),
         "extend": ("control", "Train a finished run longer."),
         "priority": ("organize", "Move queued runs forward or back."),
@@ -54,7 +54,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "rename": ("organize", "Give a run a name."),
         "archive": ("organize", "Hide finished runs from listings."),
         "export": ("organize", "Write a run into an archive file."),
-        "import": ("organize", "Take runs in from archive files."),
+        "import": ("organize", "Import runs from archive files."),
         "delete": ("organize", "Remove runs and all their files."),
     },
     "System": {
@@ -87,7 +87,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"gym_gui.cli.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, f"{cmd_name}_command")
+        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 
     def resolve_command(

@@ -51,7 +51,7 @@ def cancel_command(cli: Cli, /, wait: bool, yes: bool, **options: Any) -> int:
 @click.option("--release", is_flag=True, help="Checkpoint, end the process and give its CPUs and GPUs back.")
 @pass_cli
 def pause_command(cli: Cli, /, runs: tuple[str, ...], release: bool) -> int:
-    """Hold runs. They keep their process and their reservation, unless --release."""
+    """Pause runs. They keep their process and their reservation, unless --release."""
     with cli.client() as client:
         return for_each(find_runs(client, runs), lambda run: client.pause(run.run_id, release=release), "pause")[1]
 

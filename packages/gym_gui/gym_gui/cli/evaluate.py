@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from mosaic_wire.ids import is_run_id
-from mosaic_wire.manifest import AnalyticsManifest
+from mosaic_wire.manifest import POLICY_SUFFIX, AnalyticsManifest
 from mosaic_wire.paths import user_path
 from mosaic_wire.run_request import NOT_TRAINING, Extras, Mode, run_request, worker_part
 from mosaic_wire.run_status import RunStatus
@@ -18,7 +18,7 @@ from gym_gui.cli.context import POSITIVE, Cli, complete_run, json_option, notify
 from gym_gui.cli.flags import default_of
 from gym_gui.cli.submit import follow_or_print, submit_once
 from gym_gui.services import policy_files, run_configs
-from gym_gui.services.policy_files import MODEL_SUFFIX, Chosen
+from gym_gui.services.policy_files import Chosen
 from gym_gui.services.trainer.errors import RunNotFound
 from gym_gui.wording.run_view import extras_of, short_id
 
@@ -109,13 +109,13 @@ def evaluation_config(cli: Cli, chosen: Chosen, options: dict[str, Any]) -> dict
 # ---------------------------------------------------------------- which policy is meant
 
 
-__all__ = ["MODEL_SUFFIX", "Chosen", "choose", "of_path"]
+__all__ = ["Chosen", "choose", "of_path"]
 
 
 def choose(client: TrainerClient, source: str, checkpoint: str = "") -> Chosen:
     """Return the policy in `source`: a run (or one checkpoint of it), a checkpoint folder, or a file with weights."""
     path = user_path(source)
-    if path.suffix == MODEL_SUFFIX or path.exists():
+    if path.suffix == POLICY_SUFFIX or path.exists():
         if checkpoint:
             raise click.UsageError("--checkpoint chooses among the checkpoints of a run; a path names one already")
         refuse_own_path(client, path)
@@ -139,7 +139,7 @@ def _of_run(client: TrainerClient, run: pb.Run, checkpoint: str) -> Chosen:
     if run.status == RunStatus.TERM and not run.started_at:
         raise click.UsageError(f"run {short_id(run.run_id)} never started, so it has no policy")
     if extras.get("script_path") and run.status == RunStatus.TERM and _saved_no_model(client, run):
-        raise click.UsageError(f"run {short_id(run.run_id)} saved no model: its script wrote no {MODEL_SUFFIX} file")
+        raise click.UsageError(f"run {short_id(run.run_id)} saved no model: its script wrote no {POLICY_SUFFIX} file")
     schedule = extras.get("curriculum_schedule")
     path = run.run_id
     if checkpoint:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+import secrets
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,7 +26,8 @@ from gym_gui.wording.run_view import short_id
 if TYPE_CHECKING:
     from gym_gui.services.trainer.client import TrainerClient
 
-_MOVING = (".gif", ".webp", ".png")
+_MOVING = (".gif", ".webp")
+_SINGLE = (".png", ".jpg", ".jpeg")
 _PATIENCE_S = 60.0
 """Seconds without a frame before the command gives up"""
 
@@ -56,23 +58,34 @@ def frames_command(
         if found.status == RunStatus.TERM:
             videos = videos_of(client.local(found, "run/analytics.json", "run/videos/*"))
             video = f"its last video is {videos[-1]}" if videos else "it recorded no video"
-            raise NotPossibleNow(f"run {short_id(found.run_id)} is over and draws nothing any more; {video}")
-        single = out.suffix.lower() in (".png", ".jpg", ".jpeg")
-        clip = _clip_for(out, fps, cli.home)
-        recorded = 0
+            raise NotPossibleNow(f"run {short_id(found.run_id)} has finished and draws nothing any more; {video}")
+        length_s = 0.0 if out.suffix.lower() in _SINGLE else seconds
+        frames = _frames(client, found.run_id, fps, max_side or 0, length_s)
+        recorded = _record(frames, out, fps, cli.home)
+    if not recorded:
+        raise NotPossibleNow(f"run {run} drew no frame within {_PATIENCE_S:g} s")
+    notify(f"{out}: {recorded} frames")
+    return 0
+
+
+def _record(frames: Iterator[pb.RunFrame], out: Path, fps: float, home: Home) -> int:
+    """Write the clip under a temporary name, so that a file that exists is replaced only by a complete one."""
+    unfinished = out.with_name(f".{out.stem}.{secrets.token_hex(6)}{out.suffix}")
+    clip = _clip_for(out, unfinished, fps, home)
+    recorded = 0
+    try:
         try:
             with clip:
-                for frame in _frames(client, found.run_id, fps, max_side or 0, 0.0 if single else seconds):
+                for frame in frames:
                     clip.add(frame)
                     recorded += 1
         except KeyboardInterrupt:
             notify("")  # what was recorded so far stays
-    if not recorded:
-        with suppress(FileNotFoundError):
-            out.unlink()
-        raise NotPossibleNow(f"run {run} drew no frame within {_PATIENCE_S:g} s")
-    notify(f"{out}: {recorded} frames")
-    return 0
+        if recorded:
+            os.replace(unfinished, out)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return recorded
 
 
 def _frames(client: TrainerClient, run_id: str, fps: float, max_side: int, seconds: float) -> Iterator[pb.RunFrame]:
@@ -109,10 +122,10 @@ class _Clip(Protocol):
     def add(self, frame: pb.RunFrame) -> None: ...
 
 
-def _clip_for(out: Path, fps: float, home: Home) -> _Clip:
+def _clip_for(out: Path, unfinished: Path, fps: float, home: Home) -> _Clip:
     suffix = out.suffix.lower()
-    if suffix in (*_MOVING, ".jpg", ".jpeg"):
-        return _Images(out, fps)
+    if suffix in (*_MOVING, *_SINGLE):
+        return _Images(unfinished, fps)
     if suffix not in (".mp4", ".mkv", ".webm"):
         raise NotPossibleNow(f"{out.name}: a clip is an .mp4, .webm, .gif or .webp file, an image a .png or .jpg")
     program = _ffmpeg(home)
@@ -120,7 +133,7 @@ def _clip_for(out: Path, fps: float, home: Home) -> _Clip:
         raise NotPossibleNow(
             f"{out.name} needs ffmpeg, which is not here: `mosaic extras install video` brings it, or record a .gif"
         )
-    return _Film(out, fps, program)
+    return _Film(out, unfinished, fps, program)
 
 
 def _ffmpeg(home: Home) -> str | None:
@@ -159,8 +172,8 @@ class _Images:
 class _Film:
     """ffmpeg, fed with frames of the first one's size."""
 
-    def __init__(self, out: Path, fps: float, program: str) -> None:
-        self._out, self._fps, self._program = out, fps, program
+    def __init__(self, out: Path, unfinished: Path, fps: float, program: str) -> None:
+        self._out, self._unfinished, self._fps, self._program = out, unfinished, fps, program
         self._process: subprocess.Popen[bytes] | None = None
         self._size = (0, 0)
 
@@ -173,14 +186,22 @@ class _Film:
             size = f"{frame.width}x{frame.height}"
             source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", f"{self._fps:g}"]
             even = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p"]  # the codec takes even sizes only
-            command = [self._program, "-loglevel", "error", "-y", *source, "-i", "-", *even, str(self._out)]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
+            command = [self._program, "-loglevel", "error", "-y", *source, "-i", "-", *even]
+            command.append(str(self._unfinished))
+            # A group of its own: Ctrl-C ends the recording, and ffmpeg then completes the file.
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
         if (frame.width, frame.height) == self._size and self._process.stdin is not None:
             try:
                 self._process.stdin.write(frame.data)
             except BrokenPipeError:
-                raise NotPossibleNow(f"ffmpeg could not write {self._out}") from None
+                raise self._failure() from None
 
     def __exit__(self, *details: object) -> None:
-        if self._process is not None:
-            self._process.communicate()
+        if self._process is None:
+            return
+        self._process.communicate()
+        if self._process.returncode != 0:
+            raise self._failure() from None
+
+    def _failure(self) -> NotPossibleNow:
+        return NotPossibleNow(f"ffmpeg could not write {self._out}; its own message is above")

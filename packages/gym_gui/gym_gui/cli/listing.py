@@ -38,9 +38,9 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def write_table(columns: Sequence[Column], *, width: int | None = None) -> None:
-    """Print a table; cut to `width` or, on a terminal, to its width."""
-    sys.stdout.write(layout(columns, width=width if width is not None else terminal_width(), color=use_color()))
+def write_table(columns: Sequence[Column]) -> None:
+    """Print a table; on a terminal, cut to its width."""
+    sys.stdout.write(layout(columns, width=terminal_width(), color=use_color()))
 
 
 def layout(columns: Sequence[Column], *, width: int | None, color: bool = False) -> str:

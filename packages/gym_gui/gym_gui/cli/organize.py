@@ -150,7 +150,7 @@ def _export_files(client: TrainerClient, run: pb.Run, target: Path, force: bool,
 )
 @pass_cli
 def import_command(cli: Cli, /, files: tuple[Path, ...]) -> int:
-    """Take runs in from archive files that `mosaic export` wrote."""
+    """Import runs from archive files that `mosaic export` wrote."""
     with cli.client() as client:
         runs = []
         for file in files:

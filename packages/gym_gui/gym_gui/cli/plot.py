@@ -341,15 +341,15 @@ def _extremes(values: Sequence[float]) -> tuple[float, float]:
     return min(finite), max(finite)
 
 
-def sparkline(steps: Sequence[int], values: Sequence[float], width: int = _SPARK_POINTS) -> str:
+def sparkline(steps: Sequence[int], values: Sequence[float]) -> str:
     """Return a curve in one line: the mean of each bucket."""
     known = [(step, value) for step, value in zip(steps, values, strict=True) if math.isfinite(value)]
     if len(known) < 2:
         return ""
     first, span = known[0][0], max(1, known[-1][0] - known[0][0])
-    buckets: list[list[float]] = [[] for _ in range(width)]
+    buckets: list[list[float]] = [[] for _ in range(_SPARK_POINTS)]
     for step, value in known:
-        buckets[min(width - 1, max(0, (step - first) * width // span))].append(value)
+        buckets[min(_SPARK_POINTS - 1, max(0, (step - first) * _SPARK_POINTS // span))].append(value)
     means = [sum(bucket) / len(bucket) if bucket else None for bucket in buckets]
     present = [mean for mean in means if mean is not None]
     low, reach = min(present), (max(present) - min(present)) or 1.0

@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from mosaic_wire.files import read_json_object, write_json_atomically
@@ -195,9 +195,12 @@ def smoke_command(
     given = parse_flags(arguments[1:], algorithm)
     problems = [*given.problems] if given.positional else [*given.problems, "which environment? Name one or more"]
     try:
-        more: Extras = json.loads(extras)
+        more: Any = json.loads(extras)
     except ValueError as error:
         problems.append(f"--extras is not JSON: {error}")
+    else:
+        if not isinstance(more, dict):
+            problems.append(f"--extras must be a JSON object, not {type(more).__name__}")
     if problems:
         raise click.UsageError("; ".join(problems), ctx)
     with cli.client(start=True) as client:
@@ -211,7 +214,7 @@ def smoke_command(
                     env_id=env_id,
                     seed=seed,
                     total_timesteps=total_timesteps,
-                    extras={**more, "algo_params": given.parameters},
+                    extras=cast(Extras, {**more, "algo_params": given.parameters}),
                     tags=["smoke"],
                 ),
             )
@@ -256,7 +259,7 @@ def smoke_report(client: TrainerClient, run: pb.Run) -> dict[str, Any]:
         "worker": run.worker_type,
         "algo": run.algo,
         "env_id": run.env_id,
-        "payload": str(folder.root.parent.parent / "configs" / f"config-{run.run_id}.json"),
+        "payload": str(folder.home.config_file(run.run_id)),
         "handshake": handshake,
         "artefacts": artifacts_of(folder),
         "status": run.status,

@@ -52,7 +52,7 @@ class SweepGroup(click.Group):
 
 @click.group(cls=SweepGroup)
 def sweep_command() -> None:
-    """Look for good hyper-parameters."""
+    """Search for good hyper-parameters."""
 
 
 class Trials(click.ParamType[int]):
@@ -118,7 +118,7 @@ class Trials(click.ParamType[int]):
 @json_option
 @click.pass_context
 def start_command(ctx: click.Context, /, file: str | None, **options: Any) -> int:
-    """Look for good hyper-parameters. Ctrl-C leaves the sweep going.
+    """Search for good hyper-parameters. Ctrl-C leaves the sweep going.
 
     \b
       mosaic sweep --algo ppo --env CartPole-v1 --total-timesteps 50k --trials 50 --parallel 2 \\

@@ -226,7 +226,7 @@ def _in_a_sentence(problem: Problem) -> str:
 
 
 def _config(request: TrainingTask, seed: int | None, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the run config of one seed; what was not asked for is left to the daemon's defaults."""
+    """Return the run config of one seed; what was not requested is left to the daemon's defaults."""
     # Without a total the daemon takes that of the variant it chooses.
     spec, script, algo = request.spec, request.script, request.algorithm.name
     is_clear = script is not None or not spec.checks or len(spec.variants(algo)) < 2

@@ -13,8 +13,6 @@ from mosaic_wire.ids import is_run_id
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
 
-MODEL_SUFFIX = ".cleanrl_model"
-
 
 class NoPolicy(ValueError):
     """There is no policy at this path; the message is the reason."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic_wire.files import read_json_object
+from mosaic_wire.paths import RunFolder
 from mosaic_wire.redaction import SECRET_REF, is_secret_ref, secret_variable
 from mosaic_wire.run_request import (
     RUN_ID_PLACEHOLDER,
@@ -62,10 +63,9 @@ def config_of(run: pb.Run, here: pb.Run | None = None) -> RunConfig:
 
 def config_in(run_dir: Path, run_id: str, daemons_dir: Path | None = None) -> RunConfig:
     """Return the config of the run in this folder, which the daemon has as `daemons_dir`, for another submission."""
-    # <home>/trainer/runs/<id> and <home>/trainer/configs: where the daemon keeps them.
-    file = run_dir.parent.parent / "configs" / f"config-{run_id}.json"
     try:
-        document = naming_run(_without_id(read_json_object(file), run_id), run_id)
+        stored = read_json_object(RunFolder(run_dir).home.config_file(run_id))
+        document = naming_run(_without_id(stored, run_id), run_id)
         worker = worker_part(document)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigUnreadable(f"the config of {run_id} cannot be read here: {error}") from error

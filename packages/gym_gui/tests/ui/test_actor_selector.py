@@ -57,7 +57,7 @@ def test_what_is_not_installed_is_grayed_with_its_command(selector: ActorSelecto
 def test_what_was_chosen_is_chosen_the_next_time(qtbot, selector: ActorSelector) -> None:
     selector.set_entries(entries(CLEANRL, OTHER))
     with qtbot.waitSignal(selector.worker_chosen) as chosen:
-        selector.set_current("mine")
+        selector.combo.setCurrentIndex(selector.combo.findData("mine", Qt.ItemDataRole.UserRole))
     assert chosen.args[0].name == "mine"
     assert "live and analytics" in selector.combo.toolTip()
     another = ActorSelector()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +43,17 @@ def test_an_orderly_end_keeps_the_layout_and_stops_nothing(opened: WindowProcess
     assert home.root.stat().st_mode & 0o077 == 0, "the home is private"
     assert list(opened.folder.rglob("mosaic*")), "the layout is kept"
     assert not list(home.root.rglob("window-faults*")), "nothing to report after an orderly end"
+
+
+def test_no_class_of_qt_is_left_for_a_thread_to_create() -> None:
+    code = (
+        "from PySide6 import QtCore, QtGui, QtWidgets\n"
+        "from gym_gui.ui.background import Background\n"
+        "Background()\n"
+        "print([name for each in (QtCore, QtGui, QtWidgets) for name in dir(each) if name not in vars(each)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 def test_a_window_that_is_killed_takes_no_run_along(opened: WindowProcess, home: Home) -> None:

@@ -112,7 +112,7 @@ def test_groups_stand_side_by_side_with_what_they_reached(qtbot, panel: CompareP
     assert 150 < final.value < 200
     assert "±" in cells(table, 0)[2]
     assert panel.values.pairs.rowCount() == 1
-    assert panel.values.pairs.text_at(0, 2) == "100 %"
+    assert panel.values.pairs.item(0, 2).text() == "100 %"
     assert model.color_of(model.rows[0].run_ids) is not None
     assert panel._count.text() == f"4 runs · {ENVIRONMENT}"
 
@@ -246,7 +246,7 @@ def test_configurations_are_compared_over_several_environments(qtbot, themed, li
     view = ComparisonView(link)
     qtbot.addWidget(view)
     view._show(Compared(comparison, [], rows_of(comparison, runs, grouped=True), is_thinned=True))
-    messages = [[view.pairs.text_at(row, column) for column in range(3)] for row in range(view.pairs.rowCount())]
+    messages = [[view.pairs.item(row, column).text() for column in range(3)] for row in range(view.pairs.rowCount())]
     assert ["ppo, over 2 environments", "dqn", "100 %"] in messages
     assert len(messages) == 3
     assert "mosaic compare" in view.progress.text()

@@ -145,10 +145,10 @@ def test_workers_and_what_is_wrong_with_them(qtbot, panel: ManagementPanel, wind
     assert "broken" in page.banner.text
     row = page.table.row_of("broken")
     page.table.selectRow(row)
-    assert page.table.text_at(row, 4) == "has a problem"
+    assert page.table.item(row, 4).text() == "has a problem"
     assert "worker.json" in page.details.toPlainText()
     ready = page.table.row_of("random")
-    assert page.table.text_at(ready, 4) == "ready"
+    assert page.table.item(ready, 4).text() == "ready"
     page.table.selectRow(ready)
     assert "Algorithms: random" in page.details.toPlainText()
     (broken / "worker.json").unlink()
@@ -159,16 +159,16 @@ def test_requirement_sets_are_listed(qtbot, panel: ManagementPanel) -> None:
     page = panel.show_page(SETS)
     qtbot.waitUntil(lambda: page.table.rowCount() > 5, timeout=60_000)
     qtbot.waitUntil(lambda: not page.banner.text, timeout=20_000)
-    names = [page.table.text_at(row, 0) for row in range(page.table.rowCount())]
+    names = [page.table.item(row, 0).text() for row in range(page.table.rowCount())]
     assert {"atari", "minigrid", "base"} <= set(names)
     page.table.selectRow(names.index("base"))
     assert not page.install_button.isEnabled()
     assert not page.remove_button.isEnabled()
-    missing = next(row for row in range(len(names)) if page.table.text_at(row, 1) == "not installed")
+    missing = next(row for row in range(len(names)) if page.table.item(row, 1).text() == "not installed")
     page.table.selectRow(missing)
     assert page.install_button.isEnabled()
     assert not page.remove_button.isEnabled()
-    assert page.table.text_at(missing, 2).startswith("~")
+    assert page.table.item(missing, 2).text().startswith("~")
 
 
 INSTALLER = """
@@ -198,13 +198,13 @@ def test_an_installation_shows_how_far_it_is(qtbot, panel: ManagementPanel, tmp_
     qtbot.waitUntil(lambda: page.job_text.text() == "atari: fetching: wheel 1", timeout=30_000)
     assert (page.job_bar.value(), page.job_bar.maximum()) == (1, 4)
     assert page.job_line.isVisible()
-    assert page.table.text_at(page.table.row_of("atari"), 1) == "fetching"
+    assert page.table.item(page.table.row_of("atari"), 1).text() == "fetching"
     assert not page.install_button.isEnabled()
     with qtbot.waitSignal(page.changed, timeout=30_000):
         gate.touch()
     assert not page.is_busy
     assert page.job_line.isHidden()
-    qtbot.waitUntil(lambda: page.table.text_at(page.table.row_of("atari"), 1) != "fetching", timeout=60_000)
+    qtbot.waitUntil(lambda: page.table.item(page.table.row_of("atari"), 1).text() != "fetching", timeout=60_000)
     assert page.banner.text == "Done: atari."  # said, and not wiped away by the look that followed
 
 
@@ -238,8 +238,11 @@ def test_saved_filters(qtbot, panel: ManagementPanel, window_daemon: RunningDaem
     window_daemon.client.save_filter("mine", chosen.to_query())
     page = panel.show_page(FILTERS)
     qtbot.waitUntil(lambda: page.table.rowCount() == 2, timeout=20_000)
-    assert page.table.text_at(1, 1) == "text: CartPole return>100; status: failed, running"
-    assert [page.table.text_at(0, column) for column in (0, 1)] == ["failures", "outcomes: failed; include archived"]
+    assert page.table.item(1, 1).text() == "text: CartPole return>100; status: failed, running"
+    assert [page.table.item(0, column).text() for column in (0, 1)] == [
+        "failures",
+        "outcomes: failed; include archived",
+    ]
     page.table.selectRow(0)
     page.delete_button.click()
     answer(qtbot, panel, "confirm_yes")

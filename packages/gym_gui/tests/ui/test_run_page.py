@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from gym_gui.services.trainer.client import TrainerClient
-from gym_gui.testing import RunningDaemon, install_scripted_worker, scripted_config
+from gym_gui.testing import RunningDaemon, install_scripted_worker, random_config, scripted_config
 from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink, LinkPhase
-from gym_gui.ui.presenters.workers.registry import PresenterRegistry
+from gym_gui.ui.presenters.workers.registry import TAB_ORDER, PresenterRegistry
 from gym_gui.ui.run_page.page import RunPage
 from gym_gui.ui.runs.actions import RunActions
 from mosaic_wire.paths import Home
+from PySide6.QtGui import QKeySequence
 from PySide6.QtWidgets import (
     QAbstractButton,
     QAbstractScrollArea,
     QComboBox,
     QHeaderView,
+    QLabel,
     QLineEdit,
     QMainWindow,
+    QTabBar,
     QWidget,
 )
 
@@ -101,6 +105,31 @@ def test_everything_one_can_act_on_has_a_name(qtbot, page: RunPage, window_daemo
     assert nameless == []
 
 
+def test_no_two_tabs_and_buttons_of_the_page_share_a_mnemonic(
+    qtbot, page: RunPage, window_daemon: RunningDaemon
+) -> None:
+    """Alt and the letter would otherwise only move the focus between them."""
+    config = random_config(timesteps=20, extras={"track_wandb": True, "optuna_db": "study.sqlite3"})
+    run = window_daemon.client.submit(config).run
+    window_daemon.wait_for(run.run_id)
+    page.show_run(run.run_id)
+    qtbot.waitUntil(lambda: page.run is not None, timeout=WAIT)
+    assert page.tab_names() == list(TAB_ORDER)
+    titles = [page.tabs.tabText(index) for index in range(page.tabs.count())]
+    shared = {}
+    for name in TAB_ORDER:
+        page.open_tab(name)
+        tab = page.tab(name)
+        texts = [button.text() for button in tab.findChildren(QAbstractButton)]
+        texts += [bar.tabText(index) for bar in tab.findChildren(QTabBar) for index in range(bar.count())]
+        texts += [label.text() for label in tab.findChildren(QLabel) if label.buddy() is not None]
+        keys = Counter(key for text in [*titles, *texts] if (key := QKeySequence.mnemonic(text).toString()))
+        if doubled := [text for text in texts if keys[QKeySequence.mnemonic(text).toString()] > 1]:
+            shared[name] = doubled
+    assert shared == {}
+    assert len({QKeySequence.mnemonic(title).toString() for title in titles}) == len(titles)
+
+
 def test_the_tab_that_was_open_is_open_next_time(
     qtbot, window: QMainWindow, link: DaemonLink, background: Background, window_daemon: RunningDaemon
 ) -> None:
@@ -137,7 +166,7 @@ def test_each_lane_has_its_own_remembered_tab(qtbot, page: RunPage, window_daemo
 
 
 def test_the_head_follows_a_live_run_to_its_end(qtbot, page: RunPage, window_daemon: RunningDaemon) -> None:
-    run = window_daemon.submit(timesteps=1_000_000)
+    run = window_daemon.submit(timesteps=10**9)
     window_daemon.wait_for(run.run_id, "EXEC")
     page.show_run(run.run_id)
     header = page.header
@@ -164,7 +193,7 @@ def test_a_daemon_that_was_away_is_caught_up_with_without_a_click(
         link = DaemonLink(lambda: TrainerClient.connect(daemon.home), background)
         with qtbot.waitSignal(link.runs_loaded, timeout=WAIT):
             link.start()
-        run = daemon.submit(timesteps=1_000_000)
+        run = daemon.submit(timesteps=10**9)
         daemon.wait_for(run.run_id, "EXEC")
         page = make_page(window, link, background)
         page.show_run(run.run_id)

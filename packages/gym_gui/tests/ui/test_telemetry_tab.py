@@ -195,13 +195,17 @@ def test_a_paused_view_stands_still_while_the_run_continues(qtbot, tab, window_d
     end(window_daemon, run)
 
 
+def caption_of(tab) -> str:
+    return tab.observation.findChild(QLabel, "observation_caption").text()
+
+
 @pytest.mark.parametrize(("sees", "size", "color"), [("picture", 32, (0, 200, 0)), ("grid", 6, (0, 114, 178))])
 def test_what_the_agent_saw_is_drawn(qtbot, tab, window_daemon: RunningDaemon, sees, size: int, color) -> None:
     run = play(window_daemon, steps=60, sees=sees)
     window_daemon.wait_for(run.run_id)
     tab.show_run(run)
     tab.set_active(True)
-    qtbot.waitUntil(lambda: tab.observation.shown_seq == 60, timeout=20_000)
+    qtbot.waitUntil(lambda: caption_of(tab) == "Observation at step 60", timeout=20_000)
     image = tab.observation.frame_view.image
     assert image.width() == size
     assert image.pixelColor(2, 2).getRgb()[:3] == color
@@ -212,12 +216,12 @@ def test_values_are_written_and_a_step_that_is_chosen_stays(qtbot, tab, window_d
     window_daemon.wait_for(run.run_id)
     tab.show_run(run)
     tab.set_active(True)
-    qtbot.waitUntil(lambda: tab.observation.shown_seq == 60, timeout=20_000)
+    qtbot.waitUntil(lambda: caption_of(tab) == "Observation at step 60", timeout=20_000)
     assert tab.observation.values.isVisible()
     assert not tab.observation.frame_view.isVisible()
     assert "position  60" in tab.observation.values.toPlainText()
     tab.findChild(QTableView, "telemetry_steps").selectRow(10)
-    qtbot.waitUntil(lambda: tab.observation.shown_seq == 50, timeout=20_000)
+    qtbot.waitUntil(lambda: caption_of(tab) == "Observation at step 50", timeout=20_000)
     assert "position  50" in tab.observation.values.toPlainText()
 
 

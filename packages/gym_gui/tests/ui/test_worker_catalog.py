@@ -371,5 +371,5 @@ def test_a_closed_door_is_an_answer() -> None:
     server = socket.create_server(("127.0.0.1", 0))
     port = server.getsockname()[1]
     server.close()
-    assert "cannot be reached" in probe(f"http://127.0.0.1:{port}", timeout_s=5)
+    assert "cannot be reached" in probe(f"http://127.0.0.1:{port}")
     assert "no address of a proxy" in probe(proxy="http://")

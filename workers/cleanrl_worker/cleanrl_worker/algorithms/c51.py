@@ -286,7 +286,7 @@ class C51Learner(DqnLearner):
         return state if self.probe is None else replace(state, arrays={**state.arrays, "probe": self.probe})
 
     def restore(self, state: TrainingState) -> str:
-        """Continue from a snapshot; return how the environments were brought back."""
+        """Continue from a snapshot; return how the environments were restored."""
         self.probe = state.arrays.get("probe")
         return super().restore(state)
 

@@ -34,7 +34,7 @@ from cleanrl_worker.training.policies import (
     network_sizes,
 )
 from cleanrl_worker.training.replay import ReplayBuffer, Transitions, make_replay
-from cleanrl_worker.training.run import Learner, RunContext, TrainResult, device_for, run_training_loop
+from cleanrl_worker.training.run import BLOCK_STEPS, Learner, RunContext, TrainResult, device_for, run_training_loop
 
 # ---------------------------------------------------------------- flags
 
@@ -96,10 +96,6 @@ class AtariArgs(Args):
     exploration_fraction: Annotated[float, Range(0, 1)] = 0.1
     learning_starts: Annotated[int, Range(0)] = 80_000
     train_frequency: Annotated[int, Range(1)] = 4
-
-
-BLOCK_STEPS = 100
-"""Steps between two safe points, and between two points of a chart"""
 
 
 # ---------------------------------------------------------------- networks
@@ -336,7 +332,7 @@ class DqnLearner(Learner):
         return replace(state, arrays={**state.arrays, **arrays_of(self.target, "target")}, replay=self.buffer)
 
     def restore(self, state: TrainingState) -> str:
-        """Continue from a snapshot; return how the environments were brought back."""
+        """Continue from a snapshot; return how the environments were restored."""
         environments = super().restore(state)
         load_weights(self.target, state.part("target"), what="the checkpoint")
         state.restore_replay(self.buffer)

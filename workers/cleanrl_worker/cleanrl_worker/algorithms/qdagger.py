@@ -39,7 +39,7 @@ from cleanrl_worker.training.evaluation import evaluate
 from cleanrl_worker.training.optimizers import FlatAdam, FlatParameters, LinearSchedule, compiled
 from cleanrl_worker.training.policies import EpsilonGreedy, GreedyPolicy, TorchValues, atari_sizes, network_dtype
 from cleanrl_worker.training.replay import NamedReplay, ReplayBuffer, Transitions, make_replay
-from cleanrl_worker.training.run import Learner, RunContext, TrainResult, device_for, run_training_loop
+from cleanrl_worker.training.run import BLOCK_STEPS, Learner, RunContext, TrainResult, device_for, run_training_loop
 from cleanrl_worker.training.teacher import TeacherNetwork, Trajectories, fingerprint, load_teacher
 
 # ---------------------------------------------------------------- flags
@@ -81,8 +81,6 @@ class Args(AtariArgs):
     """a file with expert trajectories (tools/record_trajectories.py) to learn from instead of a teacher's play"""
 
 
-BLOCK_STEPS = 100
-"""Steps between two safe points, and between two points of a chart"""
 _RETURN_WINDOW = 10
 """Number of the student's last episodes whose mean return is compared with the teacher's"""
 

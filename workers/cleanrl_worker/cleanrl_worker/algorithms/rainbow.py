@@ -29,7 +29,7 @@ from cleanrl_worker.training.optimizers import FlatAdam, FlatParameters, LinearS
 from cleanrl_worker.training.policies import atari_sizes
 from cleanrl_worker.training.prioritized_replay import PrioritizedReplay
 from cleanrl_worker.training.replay import ReplayBuffer, make_replay
-from cleanrl_worker.training.run import Learner, RunContext, TrainResult, device_for, run_training_loop
+from cleanrl_worker.training.run import BLOCK_STEPS, Learner, RunContext, TrainResult, device_for, run_training_loop
 
 # ---------------------------------------------------------------- flags
 
@@ -83,8 +83,6 @@ class Args(ReplayArgs):
     """the largest atom"""
 
 
-BLOCK_STEPS = 100
-"""Steps between two safe points, and between two points of a chart"""
 PROBE_STEPS = 1_000
 """Steps between two histograms of the predicted returns"""
 PROBE_ROWS = 32

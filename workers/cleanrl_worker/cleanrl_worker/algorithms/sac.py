@@ -7,7 +7,6 @@ Runs alone: python -m cleanrl_worker.algorithms sac_continuous_action --env-id P
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -18,6 +17,7 @@ from gymnasium import Space
 from torch import nn
 
 from cleanrl_worker.agents.continuous import ActorCritic, GaussianActor, QNetwork
+from cleanrl_worker.agents.layers import HALF_LOG_TWO_PI
 from cleanrl_worker.training.args import Range, ReplayArgs, check_args
 from cleanrl_worker.training.checkpointing import TrainingState, Weights, load_weights
 from cleanrl_worker.training.envs import VectorEnvs
@@ -71,7 +71,6 @@ class Args(ReplayArgs):
     """what computes gradients (auto: the fast engine where it agrees with the update in the algorithm's file)"""
 
 
-HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 TINY = 1e-6
 """Keeps the logarithm finite where tanh has reached 1"""
 

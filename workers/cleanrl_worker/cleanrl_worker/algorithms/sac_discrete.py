@@ -27,7 +27,7 @@ from cleanrl_worker.training.envs import VectorEnvs
 from cleanrl_worker.training.optimizers import FlatAdam, FlatParameters, compiled
 from cleanrl_worker.training.policies import TorchValues, atari_sizes
 from cleanrl_worker.training.replay import ReplayBuffer, make_replay
-from cleanrl_worker.training.run import Learner, RunContext, TrainResult, device_for, run_training_loop
+from cleanrl_worker.training.run import BLOCK_STEPS, Learner, RunContext, TrainResult, device_for, run_training_loop
 
 # ---------------------------------------------------------------- flags
 
@@ -70,8 +70,6 @@ class Args(ReplayArgs):
     """target entropy of autotune, as a share of the uniform policy's"""
 
 
-BLOCK_STEPS = 100
-"""Steps between two safe points, and between two points of a chart"""
 _ADAM_EPS = 1e-4
 
 

@@ -83,13 +83,13 @@ class EventWriter:
             summary = Summary(value=[Summary.Value(tag=tag, simple_value=x) for tag, x in finite.items()])
             self._add(Event(wall_time=time.time(), step=step, summary=summary))
 
-    def add_text(self, tag: str, text: str, step: int = 0) -> None:
+    def add_text(self, tag: str, text: str) -> None:
         """Write a text for TensorBoard's TEXT tab."""
         metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
         shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
         tensor = TensorProto(dtype=_DT_STRING, string_val=[text.encode()], tensor_shape=shape)
         summary = Summary(value=[Summary.Value(tag=f"{tag}/text_summary", metadata=metadata, tensor=tensor)])
-        self._add(Event(wall_time=time.time(), step=step, summary=summary))
+        self._add(Event(wall_time=time.time(), summary=summary))
 
     def add_histogram(self, tag: str, values: np.ndarray, weights: np.ndarray | None, step: int) -> None:
         """Write a histogram of samples, or with `weights` of weighted points in rising order."""

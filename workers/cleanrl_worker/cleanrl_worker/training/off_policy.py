@@ -25,10 +25,7 @@ from cleanrl_worker.training.fast_cpu.actor_critic import UpdateStats, compare
 from cleanrl_worker.training.optimizers import Trained, Update, accelerated
 from cleanrl_worker.training.policies import ContinuousActing
 from cleanrl_worker.training.replay import ReplayBuffer, Transitions
-from cleanrl_worker.training.run import Learner, RunContext
-
-BLOCK_STEPS = 100
-"""Steps between two safe points, and between two points of a chart"""
+from cleanrl_worker.training.run import BLOCK_STEPS, Learner, RunContext
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -12,12 +11,11 @@ import torch
 from torch import nn
 
 from cleanrl_worker.agents.continuous import LOG_STD_MIDDLE, LOG_STD_REACH, Actor, GaussianActor
+from cleanrl_worker.agents.layers import HALF_LOG_TWO_PI
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.training.envs import ObservationNormalizer, is_image
 from cleanrl_worker.training.fast_cpu.networks import NumpyMlp
 from cleanrl_worker.training.optimizers import FlatParameters
-
-HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

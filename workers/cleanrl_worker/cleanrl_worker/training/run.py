@@ -54,6 +54,8 @@ from cleanrl_worker.wrappers.schedule import Schedule
 
 _REPORT_EVERY_S = 0.5
 _POLL_PAUSED_S = 0.5
+BLOCK_STEPS = 100
+"""Steps of off-policy training between two safe points, and between two points of a chart"""
 
 Snapshot = Callable[[], TrainingState]
 
@@ -625,7 +627,7 @@ def device_for(args: Any) -> torch.device:
             reason = "none is reserved for this run (resources.gpus)"
         else:
             reason = "torch finds no NVIDIA driver or device"
-        raise BadInput(f"a GPU was asked for and there is none to use: {reason}; leave --cuda out to train without one")
+        raise BadInput(f"a GPU was requested and there is none to use: {reason}; leave --cuda out to train without one")
     return torch.device("cpu")
 
 

@@ -66,21 +66,21 @@ def save_figure(figure: Figure, path: Path, *, size: tuple[int, int] = SIZE, dar
     unfinished = path.with_name(f".{path.name}.part")
     try:
         with unfinished.open("wb") as stream:
-            _write(figure, stream, kind, size, dark)
+            _write(figure, stream, kind, size, dark=dark)
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-def figure_svg(figure: Figure, *, size: tuple[int, int] = SIZE, dark: bool = False) -> str:
+def figure_svg(figure: Figure, *, size: tuple[int, int] = SIZE) -> str:
     """Return the figure as one <svg> element, for a page."""
     stream = io.BytesIO()
-    _write(figure, stream, "svg", size, dark)
+    _write(figure, stream, "svg", size, dark=False)
     text = stream.getvalue().decode("utf-8")
     return text[text.index("<svg") :]
 
 
-def _write(figure: Figure, stream: Any, kind: str, size: tuple[int, int], dark: bool) -> None:
+def _write(figure: Figure, stream: Any, kind: str, size: tuple[int, int], *, dark: bool) -> None:
     write_canvas(lambda scheme: _drawn(figure, size, scheme), stream, kind, dark=dark)
 
 

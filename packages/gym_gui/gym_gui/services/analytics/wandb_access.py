@@ -40,6 +40,7 @@ HTTPS_NAMES = (env.WANDB_VPN_HTTPS_PROXY, env.WANDB_HTTPS_PROXY, "HTTPS_PROXY", 
 
 _PORTS = {"http": 80, "https": 443}
 _MOST_DOTENV_BYTES = 64 * 1024
+_PROBE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -90,17 +91,17 @@ def read_dotenv(file: Path) -> dict[str, str]:
     return found
 
 
-def probe(address: str = WANDB_ADDRESS, *, proxy: str = "", timeout_s: float = 5.0) -> str:
+def probe(address: str = WANDB_ADDRESS, *, proxy: str = "") -> str:
     """Try to reach an address; what is in the way, or nothing."""
     target = urlsplit(address)
     host, port = target.hostname or "", target.port or _PORTS.get(target.scheme, 443)
     try:
         if not proxy:
-            with socket.create_connection((host, port), timeout=timeout_s) as connection:
+            with socket.create_connection((host, port), timeout=_PROBE_S) as connection:
                 return _tls_problem(connection, host) if target.scheme == "https" else ""
-        return _through(proxy, host, port, timeout_s)
+        return _through(proxy, host, port)
     except TimeoutError:
-        return f"{redact_text(proxy) or host} did not answer within {timeout_s:g} s"
+        return f"{redact_text(proxy) or host} did not answer within {_PROBE_S:g} s"
     except (OSError, ValueError) as error:
         return f"{redact_text(proxy) or host} cannot be reached ({getattr(error, 'strerror', None) or error})"
 
@@ -113,7 +114,7 @@ def _tls_problem(connection: socket.socket, host: str) -> str:
         return f"{host} answered, but its certificate is not accepted ({error.reason or error})"
 
 
-def _through(proxy: str, host: str, port: int, timeout_s: float) -> str:
+def _through(proxy: str, host: str, port: int) -> str:
     """Ask the proxy for a tunnel, as W&B's client would."""
     parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
     if not parts.hostname:
@@ -122,7 +123,7 @@ def _through(proxy: str, host: str, port: int, timeout_s: float) -> str:
     if parts.username:
         login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         lines.append(f"Proxy-Authorization: Basic {base64.b64encode(login.encode()).decode()}")
-    with socket.create_connection((parts.hostname, parts.port or 3128), timeout=timeout_s) as connection:
+    with socket.create_connection((parts.hostname, parts.port or 3128), timeout=_PROBE_S) as connection:
         connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
         answer = connection.recv(4096).decode("latin-1").splitlines()
     status = answer[0].split(None, 2) if answer else []
@@ -139,6 +140,7 @@ _PAGES = {"https://api.wandb.ai": "https://wandb.ai"}
 """The address of the API → its web pages"""
 _GENERAL = frozenset({"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"})
 _MOST_BYTES = 1 << 20
+_ANSWER_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -240,7 +242,7 @@ def variables_for(key: Key, proxies: Proxies, environ: Mapping[str, str] | None 
     return variables
 
 
-def who_am_i(key: Key, proxies: Proxies, *, api: str, timeout_s: float = 10.0) -> tuple[str, str]:
+def who_am_i(key: Key, proxies: Proxies, *, api: str) -> tuple[str, str]:
     """Ask W&B whose key this is: the user's name and an empty text, or an empty name and what is in the way."""
     query = json.dumps({"query": "query Viewer { viewer { username entity } }"}).encode()
     request = urllib.request.Request(f"{api}/graphql", query, {"Content-Type": "application/json"})
@@ -249,7 +251,7 @@ def who_am_i(key: Key, proxies: Proxies, *, api: str, timeout_s: float = 10.0) -
     proxy = way_to(api, proxies)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({urlsplit(api).scheme: proxy} if proxy else {}))
     try:
-        with opener.open(request, timeout=timeout_s) as answer:
+        with opener.open(request, timeout=_ANSWER_S) as answer:
             document = json.loads(answer.read(_MOST_BYTES))
         viewer = document["data"]["viewer"]
         if viewer is None:

@@ -50,8 +50,6 @@ class WandbCurve:
     times: Floats
     """Unix seconds; nan if the file has none"""
     values: Floats
-    step_name: str = _STEP
-    """The metric of the steps: the one that the run chose, or W&B's own counter"""
 
 
 @dataclass(frozen=True)
@@ -239,20 +237,19 @@ class WandbLog:
         column = self._columns[key]
         rows = np.array(column.rows, np.int64)
         values = np.array(column.values, np.float64)
-        chosen = self._step_metric_of(key)
-        steps = self._at_rows(chosen, rows)
+        steps = self._at_rows(self._step_metric_of(key), rows)
         missing = np.isnan(steps)
         if missing.any():  # logged without the metric it should be drawn against
             own = self._at_rows(_STEP, rows)
             if missing.all():
-                steps, chosen = own, _STEP
+                steps = own
             else:
                 keep = ~missing
                 rows, values, steps = rows[keep], values[keep], steps[keep]
         if np.isnan(steps).any():
             steps = rows.astype(np.float64)
         finite = np.isfinite(values)
-        return WandbCurve(key, steps[finite], self._at_rows(_TIME, rows)[finite], values[finite], chosen)
+        return WandbCurve(key, steps[finite], self._at_rows(_TIME, rows)[finite], values[finite])
 
     def _step_metric_of(self, key: str) -> str:
         """Return the metric that counts this key's steps: its own, or that of the first pattern it fits."""
@@ -277,7 +274,7 @@ class WandbLog:
 def _system_curve(key: str, times: array[float], values: array[float]) -> WandbCurve:
     moments = np.array(times, np.float64)
     elapsed = moments - (moments[0] if len(moments) else 0.0)
-    return WandbCurve(key, elapsed, moments, np.array(values, np.float64), _RUNTIME)
+    return WandbCurve(key, elapsed, moments, np.array(values, np.float64))
 
 
 def _value_of(item: Any) -> Any:

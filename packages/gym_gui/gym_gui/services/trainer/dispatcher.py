@@ -145,7 +145,7 @@ class TrainerDispatcher:
         self._spawn(self._cap_logs(), "logs")
 
     async def finish_cancels(self) -> None:
-        """Give runs that are being cancelled time to end: they are not to train on without a daemon."""
+        """Give runs that are being cancelled time to end: they must not continue training without a daemon."""
         cancelled = {f"run {run_id}" for run_id, each in self.supervisors.items() if each.is_cancelled}
         if ending := [task for task in self._tasks if task.get_name() in cancelled]:
             await asyncio.wait(ending, timeout=_CANCEL_S)

@@ -100,11 +100,6 @@ class LocalExecutor:
         # A dedicated thread, because it enters control groups, which no other thread of the daemon should.
         self._spawner = StartedThreads(1, "spawn")
 
-    @property
-    def has_cgroups(self) -> bool:
-        """Return whether the kernel enforces limits; otherwise `limit_hit` measures the tree at each call."""
-        return self._cgroups is not None
-
     async def submit(self, launch: Launch) -> LocalWorker:
         """Start the worker and return its handle; raise SpawnFailed with a reason."""
         starting = asyncio.get_running_loop().run_in_executor(self._spawner, self._start, launch)

@@ -24,6 +24,8 @@ _MARK_PREFIX = f"{env.MOSAIC_RUN_MARK}=".encode()
 _HOME_PREFIX = f"{env.MOSAIC_HOME}=".encode()
 _PIDFD_SIGNAL_PROCESS_GROUP = 4
 """Flag of pidfd_send_signal since Linux 6.9: signal the whole process group at once"""
+_MAX_ROUNDS = 50
+"""Scans for new processes of a tree that keeps forking"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +195,9 @@ def marked_processes(
     return [ProcessIdentity.from_stat(stat) for stat in found]
 
 
-def session_leader(mark: str, *, table: ProcessTable | None = None) -> ProcessIdentity | None:
+def session_leader(mark: str) -> ProcessIdentity | None:
     """Return the oldest session leader with this mark, or else the oldest process with it."""
-    table = read_process_table() if table is None else table
+    table = read_process_table()
     marked = marked_processes(mark, table=table)
     leaders = (identity for identity in marked if table[identity.pid].session == identity.pid)
     return next(leaders, marked[0] if marked else None)
@@ -288,15 +290,13 @@ def send_signal(identity: ProcessIdentity, signal_number: int, *, whole_group: b
     return True
 
 
-def signal_all(
-    find: Callable[[], Sequence[ProcessIdentity]], signal_number: int, *, max_rounds: int = 50
-) -> list[ProcessIdentity]:
+def signal_all(find: Callable[[], Sequence[ProcessIdentity]], signal_number: int) -> list[ProcessIdentity]:
     """Signal all processes that `find` returns, repeat until it returns no new ones, and return them all.
 
     With SIGSTOP this catches a tree that keeps forking: a stopped process starts no more children.
     """
     signaled: dict[ProcessIdentity, None] = {}
-    for _ in range(max_rounds):
+    for _ in range(_MAX_ROUNDS):
         new = [identity for identity in find() if identity not in signaled]
         if not new:
             break

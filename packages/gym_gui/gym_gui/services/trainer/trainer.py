@@ -131,7 +131,9 @@ class Trainer:
         marked = config.model_copy(update={"tags": tuple([f"{kind}{submitter.run_id}", *others][:MAX_TAGS])})
         record, known = await self._accept(marked, key, await self._parent_of(config), submitted_by=submitter.run_id)
         if (await self.get(submitter.run_id)).status is RunStatus.TERM and record.status is not RunStatus.TERM:
-            record = await self.dispatcher.cancel(record.run_id, f"run {submitter.run_id}, which submitted it, is over")
+            record = await self.dispatcher.cancel(
+                record.run_id, f"run {submitter.run_id}, which submitted it, has finished"
+            )
         return record, known
 
     def _submits_runs(self, worker_type: str) -> bool:

@@ -291,7 +291,7 @@ class CurveBoard(QWidget):
         self._chosen: list[str] | None = None
         self._menu = QMenu(self)
         self._menu.aboutToShow.connect(self._fill_menu)
-        button = named(QPushButton(self.tr("C&urves")), f"{name}_curves", self.tr("Choose curves"))
+        button = named(QPushButton(self.tr("Cur&ves")), f"{name}_curves", self.tr("Choose curves"))
         button.setMenu(self._menu)
         self.axis_box = named(QComboBox(), f"{name}_axis", self.tr("Horizontal axis"))
         if has_steps:

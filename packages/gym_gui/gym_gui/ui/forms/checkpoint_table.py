@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mosaic_wire.manifest import POLICY_SUFFIX
 from PySide6.QtCore import QAbstractTableModel, QCoreApplication, QModelIndex, QPersistentModelIndex, Qt, Signal
 from PySide6.QtWidgets import QHBoxLayout, QHeaderView, QLabel, QLineEdit, QPushButton, QTableView, QVBoxLayout, QWidget
 
-from gym_gui.services.policy_files import MODEL_SUFFIX
 from gym_gui.ui.background import Background
 from gym_gui.ui.widgets.parts import ask_for_file, fill, named
 from gym_gui.ui.widgets.tables import show_as_rows
@@ -125,7 +125,7 @@ class CheckpointTable(QWidget):
     chosen = Signal(object)  # FoundCheckpoint | None: the selection changed
     named = Signal(object)  # FoundCheckpoint: opened with `choose_path`
 
-    def __init__(self, background: Background, parent: QWidget | None = None, *, takes_files: bool = True) -> None:
+    def __init__(self, background: Background, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._background = background
         self.current: FoundCheckpoint | None = None
@@ -146,7 +146,6 @@ class CheckpointTable(QWidget):
         other = named(QPushButton(self.tr("&Other file …"), self, autoDefault=False), "other_checkpoint")
         other.setAccessibleName(self.tr("Open a checkpoint that is not in the table"))
         other.clicked.connect(self._choose_file)
-        other.setVisible(takes_files)
         self._state = named(QLabel(self, wordWrap=True), "checkpoint_state", role="caption")
         top = fill(QHBoxLayout(), (self._search, 1), other)
         fill(QVBoxLayout(self), top, (self.view, 1), self._state, margins=0)
@@ -191,7 +190,7 @@ class CheckpointTable(QWidget):
         self._background.run(lambda: checkpoint_at(path), owner=self, done=found, failed=failed)
 
     def _choose_file(self) -> None:
-        kinds = self.tr("Checkpoints and weights (state.json *{suffix})").format(suffix=MODEL_SUFFIX)
+        kinds = self.tr("Checkpoints and weights (state.json *{suffix})").format(suffix=POLICY_SUFFIX)
         kinds = f"{kinds};;{self.tr('All files')} (*)"
         ask_for_file(self, self.tr("Choose a checkpoint"), kinds, self.choose_path)
 

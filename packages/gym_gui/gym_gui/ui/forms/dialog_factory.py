@@ -82,10 +82,6 @@ def register_forms(name: str, forms: Mapping[str, Make]) -> None:
     FORMS[name] = dict(forms)
 
 
-def can_open(kind: str, entry: WorkerEntry) -> bool:
-    return entry.is_usable and kind in FORMS.get(entry.form, {})
-
-
 def _cloned_as(run: pb.Run) -> str:
     """Return the kind of form that clones a run: evaluations and scripts have their own."""
     extras = extras_of(run)

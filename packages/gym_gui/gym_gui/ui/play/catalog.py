@@ -58,10 +58,10 @@ class GameFacts:
     draws: bool = True
 
 
-def worker_argv(workers: Iterable[pb.Worker], name: str = WORKER) -> tuple[str, ...]:
+def worker_argv(workers: Iterable[pb.Worker]) -> tuple[str, ...]:
     """Return the command line of the worker; CannotAsk if there is none."""
     for worker in workers:
-        if worker.name != name:
+        if worker.name != WORKER:
             continue
         if not worker.spec_json:
             raise CannotAsk(f"the human worker cannot be used: {worker.problem}")

@@ -17,14 +17,13 @@ from typing import Any
 
 from mosaic_wire.checkpoints import STATE_FILE
 from mosaic_wire.files import open_chosen, read_json_object, size_below, walk
-from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
+from mosaic_wire.manifest import POLICY_SUFFIX, VIDEO_SUFFIXES, AnalyticsManifest, CheckpointEntry
 from mosaic_wire.paths import Home, RunFolder, find_home
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.run_request import algo_params
 from mosaic_wire.sweep_settings import WORKER_TYPE as SWEEP
 
 from gym_gui.services.analytics.wandb_file import WandbFolder, find_wandb_folders
-from gym_gui.services.policy_files import MODEL_SUFFIX
 from gym_gui.wording.run_view import extras_of
 
 MAX_ENTRIES = 5000
@@ -34,7 +33,6 @@ MAX_COUNTED = 20_000
 PREVIEW_BYTES = 256 * 1024
 _STATE_BYTES = 8 << 20
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".svg", ".ppm"})
-VIDEO_SUFFIXES = frozenset({".mp4", ".webm", ".mkv", ".avi", ".mov"})
 
 
 class Role(Enum):
@@ -231,7 +229,7 @@ def _role(path: Path, relative: str, is_folder: bool) -> Role:
         return Role.EVENTS
     if path.suffix.lower() in VIDEO_SUFFIXES:
         return Role.VIDEO
-    if path.suffix == MODEL_SUFFIX:
+    if path.suffix == POLICY_SUFFIX:
         return Role.POLICY
     if path.suffix == ".log" or path.name.endswith(".log.1"):
         return Role.LOG
@@ -382,11 +380,10 @@ def _roots(run_dir: str, logs_dir: str, run_id: str) -> Iterator[tuple[str, Path
     if logs_dir:
         yield "logs", Path(logs_dir)
     if run_dir:
-        # <home>/trainer/runs/<id> and <home>/trainer/configs, the daemon's layout.
-        configs = Path(run_dir).parent.parent / "configs"
-        for kind, name in (("config", f"config-{run_id}.json"), ("worker_config", f"worker-{run_id}.json")):
-            if os.path.lexists(configs / name):
-                yield kind, configs / name
+        home = RunFolder(Path(run_dir)).home
+        for kind, path in (("config", home.config_file(run_id)), ("worker_config", home.worker_config_file(run_id))):
+            if os.path.lexists(path):
+                yield kind, path
 
 
 @dataclass(frozen=True)
@@ -451,6 +448,6 @@ def _stamp_of(path: Path) -> tuple[int, int]:
 
 
 def home_of(run_dir: str) -> Home:
-    """Return the home of a run's folder: `<home>/trainer/runs/<id>`."""
-    folder = Path(run_dir)
-    return Home(folder.parents[2]) if folder.parent.parent.name == "trainer" else find_home()
+    """Return the home of a run's folder; of a folder elsewhere, the one of this process."""
+    folder = RunFolder(Path(run_dir))
+    return folder.home if folder.root.parent == folder.home.runs else find_home()

@@ -55,7 +55,7 @@ class ReplayTab(RunTab):
         self.pages = named(QTabWidget(documentMode=True), "replay_pages")
         self.pages.addTab(videos, self.tr("&Videos"))
         self._episodes_place = QWidget()
-        self.pages.addTab(self._episodes_place, self.tr("Recorded &episodes"))
+        self.pages.addTab(self._episodes_place, self.tr("&Recorded episodes"))
         self.pages.currentChanged.connect(lambda _page: self.player.pause())
         self.pages.tabBarClicked.connect(lambda _page: self._page_was_chosen())
         fill(QVBoxLayout(self), self.banner, (self.pages, 1), margins=0)
@@ -271,7 +271,7 @@ class ReplayTab(RunTab):
 
     def _count_episodes(self, count: int) -> None:
         text = (
-            self.tr("Recorded &episodes ({})").format(formats.count(count)) if count else self.tr("Recorded &episodes")
+            self.tr("&Recorded episodes ({})").format(formats.count(count)) if count else self.tr("&Recorded episodes")
         )
         self.pages.setTabText(1, text)
         if count and not self._has_chosen_page and not self._found.videos:

@@ -22,7 +22,7 @@ import av
 import av.error
 import numpy as np
 from mosaic_wire.files import walk
-from mosaic_wire.manifest import AnalyticsManifest
+from mosaic_wire.manifest import VIDEO_SUFFIXES, AnalyticsManifest
 from mosaic_wire.paths import RunFolder
 from numpy.typing import NDArray
 
@@ -204,8 +204,6 @@ def _error_text(error: Exception) -> str:
     return text[:1].lower() + text[1:].rstrip(".")
 
 
-SUFFIXES = frozenset({".mp4", ".webm", ".mkv", ".mov", ".avi", ".gif", ".m4v"})
-
 _EPISODE = re.compile(r"episode[-_](\d+)")
 _STEP = re.compile(r"step[-_](\d+)")
 _EVALUATION = re.compile(r"eval-(\d+)")
@@ -298,5 +296,5 @@ def _newest_first(video: RunVideo) -> tuple[float, ...]:
 def _files_below(top: Path) -> Iterator[Path]:
     """Yield the video files below a folder, without links and hidden (incomplete) files."""
     for entry in walk(top):
-        if not entry.name.startswith(".") and (path := Path(entry.path)).suffix.lower() in SUFFIXES:
+        if not entry.name.startswith(".") and (path := Path(entry.path)).suffix.lower() in VIDEO_SUFFIXES:
             yield path

@@ -62,7 +62,7 @@ class TransportBar(QWidget):
         last.clicked.connect(lambda: self.seek_requested.emit(self._last))
         self.where = named(QLabel(), "position_label")
         self.speed = self._make_speed()
-        self.loop = named(QCheckBox(self.tr("&Loop")), "loop", self.tr("Begin again at the end"))
+        self.loop = named(QCheckBox(self.tr("Loop")), "loop", self.tr("Begin again at the end"))
         self.loop.toggled.connect(self.loop_changed)
         self._row = QHBoxLayout()
         self._row.setSpacing(2)

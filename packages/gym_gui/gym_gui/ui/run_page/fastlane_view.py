@@ -335,7 +335,7 @@ class FastLaneView(QWidget):
     def _explain(self, writer_message: str) -> None:
         self._writer_message = writer_message
         run = self._run
-        if run is None or self._recorder is not None:
+        if run is None or self.is_recording:
             return
         text = why_no_frame(run, writer_message)
         if self._shot is None:
@@ -351,7 +351,7 @@ class FastLaneView(QWidget):
 
     def _update_hud(self) -> None:
         shot = self._shot
-        watching = self._source is not None and shot is not None
+        watching = self.is_watching and shot is not None
         rate, unknown = self.shown_rate(), "–"
         figures = {
             "rate": f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}",
@@ -367,7 +367,7 @@ class FastLaneView(QWidget):
             if self._figures[name].text() != text:
                 self._figures[name].setText(text)
         self._save_button.setEnabled(shot is not None)
-        self._record_button.setEnabled(watching or self._recorder is not None)
+        self._record_button.setEnabled(watching or self.is_recording)
         if self._recorder is not None:
             length = self._recorder.length_s(time.monotonic())
             self._remark.setText(self.tr("Recording, {0}").format(formats.duration(length)))
@@ -401,7 +401,7 @@ class FastLaneView(QWidget):
     def record_to(self, path: Path) -> None:
         """Start recording; it stops with the same button, with the run, or after ten minutes."""
         self._recorder = ClipRecorder(path)
-        self._record_button.setText(self.tr("Stop re&cording"))
+        self._record_button.setText(self.tr("Stop &recording"))
         self._update_hud()
 
     @property
@@ -429,7 +429,7 @@ class FastLaneView(QWidget):
         recorder, self._recorder = self._recorder, None
         if recorder is None:
             return
-        self._record_button.setText(self.tr("Record a &clip…"))
+        self._record_button.setText(self.tr("&Record a clip…"))
         self._remark.setText("")
 
         def on_finished(frames: int) -> None:
@@ -444,7 +444,7 @@ class FastLaneView(QWidget):
         if not isinstance(error, ClipFailed):
             raise error
         self._recorder, self._is_writing = None, False
-        self._record_button.setText(self.tr("Record a &clip…"))
+        self._record_button.setText(self.tr("&Record a clip…"))
         self._save_failed(error)
 
     def _on_saved(self, path: str) -> None:
@@ -476,9 +476,9 @@ class FastLaneView(QWidget):
         self._edges.addItem(self.tr("Smooth"), True)
         self._edges.addItem(self.tr("Pixelated"), False)
         self._tile = _box("fastlane_tile", self.tr("Which environment of the grid"))
-        self._save_button = named(QPushButton(self.tr("Save &image…")), "fastlane_save", self.tr("Save the frame"))
+        self._save_button = named(QPushButton(self.tr("&Save image…")), "fastlane_save", self.tr("Save the frame"))
         self._save_button.clicked.connect(self.ask_where_to_save)
-        self._record_button = named(QPushButton(self.tr("Record a &clip…")), "fastlane_record")
+        self._record_button = named(QPushButton(self.tr("&Record a clip…")), "fastlane_record")
         self._record_button.setAccessibleName(self.tr("Record a clip"))
         self._record_button.clicked.connect(self.toggle_recording)
         self._zoom.currentIndexChanged.connect(self._choose_view)

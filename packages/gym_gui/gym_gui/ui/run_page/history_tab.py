@@ -267,8 +267,8 @@ class HistoryTab(RunTab):
         self.view = TimelineView(self.model)
         self.count_label = caption("history_count")
         show, hide = self.tr("Show the details of every event"), self.tr("Hide the details of events")
-        expand = push_button("history_expand", self.tr("&Expand all"), self.view.expandAll, show)
-        collapse = push_button("history_collapse", self.tr("C&ollapse all"), self.view.collapseAll, hide)
+        expand = push_button("history_expand", self.tr("E&xpand all"), self.view.expandAll, show)
+        collapse = push_button("history_collapse", self.tr("Coll&apse all"), self.view.collapseAll, hide)
         bar = fill(QHBoxLayout(), (self.count_label, 1), expand, collapse)
         fill(QVBoxLayout(self), self.banner, bar, (self.view, 1), margins=8, spacing=6)
         in_view = Qt.ShortcutContext.WidgetWithChildrenShortcut

@@ -84,7 +84,7 @@ class LiveTab(RunTab):
         if self._flow is Flow.NOTHING:
             self.banner.set_message(
                 no_live_telemetry(run),
-                action=self.tr("Open &charts"),
+                action=self.tr("Open ch&arts"),
                 on_action=lambda: self.tab_requested.emit("charts"),
             )
             self._find_places(run)

@@ -71,11 +71,6 @@ class LogView(QAbstractScrollArea):
     def first_row(self) -> int:
         return self.verticalScrollBar().value()
 
-    @property
-    def cached_rows(self) -> int:
-        """Return the number of cached rows: bounded for any log."""
-        return sum(len(lines) for _, lines in self._pages.values())
-
     def rows_on_screen(self) -> int:
         return max(1, self.viewport().height() // self._row_height())
 

@@ -96,7 +96,7 @@ class FileFeed(QObject):
         index, finder, stop = self.index, self.finder, self._stop_search
         if self._is_busy or self._is_closed or index is None:
             return
-        generation, before = index.generation, index.lines
+        generation = index.generation
 
         def read_on() -> tuple[bool, bool]:
             is_counted = index.extend()
@@ -106,10 +106,7 @@ class FileFeed(QObject):
 
         self._is_busy = True
         self._background.run(
-            read_on,
-            owner=self,
-            done=lambda both: self._on_polled(generation, before, finder, both),
-            failed=self._show_problem,
+            read_on, owner=self, done=lambda both: self._on_polled(generation, finder, both), failed=self._show_problem
         )
 
     def search(self, level: LogLevel, text: str) -> None:
@@ -131,7 +128,7 @@ class FileFeed(QObject):
         if not self.is_counted:
             self.poll()
 
-    def _on_polled(self, generation: int, before: int, finder: Finder | None, both: tuple[bool, bool]) -> None:
+    def _on_polled(self, generation: int, finder: Finder | None, both: tuple[bool, bool]) -> None:
         self._is_busy = False
         if self._is_closed or self.index is None:
             return

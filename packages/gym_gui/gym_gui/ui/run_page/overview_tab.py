@@ -115,7 +115,7 @@ class FailureCard(QFrame):
         CodeFont(self.lines)
         self.lines.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
         self.lines.setTabChangesFocus(True)
-        self.logs_button = named(QPushButton(self.tr("Open &logs")), "failure_logs")
+        self.logs_button = named(QPushButton(self.tr("Open lo&gs")), "failure_logs")
         self.logs_button.setAccessibleName(self.tr("Open the logs of this run"))
         self.logs_button.clicked.connect(self.logs_requested)
         head = fill(QHBoxLayout(), (self._title, 1), self.logs_button)

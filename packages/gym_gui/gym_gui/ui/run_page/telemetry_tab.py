@@ -305,8 +305,7 @@ class ObservationView(QWidget):
         self._background = background
         self._waiting: pb.RunStep | None = None
         self._is_busy = False
-        self.shown_seq = 0
-        self._caption = styled(QLabel(), "caption")
+        self._caption = named(QLabel(), "observation_caption", role="caption")
         self.frame_view = named(FrameView(), "observation_image", self.tr("Observation as an image"))
         self.values = named(QPlainTextEdit(readOnly=True), "observation_values", self.tr("Observation as values"))
         self.values.setFont(theme.monospace())
@@ -322,7 +321,6 @@ class ObservationView(QWidget):
     def clear(self, text: str = "") -> None:
         """Show a message instead of an observation."""
         self._waiting = None
-        self.shown_seq = 0
         self._caption.setText("")
         self.frame_view.show_text(text or self.tr("No step yet."))
         self.frame_view.show()
@@ -342,7 +340,6 @@ class ObservationView(QWidget):
 
     def _show(self, ready: _Ready) -> None:
         self._is_busy = False
-        self.shown_seq = ready.seq
         self._caption.setText(self.tr("Observation at step {0}").format(formats.count(ready.seq)))
         if ready.image is not None:
             height, width = ready.image.shape[:2]

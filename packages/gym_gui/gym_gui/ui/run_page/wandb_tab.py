@@ -69,7 +69,7 @@ class SyncBar(QWidget):
         bar.setRange(0, 0)
         bar.setMaximumWidth(self.fontMetrics().averageCharWidth() * _BAR_CHARS)
         self.message = named(ElidedLabel(), "wandb_sync_message")
-        stop = push_button("wandb_sync_stop", self.tr("&Stop"), self.stopped, self.tr("Stop sending to W&B"))
+        stop = push_button("wandb_sync_stop", self.tr("Stop"), self.stopped, self.tr("Stop sending to W&B"))
         fill(QHBoxLayout(self), bar, (self.message, 1), stop, margins=0)
         self.hide()
 
@@ -97,12 +97,12 @@ class WandbKeyEntry(QFrame):
         self.field.setMaxLength(4096)
         self.field.returnPressed.connect(self._keep)
         self.keep_button = push_button(
-            "wandb_key_keep", self.tr("&Keep"), self._keep, self.tr("Store the key in the secret store")
+            "wandb_key_keep", self.tr("Keep"), self._keep, self.tr("Store the key in the secret store")
         )
         self.keep_button.setEnabled(False)
         self.field.textChanged.connect(lambda text: self.keep_button.setEnabled(bool(text.strip())))
         self.forget_button = push_button(
-            "wandb_key_forget", self.tr("&Forget the key"), self._forget, self.tr("Remove the stored key")
+            "wandb_key_forget", self.tr("For&get the key"), self._forget, self.tr("Remove the stored key")
         )
         self.close_button = push_button(
             "wandb_key_close", self.tr("Close"), self.close_entry, self.tr("Close without storing a key")
@@ -192,7 +192,7 @@ class WandbOffline(QWidget):
         head = fill(QHBoxLayout(), (self.facts, 1), self.runs_box)
         self.charts = named(QTabWidget(documentMode=True), "wandb_charts", self.tr("Curves that W&B stored"))
         self._places: dict[str, QWidget] = {}
-        for name, title in (("history", self.tr("&History")), ("system", self.tr("S&ystem"))):
+        for name, title in (("history", self.tr("Histo&ry")), ("system", self.tr("S&ystem"))):
             place = QWidget()
             QVBoxLayout(place).setContentsMargins(0, 0, 0, 0)
             self._places[name] = place
@@ -205,7 +205,7 @@ class WandbOffline(QWidget):
         self.tables = named(QTabWidget(), "wandb_tables", self.tr("Summary, config and console that W&B stored"))
         self.tables.setDocumentMode(True)
         self.tables.addTab(self.summary, self.tr("Su&mmary"))
-        self.tables.addTab(self.config, self.tr("Confi&g"))
+        self.tables.addTab(self.config, self.tr("Con&fig"))
         self.tables.addTab(self.console, self.tr("Co&nsole"))
         split = AdaptiveSplitter(self.charts, self.tables, beside_from=70, beside=(5, 3), above=(3, 2))
         split.setObjectName("wandb_split")
@@ -321,13 +321,13 @@ class WandbTab(RunTab):
     def _build(self) -> None:
         self.state = named(QLabel(wordWrap=True), "wandb_state")
         self.page_button = push_button(
-            "wandb_page", self.tr("&Hosted page"), self._toggle_page, self.tr("Show the run's page at W&B")
+            "wandb_page", self.tr("Hoste&d page"), self._toggle_page, self.tr("Show the run's page at W&B")
         )
         self.browser_button = push_button(
             "wandb_browser", self.tr("Open in &browser"), self._open_in_browser, self.tr("Open the run's page at W&B")
         )
         self.sync_button = push_button(
-            "wandb_sync", self.tr("S&ync now"), self.sync, self.tr("Send this offline run to W&B")
+            "wandb_sync", self.tr("&Sync now"), self.sync, self.tr("Send this offline run to W&B")
         )
         self.key_button = push_button(
             "wandb_enter_key", self.tr("Enter a &key"), self._enter_key, self.tr("Enter the API key of W&B")
@@ -508,7 +508,7 @@ class WandbTab(RunTab):
         run, shown = self.run, self.shown
         has_page = bool(self.page_address())
         self.page_button.setVisible(has_page and web_view.is_installed())
-        self.page_button.setText(self.tr("&Local files") if self._view is not None else self.tr("&Hosted page"))
+        self.page_button.setText(self.tr("Loc&al files") if self._view is not None else self.tr("Hoste&d page"))
         self.browser_button.setVisible(has_page)
         unsent = shown.unsent if shown is not None else ()
         self.sync_button.setVisible(bool(unsent))

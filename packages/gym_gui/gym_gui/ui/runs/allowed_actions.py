@@ -45,7 +45,7 @@ FOR_ONE = frozenset(
 
 
 def _t(text: str) -> str:
-    return QCoreApplication.translate("RunPossibilities", text)
+    return QCoreApplication.translate("RunActions", text)
 
 
 def possible(kind: RunAction, runs: Sequence[pb.Run]) -> tuple[list[pb.Run], str]:

@@ -325,9 +325,6 @@ class ActorSelector(QWidget):
     def current_entry(self) -> WorkerEntry | None:
         return find(self._entries, self.current_name())
 
-    def set_current(self, name: str) -> None:
-        self._select(name)
-
     def _choose(self) -> None:
         self._explain()
         entry = self.current_entry()

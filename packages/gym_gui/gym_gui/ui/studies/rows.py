@@ -145,9 +145,9 @@ class StudyRows:
             return np.array([len(trial.run_ids) for trial in study.trials], np.float64)
         return study.numbers.astype(np.float64)
 
-    def best_first(self, objective: int = 0) -> tuple[str, bool]:
-        """Return the default sorting: the column and whether it descends."""
-        return f"{VALUE}{objective}", self.study.is_maximized(objective)
+    def best_first(self) -> tuple[str, bool]:
+        """Return the default sorting: the column of the first objective and whether it descends."""
+        return f"{VALUE}0", self.study.is_maximized(0)
 
     def arranged(self, trial_filter: TrialFilter, key: str, *, descending: bool) -> Rows:
         """Return the rows that match the filter, sorted; those without a value in the column come last either way."""
@@ -334,7 +334,7 @@ def parallel_of(study: Study, objective: int, title: str, shares: dict[str, floa
     for name in order:
         parameter = study.parameters[name]
         if np.isfinite(parameter.internal[shown]).any():
-            axes.append(_parameter_axis(parameter, shown))
+            axes.append(_parameter_axis(parameter))
     return Parallel(tuple(axes), shades, len(best_first) - len(shown))
 
 
@@ -346,7 +346,7 @@ def _objective_axis(title: str, values: Floats, rows: Rows) -> AxisLine:
     return AxisLine(title, _scaled(values, low, high), marks)
 
 
-def _parameter_axis(parameter: Parameter, rows: Rows) -> AxisLine:
+def _parameter_axis(parameter: Parameter) -> AxisLine:
     latest, internal = parameter.latest, parameter.internal
     if latest.kind is Kind.CATEGORICAL:
         last = max(1, len(latest.choices) - 1)

@@ -431,7 +431,7 @@ class TrialDetails(QFrame):
         self.parameters = PairsTable(self.tr("Parameter"), self.tr("Value"), accessible=self.tr("Its parameters"))
         self.parameters.setObjectName("trial_parameters")
         form = self.tr("Open the form that trains, filled with these parameters")
-        train, copy = self.tr("&Train this configuration…"), self.tr("Cop&y parameters")
+        train, copy = self.tr("Train this confi&guration…"), self.tr("Cop&y parameters")
         accessible = self.tr("Train this configuration")
         self.train = push_button("train_configuration", train, self._request_training, accessible, form)
         self.train.setProperty("role", "primary")

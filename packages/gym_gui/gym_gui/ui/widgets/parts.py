@@ -275,7 +275,7 @@ class CopyLine(QWidget):
         self.field = named(QLineEdit(readOnly=True), f"{name}_text")
         CodeFont(self.field)
         self.field.setAccessibleName(accessible)
-        self.button = named(QPushButton(self.tr("&Copy")), f"{name}_copy")
+        self.button = named(QPushButton(self.tr("Cop&y")), f"{name}_copy")
         self.button.setAccessibleName(self.tr("Copy: {what}").format(what=accessible))
         self.button.clicked.connect(self._copy)
         fill(QHBoxLayout(self), (self.field, 1), self.button, margins=0)
@@ -294,7 +294,7 @@ class CopyLine(QWidget):
     def _copy(self) -> None:
         QGuiApplication.clipboard().setText(self.field.text())
         self.button.setText(self.tr("Copied"))
-        QTimer.singleShot(_NOTICE_MS, self, lambda: self.button.setText(self.tr("&Copy")))
+        QTimer.singleShot(_NOTICE_MS, self, lambda: self.button.setText(self.tr("Cop&y")))
 
 
 class AdaptiveSplitter(QSplitter):

@@ -114,10 +114,6 @@ class RowsTable(QTableWidget):
         if item is not None:
             item.setText(text)
 
-    def text_at(self, row: int, column: int) -> str:
-        item = self.item(row, column)
-        return "" if item is None else item.text()
-
 
 def _alignment(column: ColumnSpec) -> Qt.AlignmentFlag:
     side = Qt.AlignmentFlag.AlignRight if column.right else Qt.AlignmentFlag.AlignLeft

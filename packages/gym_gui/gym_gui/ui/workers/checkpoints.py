@@ -11,10 +11,8 @@ from typing import Any
 from mosaic_wire.checkpoints import STATE_FILE
 from mosaic_wire.files import read_json_object
 from mosaic_wire.ids import is_run_id
-from mosaic_wire.manifest import AnalyticsManifest
+from mosaic_wire.manifest import POLICY_SUFFIX, AnalyticsManifest
 from mosaic_wire.paths import Home, RunFolder
-
-from gym_gui.services.policy_files import MODEL_SUFFIX
 
 _MAX_READ = 400
 """Only the newest checkpoints are opened for their return; each takes milliseconds"""
@@ -59,7 +57,7 @@ def checkpoints_of(home: Home, run_ids: Iterable[str]) -> list[FoundCheckpoint]:
 
 def checkpoint_at(path: Path) -> FoundCheckpoint:
     """Return the checkpoint at a path the user named; raise ValueError if there is none."""
-    if path.is_file() and path.suffix == MODEL_SUFFIX:
+    if path.is_file() and path.suffix == POLICY_SUFFIX:
         return FoundCheckpoint(path, when=path.stat().st_mtime, weights_only=True)
     if (path / "checkpoints").is_dir() and is_run_id(path.name):
         newest = max(_of_run(RunFolder(path), path.name), key=lambda one: one.step, default=None)
@@ -68,7 +66,7 @@ def checkpoint_at(path: Path) -> FoundCheckpoint:
         return with_state(newest)
     folder = path.parent if path.name == STATE_FILE else path
     if not (folder / STATE_FILE).is_file():
-        raise ValueError(f"{path} is neither a checkpoint folder (it has no {STATE_FILE}) nor a {MODEL_SUFFIX} file")
+        raise ValueError(f"{path} is neither a checkpoint folder (it has no {STATE_FILE}) nor a {POLICY_SUFFIX} file")
     owner = folder.parent.parent
     run_id = owner.name if is_run_id(owner.name) else ""
     found = with_state(FoundCheckpoint(folder, run_id=run_id, when=(folder / STATE_FILE).stat().st_mtime))

@@ -86,8 +86,8 @@ class RunningScale:
 class ObservationNormalizer:
     """The fixed mean and variance of a checkpoint, for evaluation."""
 
-    def __init__(self, mean: np.ndarray, variance: np.ndarray, *, epsilon: float = 1e-8, clip: float = 10.0) -> None:
-        self._mean, self._scale, self._clip = mean, np.sqrt(variance + epsilon), clip
+    def __init__(self, mean: np.ndarray, variance: np.ndarray) -> None:
+        self._mean, self._scale = mean, np.sqrt(variance + EPSILON)
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray]) -> ObservationNormalizer | None:
@@ -99,7 +99,7 @@ class ObservationNormalizer:
         return cls(arrays["mean"], arrays["var"])
 
     def __call__(self, obs: np.ndarray) -> np.ndarray:
-        return np.clip((obs - self._mean) / self._scale, -self._clip, self._clip).astype(np.float32)
+        return np.clip((obs - self._mean) / self._scale, -CLIP, CLIP).astype(np.float32)
 
 
 class NormalizedEnvs:
@@ -110,14 +110,7 @@ class NormalizedEnvs:
     """
 
     def __init__(
-        self,
-        envs: VectorEnvs,
-        gamma: float,
-        *,
-        observations: bool = True,
-        rewards: bool = True,
-        clip_actions: bool = True,
-        zero_after_end: bool = False,
+        self, envs: VectorEnvs, gamma: float, *, observations: bool = True, zero_after_end: bool = False
     ) -> None:
         """`zero_after_end`: the discounted return of an episode counts whole and then becomes 0, as CleanRL's Procgen
         scripts have it (gym 0.23). Otherwise as in gymnasium: a termination drops what came before its own reward, and
@@ -131,11 +124,11 @@ class NormalizedEnvs:
         if observations:
             self.observation_space = gym.spaces.Box(-CLIP, CLIP, shape, dtype=np.float32)
         self.obs_moments = RunningMoments(shape) if observations else None
-        self.return_moments = RunningScale() if rewards else None
+        self.return_moments = RunningScale()
         self._gamma, self._zero_after_end = gamma, zero_after_end
         self._returns = [0.0] * self.num_envs
         space = envs.action_space
-        self._bounds = (space.low, space.high) if clip_actions and isinstance(space, gym.spaces.Box) else None
+        self._bounds = (space.low, space.high) if isinstance(space, gym.spaces.Box) else None
 
     def reset(self, seed: int) -> np.ndarray:
         """Begin new episodes and return their normalized observations."""
@@ -172,8 +165,6 @@ class NormalizedEnvs:
 
     def _scaled(self, step: Step) -> np.ndarray:
         moments = self.return_moments
-        if moments is None:
-            return step.rewards
         rewards, terminated = step.rewards.tolist(), step.terminated.tolist()
         self._returns = [
             (0.0 if over and not self._zero_after_end else earlier * self._gamma) + reward
@@ -198,9 +189,8 @@ class NormalizedEnvs:
         arrays: dict[str, np.ndarray] = {}
         if self.obs_moments is not None:
             arrays |= {f"obs_norm.{name}": array for name, array in self.obs_moments.arrays().items()}
-        if self.return_moments is not None:
-            arrays |= {f"return_norm.{name}": array for name, array in self.return_moments.arrays().items()}
-            arrays["return_norm.returns"] = np.array(self._returns)
+        arrays |= {f"return_norm.{name}": array for name, array in self.return_moments.arrays().items()}
+        arrays["return_norm.returns"] = np.array(self._returns)
         return arrays
 
     def statistics(self) -> dict[str, np.ndarray]:
@@ -211,7 +201,7 @@ class NormalizedEnvs:
         """Load the parts `obs_norm` and `return_norm` of a checkpoint or of a file with weights."""
         if self.obs_moments is not None and observations:
             self.obs_moments.restore(observations)
-        if self.return_moments is not None and returns:
+        if returns:
             self.return_moments.restore(returns)
             self._returns = returns["returns"].tolist() if "returns" in returns else self._returns
 

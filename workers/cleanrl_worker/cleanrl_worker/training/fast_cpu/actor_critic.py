@@ -7,7 +7,6 @@ the rest of this package they run on any device.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,12 +14,12 @@ import numpy as np
 import torch
 
 from cleanrl_worker.agents.continuous import LOG_STD_MIDDLE, LOG_STD_REACH, QNetwork
+from cleanrl_worker.agents.layers import HALF_LOG_TWO_PI
 from cleanrl_worker.training.fast_cpu import first_difference, synthetic_generator
 from cleanrl_worker.training.fast_cpu.networks import ReluMlp, Trace
 from cleanrl_worker.training.optimizers import Trained
 from cleanrl_worker.training.replay import Transitions
 
-HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 TINY = 1e-6
 """Keeps the logarithm finite where tanh has reached 1"""
 _SMALL_STEP = 1e-6

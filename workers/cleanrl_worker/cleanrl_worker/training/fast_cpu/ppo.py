@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from cleanrl_worker.agents.layers import HALF_LOG_TWO_PI
 from cleanrl_worker.training.fast_cpu import FAST_CPU, Engine, choose_engine, first_difference, synthetic_generator
 from cleanrl_worker.training.optimizers import FlatParameters
-from cleanrl_worker.training.policies import HALF_LOG_TWO_PI, NumpyActing
+from cleanrl_worker.training.policies import NumpyActing
 
 _ROWS = 64
 """Of the synthetic batch"""

@@ -32,17 +32,27 @@ from gym_gui.ui.workers.environments import family_of, fits
 from gym_gui.ui.workers.translation import marked
 from gym_gui.validations.worker_questions import ask_worker
 
+__all__ = [
+    "CleanRlWorkerPresenter",
+    "HumanWorkerPresenter",
+    "LlmWorkerPresenter",
+    "PresenterRegistry",
+    "SpadeBdiWorkerPresenter",
+    "SweepRunPresenter",
+    "WorkerPresenter",
+]
+
 LEARNING = marked("Learning")
 BATCHES = marked("Rollouts and batches")
 EXPLORATION = marked("Exploration")
 REPLAY = marked("Replay buffer")
 VALUES = marked("Values and targets")
 NETWORK = marked("Environment and network")
-KEEPING = marked("Evaluation, checkpoints, video")
+CHECKPOINTING = marked("Evaluation, checkpoints, video")
 MACHINE = marked("Machine")
 OTHER = marked("More")
 
-GROUPS = (LEARNING, BATCHES, EXPLORATION, REPLAY, VALUES, NETWORK, KEEPING, MACHINE, OTHER)
+GROUPS = (LEARNING, BATCHES, EXPLORATION, REPLAY, VALUES, NETWORK, CHECKPOINTING, MACHINE, OTHER)
 
 _MEMBERS = {
     LEARNING: "learning_rate policy_lr q_lr anneal_lr gamma gae_lambda ent_coef vf_coef clip_coef clip_vloss norm_adv "
@@ -56,8 +66,8 @@ _MEMBERS = {
     "prioritized_replay_eps n_step",
     VALUES: "tau target_network_frequency n_atoms v_min v_max v_value",
     NETWORK: "agent env_kwargs env_backend",
-    KEEPING: "eval_episodes eval_freq eval_deterministic stop_at_return checkpoint_freq keep_checkpoints capture_video "
-    "save_model",
+    CHECKPOINTING: "eval_episodes eval_freq eval_deterministic stop_at_return checkpoint_freq keep_checkpoints "
+    "capture_video save_model",
     MACHINE: "cuda torch_deterministic torch_threads compile cudagraphs bf16 backend device_ids world_size",
 }
 _GROUP_OF = {name: group for group, names in _MEMBERS.items() for name in names.split()}
@@ -327,16 +337,6 @@ class SpadeBdiWorkerPresenter(WorkerPresenter):
                 parameters={"behaviour": "planner", "record_frames": True},
             ),
         }
-
-
-__all__ = [
-    "CleanRlWorkerPresenter",
-    "HumanWorkerPresenter",
-    "LlmWorkerPresenter",
-    "PresenterRegistry",
-    "SpadeBdiWorkerPresenter",
-    "WorkerPresenter",
-]
 
 
 class SweepRunPresenter(WorkerPresenter):

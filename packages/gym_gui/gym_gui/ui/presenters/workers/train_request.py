@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mosaic_wire.files import read_json_object
+from mosaic_wire.paths import RunFolder
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.redaction import is_secret_key, redact_text
 from mosaic_wire.run_request import NOT_TRAINING, Extras, Mode, run_request, without
@@ -442,5 +443,5 @@ def command_of_run(run: pb.Run) -> CommandText:
 
 
 def config_file(run: pb.Run) -> Path:
-    # <home>/trainer/runs/<id> and <home>/trainer/configs, the daemon's layout.
-    return Path(run.run_dir).parent.parent / "configs" / f"config-{run.run_id}.json"
+    """Return the path of the run's config."""
+    return RunFolder(Path(run.run_dir)).home.config_file(run.run_id)
