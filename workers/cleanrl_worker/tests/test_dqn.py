@@ -264,12 +264,12 @@ def test_updates_keep_their_pace_per_step(num_envs):
 def test_the_target_network_follows_as_far_as_tau_says():
     learner = learner_of(env_id="DqnIdentity-v0", tau=0.25)
     start = learner.parameters.block.data.clone()
-    assert torch.equal(learner._target_parameters.block.data, start)
+    assert torch.equal(learner.target_parameters.block.data, start)
     learner.parameters.block.data.add_(1.0)
     learner._move_target(0.25)
-    torch.testing.assert_close(learner._target_parameters.block.data, start + 0.25)
+    torch.testing.assert_close(learner.target_parameters.block.data, start + 0.25)
     learner._move_target(1.0)
-    assert torch.equal(learner._target_parameters.block.data, learner.parameters.block.data)
+    assert torch.equal(learner.target_parameters.block.data, learner.parameters.block.data)
 
 
 # -- learning
