@@ -188,6 +188,7 @@ Q_NETWORKS = {
 }
 
 
+@pytest.mark.slow  # test_a_loss_of_zero_trains_nothing runs in every CI
 @pytest.mark.parametrize(("module", "old", "new"), Q_LOSSES.values(), ids=Q_LOSSES.keys())
 def test_a_changed_loss_of_q_values_is_trained_by_autograd(tmp_path, module, old, new):
     learner = q_learner(edited(module, tmp_path, old, new), module)
@@ -340,6 +341,8 @@ OTHER_ACTOR = (
     "return type('Other', (Actor,), {'features': lambda self, obs: torch.tanh(self.fc2(self.fc1(obs)))})"
     "(spaces.observations, spaces.actions, spaces.scale"
 )
+ALWAYS_EDITED = ("td3: another forward pass", "sac: a bounded mean")
+"""In every CI"""
 ACTING_EDITS = {
     "ddpg: another forward pass": (ddpg, ACTOR, OTHER_ACTOR),
     "td3: another forward pass": (td3, ACTOR, OTHER_ACTOR),
@@ -353,7 +356,13 @@ ACTING_EDITS = {
 }
 
 
-@pytest.mark.parametrize(("module", "old", "new"), ACTING_EDITS.values(), ids=ACTING_EDITS.keys())
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        pytest.param(*edit, id=name, marks=[] if name in ALWAYS_EDITED else pytest.mark.slow)
+        for name, edit in ACTING_EDITS.items()
+    ],
+)
 def test_a_changed_actor_acts_as_it_stands(tmp_path, module, old, new):
     changed = edited(module, tmp_path, old, new)
     ours, theirs = off_policy_learner(module), off_policy_learner(changed, module)
