@@ -10,7 +10,10 @@ from collections.abc import Iterator
 import pytest
 from gym_gui.cli import main
 from gym_gui.cli.flags import Minutes, Seeds, Steps, flag_help, parse_flags
+from mosaic_wire.manifest import AnalyticsManifest
+from mosaic_wire.paths import RunFolder
 from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.testing import wait_until
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec
 
 PPO = AlgorithmSpec(
@@ -362,6 +365,25 @@ def test_a_completed_run_is_followed_to_its_end(mosaic, fake_trainer):
     assert "✓ completed  ppo CartPole-v1 seed 1 after 1:15" in out
     assert "mean return 498.0 ± 4 over 20 episodes" in out
     assert "run folder  /r\n" in out
+
+
+def test_what_a_training_notes_is_printed_when_it_begins_and_at_its_end(mosaic, fake_trainer, tmp_path, capsys):
+    notes = {"training_notes": ["training uses autograd with the loss as it stands there"]}
+    folder = RunFolder(tmp_path)
+    AnalyticsManifest(run_id="r", extra=notes).write(folder.manifest)
+    running = pb.Run(status="EXEC", step=100, started_at=1000, run_dir=str(tmp_path))
+    done = pb.Run(status="TERM", outcome="completed", step=500, finished_at=1075, run_dir=str(tmp_path))
+    told: list[str] = []
+
+    def play(run: pb.Run) -> Iterator[pb.Run]:
+        yield running
+        assert wait_until(lambda: told.append(capsys.readouterr().out) or " note: training uses" in "".join(told))
+        yield done
+
+    fake_trainer.on_watch = play
+    _, out, _ = mosaic("train", "ppo")
+    assert "".join(told).count("note: ") == 1
+    assert re.search(r"noted +training uses autograd with the loss as it stands there", out)
 
 
 @pytest.mark.parametrize(

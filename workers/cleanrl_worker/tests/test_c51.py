@@ -14,7 +14,6 @@ from cleanrl_worker.algorithms.c51 import (
     AtariArgs,
     AtariQNetwork,
     C51Learner,
-    NumpyGradient,
     QNetwork,
     TorchGradient,
     make_policy,
@@ -26,6 +25,7 @@ from cleanrl_worker.testing import charts, train_here, weights_digest
 from cleanrl_worker.training.channel import Command
 from cleanrl_worker.training.envs import make_envs
 from cleanrl_worker.training.fast_cpu.networks import CategoricalMlp
+from cleanrl_worker.training.fast_cpu.q_learning import FastC51
 from cleanrl_worker.training.foreign_model import read_foreign_model
 from cleanrl_worker.training.optimizers import FlatParameters
 from cleanrl_worker.training.replay import Transitions, make_replay
@@ -182,7 +182,7 @@ def test_the_loss_and_its_gradient_are_those_of_plain_arithmetic(numpy_does_it):
     for block in (parameters.block, target_parameters.block):
         block.data.mul_(3)  # distributions that are far from even
     if numpy_does_it:
-        gradient = NumpyGradient(numpy_network(agent, parameters), numpy_network(target, target_parameters), 0.9)
+        gradient = FastC51(numpy_network(agent, parameters), numpy_network(target, target_parameters), 0.9)
     else:
         gradient = TorchGradient(agent, parameters, target, Args(gamma=0.9), CPU)
     parameters.block.grad.fill_(7.0)  # the gradient is set, not added to

@@ -14,11 +14,10 @@ from cleanrl_worker.algorithms.dqn import (
     AtariArgs,
     AtariQNetwork,
     DqnLearner,
-    NumpyTdGradient,
     QNetwork,
     TorchTdGradient,
     make_policy,
-    values_of,
+    numpy_network,
 )
 from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.declarations import DECLARATIONS, Flags
@@ -28,6 +27,7 @@ from cleanrl_worker.testing import charts, train_here, weights_digest
 from cleanrl_worker.threads import set_numpy_threads
 from cleanrl_worker.training.channel import Command
 from cleanrl_worker.training.envs import make_envs
+from cleanrl_worker.training.fast_cpu.q_learning import FastDqn
 from cleanrl_worker.training.optimizers import FlatAdam, FlatParameters, LinearSchedule, times_passed
 from cleanrl_worker.training.policies import EpsilonGreedy
 from cleanrl_worker.training.replay import Transitions, make_replay
@@ -137,7 +137,7 @@ def test_the_loss_and_its_gradient_are_those_of_plain_arithmetic(in_numpy):
     agent, parameters, target, target_parameters = two_networks(3)
     batch = a_batch(40, 3)
     if in_numpy:
-        gradient = NumpyTdGradient(values_of(agent, parameters, CPU), values_of(target, target_parameters, CPU), 0.9)
+        gradient = FastDqn(numpy_network(agent, parameters), numpy_network(target, target_parameters), 0.9)
     else:
         gradient = TorchTdGradient(agent, parameters, target, Args(gamma=0.9), CPU)
     parameters.block.grad.fill_(7.0)  # the gradient is set, not added to
@@ -264,12 +264,12 @@ def test_updates_keep_their_pace_per_step(num_envs):
 def test_the_target_network_follows_as_far_as_tau_says():
     learner = learner_of(env_id="DqnIdentity-v0", tau=0.25)
     start = learner.parameters.block.data.clone()
-    assert torch.equal(learner._target_parameters.block.data, start)
+    assert torch.equal(learner.target_parameters.block.data, start)
     learner.parameters.block.data.add_(1.0)
     learner._move_target(0.25)
-    torch.testing.assert_close(learner._target_parameters.block.data, start + 0.25)
+    torch.testing.assert_close(learner.target_parameters.block.data, start + 0.25)
     learner._move_target(1.0)
-    assert torch.equal(learner._target_parameters.block.data, learner.parameters.block.data)
+    assert torch.equal(learner.target_parameters.block.data, learner.parameters.block.data)
 
 
 # -- learning

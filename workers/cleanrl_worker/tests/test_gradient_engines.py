@@ -1,4 +1,4 @@
-"""What trains is the loss in the algorithm's file: a fast engine is used only while it agrees with it."""
+"""What acts and trains is what stands in the algorithm's file: a fast engine is used only while it agrees with it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from cleanrl_worker.algorithms import ddpg, ppo, sac, td3
+from cleanrl_worker.algorithms import c51, ddpg, dqn, ppo, pqn, sac, td3
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.testing import train_here, weights_digest
 from cleanrl_worker.training.envs import make_envs
 from cleanrl_worker.training.fast_cpu.ppo import FastPpo
 from cleanrl_worker.training.replay import make_replay
 
+SLOW_RESUMES = [
+    pytest.param(module, gradient, marks=pytest.mark.slow)  # PQN's resume by autograd runs in every CI
+    for module, gradient in ((pqn, "auto"), (dqn, "auto"), (dqn, "autograd"), (c51, "auto"), (c51, "autograd"))
+]
 SHORT = {"env_id": "CartPole-v1", "num_envs": 4, "num_steps": 32, "total_timesteps": 256, "cuda": False}
 CPU = torch.device("cpu")
 
@@ -48,9 +52,13 @@ PPO_EDITS = {
     "entropy with the other sign": ("policy - args.ent_coef * entropy", "policy + args.ent_coef * entropy"),
     "advantages by their spread alone": ("(advantages - advantages.mean()) /", "advantages /"),
     "a sum instead of a mean": ("entropy = entropies.mean()", "entropy = entropies.sum()"),
-    "a network with another activation": (
+    "another forward pass": (
         "return self.actor(obs), self.critic(obs)",
         "return self.actor(obs).relu(), self.critic(obs)",
+    ),
+    "another activation": (
+        "orthogonal(nn.Linear(inputs, 64)),\n        nn.Tanh(),",
+        "orthogonal(nn.Linear(inputs, 64)),\n        nn.SiLU(),",
     ),
 }
 
@@ -64,10 +72,8 @@ def test_a_changed_loss_trains_with_default_flags_and_is_noted(tmp_path, old, ne
     run, _ = train_here(changed, tmp_path / "theirs", changed.Args(**SHORT))
     assert weights_digest(tmp_path / "ours") != weights_digest(tmp_path / "theirs")
     assert [facts for kind, facts in plain._channel.messages if kind == "note"] == []
-    notes = [facts["note"] for kind, facts in run._channel.messages if kind == "note"]
-    if "actor" not in old:  # a network that numpy cannot run is trained by autograd anyway
-        (note,) = notes
-        assert "the loss in ppo.py is not what the fast CPU engine computes" in note
+    (note,) = [facts["note"] for kind, facts in run._channel.messages if kind == "note"]
+    assert "the loss in edited.py is not what the fast CPU engine computes" in note
 
 
 def test_what_trains_is_what_autograd_makes_of_the_changed_loss(tmp_path):
@@ -79,7 +85,7 @@ def test_what_trains_is_what_autograd_makes_of_the_changed_loss(tmp_path):
         train_here(changed, folder, changed.Args(**SHORT, gradient=gradient))
         digests[gradient] = weights_digest(folder)
     assert digests["auto"] == digests["autograd"]
-    with pytest.raises(BadInput, match=r"--gradient fast_cpu: the loss in ppo.py is not what it computes"):
+    with pytest.raises(BadInput, match=r"--gradient fast_cpu: the loss in edited.py is not what it computes"):
         train_here(changed, tmp_path, changed.Args(**SHORT, gradient="fast_cpu"))
 
 
@@ -131,6 +137,136 @@ def test_the_engine_is_in_parameters_and_checkpoints_and_kept_on_resume(tmp_path
     # The resumed run asks for nothing and continues to the bit.
     train_here(ppo, straight, ppo.Args(**SHORT, gradient=gradient, anneal_lr=False))
     run, _ = train_here(ppo, second, ppo.Args(**SHORT, anneal_lr=False), resume=checkpoint)
+    (reported,) = [facts["values"] for kind, facts in run._channel.messages if kind == "parameters"]
+    assert reported["gradient"] == engine
+    assert weights_digest(second) == weights_digest(straight)
+
+
+# -- DQN, C51 and PQN
+
+
+def q_learner(module, original=None, **flags):
+    original = original or module
+    args = module.Args(**{"env_id": "CartPole-v1", "num_envs": 1, "cuda": False, **flags})
+    envs = make_envs(args.env_id, args.num_envs)
+    if original is pqn:
+        return module.PqnLearner(args, envs, CPU, total=args.total_timesteps)
+    make = module.DqnLearner if original is dqn else module.C51Learner
+    return make(args, envs, make_replay(args, envs), CPU)
+
+
+ZERO = {
+    dqn: ("functional.mse_loss(predicted, td_targets)", "0 * functional.mse_loss(predicted, td_targets)"),
+    c51: ("return -(target_probs * predicted)", "return 0 * (target_probs * predicted)"),
+    pqn: ("functional.mse_loss(chosen, returns)", "0 * functional.mse_loss(chosen, returns)"),
+}
+FIRST_RELU = ("nn.Linear(observations, 120), nn.ReLU()", "nn.Linear(observations, 120), nn.SiLU()")
+Q_LOSSES = {
+    "dqn: zero": (dqn, *ZERO[dqn]),
+    "dqn: another loss": (dqn, "functional.mse_loss", "functional.smooth_l1_loss"),
+    "dqn: values after a termination": (dqn, "self._gamma * (1 - terminated) *", "self._gamma *"),
+    "c51: zero": (c51, *ZERO[c51]),
+    "c51: returns beyond the atoms are lost": (c51, ".clamp(atoms[0], atoms[-1])", ""),
+    "c51: values after a termination": (c51, "self._gamma * (1 - terminated)", "self._gamma * (1 - 0 * terminated)"),
+    "pqn: zero": (pqn, *ZERO[pqn]),
+    "pqn: another loss": (pqn, "functional.mse_loss", "functional.smooth_l1_loss"),
+}
+Q_NETWORKS = {
+    "dqn: another forward pass": (dqn, "= self.network(obs)", "= self.network(2 * obs)"),
+    "dqn: bounded values": (dqn, "= self.network(obs)", "= self.network(obs).clamp(-1, 1)"),
+    "dqn: another activation": (dqn, *FIRST_RELU),
+    "dqn: a layer without biases": (dqn, "nn.Linear(observations, 120)", "nn.Linear(observations, 120, bias=False)"),
+    "c51: another forward pass": (c51, "self.network(obs).unflatten", "self.network(2 * obs).unflatten"),
+    "c51: another activation": (c51, *FIRST_RELU),
+    "c51: other expected returns": (c51, "@ network.atoms\n", "@ network.atoms.square()\n"),
+    "pqn: another forward pass": (pqn, "= self.network(obs)", "= self.network(2 * obs)"),
+    "pqn: another activation": (
+        pqn,
+        "nn.LayerNorm(120),\n            nn.ReLU()",
+        "nn.LayerNorm(120),\n            nn.SiLU()",
+    ),
+}
+
+
+@pytest.mark.slow  # test_a_loss_of_zero_trains_nothing runs in every CI
+@pytest.mark.parametrize(("module", "old", "new"), Q_LOSSES.values(), ids=Q_LOSSES.keys())
+def test_a_changed_loss_of_q_values_is_trained_by_autograd(tmp_path, module, old, new):
+    learner = q_learner(edited(module, tmp_path, old, new), module)
+    assert learner.engine.name == "autograd"
+    assert learner.gradient is learner.autograd
+    assert "the loss in edited.py is not what the fast CPU engine computes" in learner.engine.note
+
+
+@pytest.mark.parametrize(("module", "old", "new"), Q_NETWORKS.values(), ids=Q_NETWORKS.keys())
+def test_a_changed_network_of_q_values_acts_and_trains_as_it_stands(tmp_path, module, old, new):
+    changed = edited(module, tmp_path, old, new)
+    learner = q_learner(changed, module)
+    assert learner.gradient is learner.autograd
+    assert "(the network's outputs differ)" in learner.engine.note
+    obs = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    with torch.no_grad():
+        values = changed.expected_returns if module is c51 else torch.nn.Module.__call__
+        expected = values(learner.agent, torch.from_numpy(obs)).numpy()
+    assert np.array_equal(learner.values(obs), expected)
+
+
+@pytest.mark.parametrize("module", ZERO, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_a_loss_of_zero_trains_nothing(tmp_path, module):
+    changed = edited(module, tmp_path, *ZERO[module])
+    learns = {"num_steps": 32} if module is pqn else {"learning_starts": 100, "batch_size": 32}
+    digests = {}
+    for name, algorithm in (("ours", module), ("theirs", changed)):
+        for steps in (128, 256):
+            folder = tmp_path / f"{name}-{steps}"
+            flags = {"env_id": "CartPole-v1", "cuda": False, "total_timesteps": steps, **learns}
+            run, _ = train_here(algorithm, folder, algorithm.Args(**flags))
+            digests[name, steps] = weights_digest(folder)
+            assert len([kind for kind, _ in run._channel.messages if kind == "note"]) == (name == "theirs")
+    assert digests["theirs", 128] == digests["theirs", 256]
+    assert digests["ours", 128] != digests["ours", 256]
+
+
+@pytest.mark.parametrize("module", ZERO, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_a_q_learner_as_it_is_agrees_and_leaves_everything_as_it_was(module):
+    """Whatever the seed and the environment."""
+    for flags in ({}, {"seed": 2, "gamma": 0.0}, {"seed": 3, "env_id": "Acrobot-v1"}, {"seed": 4, "gamma": 1.0}):
+        found = []
+        for gradient in ("auto", "autograd"):
+            random.seed(1)
+            np.random.seed(1)
+            learner = q_learner(module, gradient=gradient, **flags)
+            streams = (random.random(), np.random.random(), torch.rand(1).item(), learner.rng.random())
+            found.append((learner, streams))
+        (learner, streams), (plain, plain_streams) = found
+        assert (learner.engine.name, plain.engine.name) == ("fast_cpu", "autograd"), learner.engine.note
+        assert streams == plain_streams
+        assert torch.equal(learner.parameters.block.data, plain.parameters.block.data)
+        assert not learner.parameters.block.grad.any()
+        if module is not pqn:
+            assert torch.equal(learner.target_parameters.block.data, learner.parameters.block.data)
+
+
+def test_a_network_that_the_engine_was_never_for_has_no_note():
+    args = dqn.AtariArgs(env_id="picture_worlds:Quadrants-v0", buffer_size=100, cuda=False)
+    envs = make_envs(args.env_id, 1)
+    learner = dqn.DqnLearner(args, envs, make_replay(args, envs), CPU)
+    assert (learner.engine.name, learner.engine.note) == ("autograd", "")
+
+
+@pytest.mark.parametrize(("module", "gradient"), [(pqn, "autograd"), *SLOW_RESUMES])
+def test_a_resumed_q_learner_keeps_the_engine_and_continues_to_the_bit(tmp_path, module, gradient):
+    engine = "fast_cpu" if gradient == "auto" else "autograd"
+    steady = {"env_id": "CartPole-v1", "cuda": False, "start_e": 0.1, "end_e": 0.1}
+    steady |= {"num_steps": 32, "anneal_lr": False} if module is pqn else {"learning_starts": 100, "buffer_size": 1000}
+    half = 256 if module is pqn else 200  # a safe point
+    first, second, straight = (tmp_path / name for name in ("first", "second", "straight"))
+    run, _ = train_here(module, first, module.Args(**steady, total_timesteps=half, gradient=gradient))
+    (reported,) = [facts["values"] for kind, facts in run._channel.messages if kind == "parameters"]
+    assert reported["gradient"] == engine
+    checkpoint = first / "checkpoints" / f"step-{half}"
+    assert json.loads((checkpoint / "state.json").read_text())["values"]["gradient_engine"] == engine
+    train_here(module, straight, module.Args(**steady, total_timesteps=2 * half, gradient=gradient))
+    run, _ = train_here(module, second, module.Args(**steady, total_timesteps=2 * half), resume=checkpoint)
     (reported,) = [facts["values"] for kind, facts in run._channel.messages if kind == "parameters"]
     assert reported["gradient"] == engine
     assert weights_digest(second) == weights_digest(straight)
@@ -198,6 +334,57 @@ def test_a_changed_update_is_trained_by_autograd(tmp_path, module, old, new):
     engine = off_policy_learner(edited(module, tmp_path, old, new), module).engine
     assert engine.name == "autograd"
     assert "the loss in edited.py is not what the fast CPU engine computes" in engine.note
+
+
+ACTOR = "return Actor(spaces.observations, spaces.actions, spaces.scale"
+OTHER_ACTOR = (
+    "return type('Other', (Actor,), {'features': lambda self, obs: torch.tanh(self.fc2(self.fc1(obs)))})"
+    "(spaces.observations, spaces.actions, spaces.scale"
+)
+ALWAYS_EDITED = ("td3: another forward pass", "sac: a bounded mean")
+"""In every CI"""
+ACTING_EDITS = {
+    "ddpg: another forward pass": (ddpg, ACTOR, OTHER_ACTOR),
+    "td3: another forward pass": (td3, ACTOR, OTHER_ACTOR),
+    "sac: squashed otherwise": (sac, "squashed = torch.tanh(", "squashed = torch.sin("),
+    "sac: half the spread": (sac, "log_std.exp() * noise)", "0.5 * log_std.exp() * noise)"),
+    "sac: a bounded mean": (
+        sac,
+        "mean, log_std = actor(obs)",
+        "mean, log_std = actor(obs)[0].clamp(-1, 1), actor(obs)[1]",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        pytest.param(*edit, id=name, marks=[] if name in ALWAYS_EDITED else pytest.mark.slow)
+        for name, edit in ACTING_EDITS.items()
+    ],
+)
+def test_a_changed_actor_acts_as_it_stands(tmp_path, module, old, new):
+    changed = edited(module, tmp_path, old, new)
+    ours, theirs = off_policy_learner(module), off_policy_learner(changed, module)
+    assert theirs.engine.name == "autograd"
+    assert "the loss in edited.py is not what the fast CPU engine computes" in theirs.engine.note
+    rng = np.random.default_rng(0)
+    obs = (10 * rng.normal(size=(64, theirs.spaces.observations))).astype(np.float32)
+    noise = rng.normal(size=(64, theirs.spaces.actions)).astype(np.float32)
+    with torch.no_grad():
+        if module is sac:
+            noises = (np.zeros_like(noise), noise)
+            best, sampled = (
+                changed.sample(theirs.agent.actor, torch.from_numpy(obs), torch.from_numpy(each))[0].numpy()
+                for each in noises
+            )
+        else:
+            best = theirs.agent.actor(torch.from_numpy(obs)).numpy()
+            scaled = noise * theirs.args.exploration_noise * theirs.spaces.scale.numpy()
+            sampled = np.clip(best + scaled, theirs.spaces.low, theirs.spaces.high)
+    np.testing.assert_allclose(theirs.acting.best(obs), best, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(theirs.acting.sample(obs, noise), sampled, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(ours.acting.sample(obs, noise), sampled, atol=1e-3)  # the same weights
 
 
 def test_a_changed_update_of_sac_trains_with_default_flags_and_is_noted(tmp_path):

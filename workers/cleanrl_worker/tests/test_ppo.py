@@ -9,17 +9,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from cleanrl_worker.algorithms.ppo import (
-    Agent,
-    Args,
-    Batch,
-    PpoLearner,
-    check,
-    generalized_advantages,
-    ppo_losses,
-    train,
-)
+from cleanrl_worker.algorithms.ppo import Agent, Args, Batch, PpoLearner, generalized_advantages, ppo_losses, train
 from cleanrl_worker.errors import BadInput, TrainingStopped
+from cleanrl_worker.training.args import check_args
 from cleanrl_worker.training.channel import Command
 from cleanrl_worker.training.envs import NativeCartPole, SyncEnvs, make_envs
 from cleanrl_worker.training.evaluation import evaluate
@@ -362,7 +354,7 @@ def test_stop_saves_where_training_is(tmp_path):
 )
 def test_values_no_run_can_be_made_of_are_refused(flags, message):
     with pytest.raises(BadInput, match=message):
-        check(Args(**flags))
+        check_args(Args(**flags))
 
 
 def test_log_softmax_sums_to_one():

@@ -14,10 +14,9 @@ from cleanrl_worker.algorithms.pqn import (
     AtariArgs,
     AtariQNetwork,
     Batch,
-    NumpyValues,
     PqnLearner,
     QNetwork,
-    TorchValues,
+    TorchGradient,
     make_policy,
     q_lambda_returns,
 )
@@ -26,6 +25,7 @@ from cleanrl_worker.testing import charts, train_here, weights_digest
 from cleanrl_worker.training.channel import Command
 from cleanrl_worker.training.envs import make_envs
 from cleanrl_worker.training.fast_cpu.networks import NumpyLayerNormMlp
+from cleanrl_worker.training.fast_cpu.q_learning import FastPqn
 from cleanrl_worker.training.optimizers import FlatParameters, RAdam
 from torch import nn
 
@@ -166,17 +166,20 @@ def test_the_squared_error_is_that_of_the_chosen_actions_and_equal_in_numpy_and_
     )
     order = rng.permutation(20)
     found = []
-    for values in (NumpyValues(network, parameters), TorchValues(network, parameters, CPU, False)):
-        parts = list(values.minibatches(batch, order, 2))
+    small = NumpyLayerNormMlp(parameters, "network", network.network)
+    values = small(batch.obs)
+    for gradient in (FastPqn(small), TorchGradient(network, parameters, CPU, False)):
+        parts = list(gradient.minibatches(batch, order, 2))
         assert len(parts) == 2
-        loss, mean = values.backward(*parts[1])
+        gradient.backward(parts[1])
+        loss, mean = gradient.losses()
         found.append(parameters.block.grad.clone())
         rows = order[10:]
-        chosen = [values(batch.obs)[row, batch.actions[row]] for row in rows]
+        chosen = [values[row, batch.actions[row]] for row in rows]
         errors = [(value - batch.returns[row]) ** 2 for value, row in zip(chosen, rows, strict=True)]
-        assert float(loss) == pytest.approx(np.mean(errors), rel=1e-4)
-        assert float(mean) == pytest.approx(np.mean(chosen), rel=1e-4)
-        np.testing.assert_allclose(values.frozen()(batch.obs), values(batch.obs), rtol=1e-4, atol=1e-5)
+        assert loss == pytest.approx(np.mean(errors), rel=1e-4)
+        assert mean == pytest.approx(np.mean(chosen), rel=1e-4)
+    np.testing.assert_allclose(small.frozen()(batch.obs), values, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)
 
 

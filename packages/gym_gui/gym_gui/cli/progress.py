@@ -6,7 +6,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
@@ -196,6 +196,20 @@ def follow_to_end(
     return summarize(client, ended, expect_return=expect_return)
 
 
+class Noted:
+    """What trainings have noted for the user, read once from each run's folder when its first step is reported."""
+
+    def __init__(self) -> None:
+        self._notes: dict[str, list[str]] = {}
+
+    def of(self, run: pb.Run) -> list[str]:
+        from gym_gui.cli.summary import notes_of
+
+        if run.step and run.run_id not in self._notes:
+            self._notes[run.run_id] = notes_of(run)
+        return self._notes.get(run.run_id, [])
+
+
 def show(follower: RunFollower, *, until: Callable[[], bool], headline: Headline | None = None) -> None:
     """Draw the followed runs until the condition holds."""
     if not sys.stdout.isatty():
@@ -204,8 +218,11 @@ def show(follower: RunFollower, *, until: Callable[[], bool], headline: Headline
 
     def draw(console: Console) -> RenderableType:
         runs = list(follower.runs.values())
-        return live_display(runs, console, follower.trouble, headline=headline(runs) if headline else "")
+        running = [run for run in runs if run.status != RunStatus.TERM]
+        notes = dict.fromkeys(note for run in running for note in noted.of(run))
+        return live_display(runs, console, follower.trouble, headline=headline(runs) if headline else "", notes=notes)
 
+    noted = Noted()
     show_live(follower, until, draw)
 
 
@@ -227,6 +244,7 @@ def _show_lines(follower: RunFollower, until: Callable[[], bool], headline: Head
     printed: dict[str, tuple[str, str]] = {}
     printed_at: dict[str, float] = {}
     trouble = above = ""
+    noted, told = Noted(), set[tuple[str, str]]()
     while True:
         now = time.monotonic()
         for run in follower.runs.values():
@@ -235,6 +253,10 @@ def _show_lines(follower: RunFollower, until: Callable[[], bool], headline: Head
             if printed.get(run.run_id) != state or (is_due and run.status == RunStatus.EXEC):
                 print(line_about(run), flush=True)
                 printed[run.run_id], printed_at[run.run_id] = state, now
+            for note in noted.of(run) if run.status != RunStatus.TERM else ():  # its summary has them
+                if (run.run_id, note) not in told:
+                    told.add((run.run_id, note))
+                    print(f"{time.strftime('%H:%M:%S')} {short_id(run.run_id)} note: {note}", flush=True)
         if headline is not None and (line := headline(list(follower.runs.values()))) != above:
             above = line
             print(f"{time.strftime('%H:%M:%S')} {above}", flush=True)
@@ -263,8 +285,10 @@ def line_about(run: pb.Run) -> str:
     return f"{time.strftime('%H:%M:%S')} {short_id(run.run_id)} {title_of(run)}: {', '.join(parts)}"
 
 
-def live_display(runs: Sequence[pb.Run], console: Console, trouble: str = "", *, headline: str = "") -> RenderableType:
-    """Return the live display: one row per run, and below it why some of them wait."""
+def live_display(
+    runs: Sequence[pb.Run], console: Console, trouble: str = "", *, headline: str = "", notes: Iterable[str] = ()
+) -> RenderableType:
+    """Return the live display: one row per run, below it why some of them wait and what their trainings have noted."""
     from rich.console import Group
     from rich.constrain import Constrain
     from rich.text import Text
@@ -282,6 +306,7 @@ def live_display(runs: Sequence[pb.Run], console: Console, trouble: str = "", *,
         parts.append(
             Text(f"{label}{state_of(run)}: {remark_on(run)}", style="yellow", overflow="ellipsis", no_wrap=True)
         )
+    parts += [Text(f"note: {note}", style="dim") for note in notes]
     if len(runs) > len(shown):
         parts.append(Text(f"… and {formats.plural(len(runs) - len(shown), 'more run')}", style="dim"))
     if trouble:

@@ -69,7 +69,7 @@ def _write_end(run: pb.Run, *, brief: bool) -> None:
         pairs.append(("reason", run.reason))
     if not brief or state == "failed":
         pairs += [("run folder", run.run_dir), ("logs", run.logs_dir), ("checkpoints", _checkpoints(run))]
-    pairs.append(("videos", "\n".join(videos_of(run)[-_MOST_VIDEOS:])))
+    pairs += [("noted", "\n".join(notes_of(run))), ("videos", "\n".join(videos_of(run)[-_MOST_VIDEOS:]))]
     write_pairs((f"  {label}", value) for label, value in pairs)
 
 
@@ -92,6 +92,12 @@ def _checkpoints(run: pb.Run) -> str:
     folder = Path(run.run_dir) / "checkpoints" if run.run_dir else None
     # A daemon on another machine has its files there.
     return str(folder) if folder is not None and folder.is_dir() else ""
+
+
+def notes_of(run: pb.Run) -> list[str]:
+    """Return what its training has noted for the user; empty where the run's folder is on another machine."""
+    manifest = AnalyticsManifest.find(RunFolder(Path(run.run_dir)).manifest)
+    return list(manifest.extra.get("training_notes", ())) if manifest is not None else []
 
 
 def videos_of(run: pb.Run) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -18,21 +18,16 @@ from torch import nn
 from torch.nn import functional
 
 from cleanrl_worker.agents.atari import as_floats, nature_trunk, torch_default_init
-from cleanrl_worker.algorithms.dqn import DqnLearner, QArgs, TdGradient
+from cleanrl_worker.algorithms.dqn import DqnLearner, QArgs
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.training.args import Range, check_args
 from cleanrl_worker.training.checkpointing import TrainingState, Weights, load_weights
 from cleanrl_worker.training.envs import VectorEnvs
+from cleanrl_worker.training.fast_cpu import agreeing
 from cleanrl_worker.training.fast_cpu.networks import CategoricalMlp
+from cleanrl_worker.training.fast_cpu.q_learning import FastC51, QGradient
 from cleanrl_worker.training.optimizers import FlatAdam, FlatParameters, compiled
-from cleanrl_worker.training.policies import (
-    ActionValues,
-    GreedyPolicy,
-    TorchValues,
-    log_softmax,
-    network_dtype,
-    network_sizes,
-)
+from cleanrl_worker.training.policies import ActionValues, GreedyPolicy, TorchValues, network_dtype, network_sizes
 from cleanrl_worker.training.replay import ReplayBuffer, Transitions, make_replay
 from cleanrl_worker.training.run import RunContext, TrainResult, device_for, run_training_loop
 
@@ -40,10 +35,9 @@ from cleanrl_worker.training.run import RunContext, TrainResult, device_for, run
 
 
 @dataclass(frozen=True)
-class Args(QArgs):
-    """Flags of `c51`; literals only, because forms and `--describe` read this class without running it."""
+class C51Args(QArgs):
+    """Flags of `c51` and `c51_atari`."""
 
-    exp_name: str = "c51"
     n_atoms: Annotated[int, Range(2)] = 101
     """number of atoms (returns) of a distribution"""
     v_min: float = -100
@@ -57,7 +51,16 @@ class Args(QArgs):
 
 
 @dataclass(frozen=True)
-class AtariArgs(Args):
+class Args(C51Args):
+    """Flags of `c51`; literals only, because forms and `--describe` read this class without running it."""
+
+    exp_name: str = "c51"
+    gradient: Literal["auto", "autograd", "fast_cpu"] = "auto"
+    """what computes gradients (auto: the fast CPU engine where it agrees with the loss in the algorithm's file)"""
+
+
+@dataclass(frozen=True)
+class AtariArgs(C51Args):
     """Flags of `c51_atari`."""
 
     exp_name: str = "c51_atari"
@@ -132,16 +135,19 @@ def expected_returns(network: Network, obs: torch.Tensor) -> torch.Tensor:
     return functional.softmax(network(obs), dim=2) @ network.atoms
 
 
-def numpy_network(network: QNetwork, parameters: FlatParameters) -> CategoricalMlp:
-    """Return the network evaluated in numpy."""
+def numpy_network(network: Any, parameters: FlatParameters) -> CategoricalMlp:
+    """Return a small network in numpy."""
     return CategoricalMlp(parameters, "network", network.network, network.atoms.cpu().numpy())
 
 
 def values_of(network: Network, parameters: FlatParameters, device: torch.device) -> ActionValues:
-    """Return a function from observations to Q-values: in numpy for small networks, otherwise in torch."""
-    if isinstance(network, QNetwork):
-        return numpy_network(network, parameters)
-    return TorchValues(lambda obs: expected_returns(network, obs), device)
+    """Return a function from observations to Q-values: in numpy if that gives what the network does, else in torch."""
+
+    def returns(obs: torch.Tensor) -> torch.Tensor:
+        return expected_returns(network, obs)
+
+    fast = agreeing(network, parameters, lambda: numpy_network(network, parameters), CategoricalMlp.__call__, returns)
+    return fast or TorchValues(returns, device)
 
 
 # ---------------------------------------------------------------- the loss
@@ -162,39 +168,8 @@ def project(
     return (probabilities.unsqueeze(2) * shares).sum(dim=1)
 
 
-class NumpyGradient:
-    """Gradients derived by hand for a small network on a CPU, where tensors would cost more than the arithmetic."""
-
-    def __init__(self, network: CategoricalMlp, target: CategoricalMlp, gamma: float) -> None:
-        self._network, self._target, self._gamma = network, target, np.float32(gamma)
-
-    def backward(self, batch: Transitions) -> None:
-        """Set the parameters' gradients for this batch."""
-        atoms, count = self._network.atoms, len(batch.actions)
-        order = batch.actions.argsort(kind="stable")
-        batch = Transitions(*[array.take(order, axis=0) for array in batch])
-        weights, sums, values = self._target.weights(batch.next_obs)
-        best = np.arange(0, len(values), self._target.actions) + values.reshape(count, -1).argmax(axis=1)
-        following = weights.take(best, axis=0)
-        following /= sums.take(best)[:, None]
-        self._target_probs = atoms.project(following, batch.rewards, self._gamma * (1 - batch.terminated))
-
-        self._logits = self._network.trace(batch.obs, batch.actions)
-        gradient, sums, self._values = atoms.weights(self._logits)
-        # d/dlogits of mean(-Σ target_probs · log p) is (p - target_probs) / count.
-        gradient /= sums[:, None]
-        gradient -= self._target_probs
-        gradient *= np.float32(1 / count)
-        self._network.backward(gradient)
-
-    def losses(self) -> tuple[float, float]:
-        """Return the cross-entropy and the mean predicted Q-value of the last batch."""
-        cross_entropy = -(self._target_probs * log_softmax(self._logits)).sum(axis=1)
-        return float(cross_entropy.mean()), float(self._values.mean())
-
-
 class TorchGradient:
-    """Gradients of any network on any device, by autograd."""
+    """Gradients of any network on any device, by autograd; for a small one on a CPU `FastC51`, if it gives the same."""
 
     def __init__(
         self, agent: Network, parameters: FlatParameters, target: Network, args: Args, device: torch.device
@@ -253,11 +228,14 @@ class C51Learner(DqnLearner):
         """Return the function that computes expected returns while acting."""
         return values_of(self.agent, self.parameters, device)
 
-    def make_gradient(self, device: torch.device) -> TdGradient:
-        """Return the gradient engine: numpy for small networks on a CPU, otherwise autograd."""
-        if device.type == "cpu" and not self.args.compile and isinstance(self.values, CategoricalMlp):
-            return NumpyGradient(self.values, numpy_network(self.target, self._target_parameters), self.args.gamma)
+    def make_gradient(self, device: torch.device) -> QGradient:
+        """Return the gradients of the loss by autograd."""
         return TorchGradient(self.agent, self.parameters, self.target, self.args, device)
+
+    def make_fast_gradient(self) -> QGradient:
+        """Return the gradients of a network that runs in numpy."""
+        agent = numpy_network(self.agent, self.parameters)
+        return FastC51(agent, numpy_network(self.target, self.target_parameters), self.args.gamma)
 
     def _sample(self) -> Transitions:
         batch = super()._sample()

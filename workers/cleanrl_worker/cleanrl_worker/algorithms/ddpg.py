@@ -88,7 +88,7 @@ class DdpgLearner(OffPolicyLearner):
         self.actor = Trained(actor, args.learning_rate)
         self.critics = Trained(self.agent.critics, args.learning_rate)
         self.acting = NoisyActing(actor, self.actor.parameters, spaces.low, spaces.high, args.exploration_noise)
-        self.choose_engine(FastDdpg(self))
+        self.choose_engine(FastDdpg)
 
     def noises(self, policy: bool) -> int:
         """Return the number of noise samples per transition of an update: none."""
@@ -97,7 +97,7 @@ class DdpgLearner(OffPolicyLearner):
     def update(self, policy: bool, targets: bool) -> UpdateStats:
         """Update the critic, and if due the actor and the target networks."""
         args, batch = self.args, self.batch
-        # -- the critic: y = r + γ Q'(s', μ'(s'))
+        # -- the critic: y = r + γ (1 - terminated) Q'(s', μ'(s')); `batch.discounts` is γ (1 - terminated)
         with torch.no_grad():
             (target_critic,) = self.critics.target
             next_values = target_critic(batch.next_obs, self.actor.target(batch.next_obs))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -22,7 +22,9 @@ from cleanrl_worker.agents.atari import as_floats, nature_trunk, torch_default_i
 from cleanrl_worker.training.args import Range, ReplayArgs, check_args
 from cleanrl_worker.training.checkpointing import TrainingState, Weights, arrays_of, load_weights
 from cleanrl_worker.training.envs import VectorEnvs
+from cleanrl_worker.training.fast_cpu import AUTOGRAD, agreeing
 from cleanrl_worker.training.fast_cpu.networks import NumpyMlp
+from cleanrl_worker.training.fast_cpu.q_learning import FastDqn, QGradient, choose_gradient
 from cleanrl_worker.training.optimizers import FlatAdam, FlatParameters, LinearSchedule, compiled, times_passed
 from cleanrl_worker.training.policies import (
     ActionValues,
@@ -70,18 +72,28 @@ class QArgs(ReplayArgs):
     train_frequency: Annotated[int, Range(1)] = 10
     """steps between two updates"""
 
+    gradient = "auto"  # a flag where the network is small
+
 
 @dataclass(frozen=True)
-class Args(QArgs):
-    """Flags of `dqn`; literals only, because forms and `--describe` read this class without running it."""
+class DqnArgs(QArgs):
+    """Flags of `dqn` and `dqn_atari`."""
 
-    exp_name: str = "dqn"
     tau: Annotated[float, Range(0, 1)] = 1.0
     """how far the target network moves towards the online network at each update: 1 makes it a copy"""
 
 
 @dataclass(frozen=True)
-class AtariArgs(Args):
+class Args(DqnArgs):
+    """Flags of `dqn`; literals only, because forms and `--describe` read this class without running it."""
+
+    exp_name: str = "dqn"
+    gradient: Literal["auto", "autograd", "fast_cpu"] = "auto"
+    """what computes gradients (auto: the fast CPU engine where it agrees with the loss in the algorithm's file)"""
+
+
+@dataclass(frozen=True)
+class AtariArgs(DqnArgs):
     """Flags of `dqn_atari`."""
 
     exp_name: str = "dqn_atari"
@@ -135,55 +147,22 @@ def make_network(algo: str, env_id: str, observations: gym.Space, actions: gym.S
     return AtariQNetwork(inputs, count) if is_stack else QNetwork(inputs, count)
 
 
+def numpy_network(network: Any, parameters: FlatParameters) -> NumpyMlp:
+    """Return a small network in numpy."""
+    return NumpyMlp(parameters, "network", network.network)
+
+
 def values_of(network: nn.Module, parameters: FlatParameters, device: torch.device) -> ActionValues:
-    """Return a function from observations to Q-values: in numpy for small networks, otherwise in torch."""
-    if isinstance(network, QNetwork):
-        return NumpyMlp(parameters, "network", network.network)
-    return TorchValues(network, device)
+    """Return a function from observations to Q-values: in numpy if that gives what the network does, else in torch."""
+    fast = agreeing(network, parameters, lambda: numpy_network(network, parameters), NumpyMlp.__call__, network)
+    return fast or TorchValues(network, device)
 
 
 # ---------------------------------------------------------------- the loss
 
 
-class TdGradient(Protocol):
-    """Sets the gradient of the squared TD error."""
-
-    def backward(self, batch: Transitions) -> None:
-        """Set the parameters' gradients for this batch."""
-
-    def losses(self) -> tuple[float, float]:
-        """Return the mean squared error and the mean predicted Q-value of the last batch."""
-
-
-class NumpyTdGradient:
-    """Gradients derived by hand for a small network on a CPU, where tensors would cost more than the arithmetic."""
-
-    def __init__(self, agent: NumpyMlp, target: NumpyMlp, gamma: float) -> None:
-        self._agent, self._target, self._gamma = agent, target, np.float32(gamma)
-
-    def backward(self, batch: Transitions) -> None:
-        """Set the parameters' gradients for this batch."""
-        count = len(batch.actions)
-        td_targets = self._target(batch.next_obs).max(axis=1)
-        td_targets *= self._gamma * (1 - batch.terminated)
-        td_targets += batch.rewards
-        values = self._agent.trace(batch.obs)
-        # Indices of the chosen actions' values in the flattened array.
-        chosen = batch.actions + np.arange(0, values.size, values.shape[1])
-        self._predicted = values.reshape(-1)[chosen]
-        self._error = self._predicted - td_targets
-        # d/dq mean((q - td_targets)²): zero for all actions but the chosen ones.
-        gradient = np.zeros_like(values)
-        gradient.reshape(-1)[chosen] = self._error * np.float32(2 / count)
-        self._agent.backward(gradient)
-
-    def losses(self) -> tuple[float, float]:
-        """Return the mean squared error and the mean predicted Q-value of the last batch."""
-        return float(np.square(self._error).mean()), float(self._predicted.mean())
-
-
 class TorchTdGradient:
-    """Gradients of any network on any device, by autograd."""
+    """Gradients of any network on any device, by autograd; for a small one on a CPU `FastDqn`, if it gives the same."""
 
     def __init__(
         self, agent: nn.Module, parameters: FlatParameters, target: nn.Module, args: Args, device: torch.device
@@ -228,11 +207,13 @@ class DqnLearner(Learner):
         self.buffer = buffer
         self.agent: Any = self.make_network().to(device)
         self.target: Any = self.make_network().to(device)
-        self.parameters, self._target_parameters = FlatParameters(self.agent), FlatParameters(self.target)
+        self.parameters, self.target_parameters = FlatParameters(self.agent), FlatParameters(self.target)
         self._move_target(1.0)
         self.optimizer = FlatAdam(self.parameters.block)
         self.values = self.make_values(device)
-        self.gradient = self.make_gradient(device)
+        self.autograd = self.make_gradient(device)
+        self.gradient, self.engine = choose_gradient(self, Transitions, self.target_parameters)
+        # start_e + (end_e - start_e) · step / duration, after that end_e
         self.epsilon = LinearSchedule(args.start_e, args.end_e, args.exploration_fraction * args.total_timesteps)
         self._actions = count_actions(args.exp_name, args.env_id, envs.action_space)
         self._dtype = network_dtype(envs.observation_space)
@@ -248,12 +229,14 @@ class DqnLearner(Learner):
         """Return the function that computes Q-values while acting."""
         return values_of(self.agent, self.parameters, device)
 
-    def make_gradient(self, device: torch.device) -> TdGradient:
-        """Return the gradient engine: numpy for small networks on a CPU, otherwise autograd."""
-        if device.type == "cpu" and not self.args.compile and isinstance(self.values, NumpyMlp):
-            target = NumpyMlp(self._target_parameters, "network", self.target.network)
-            return NumpyTdGradient(self.values, target, self.args.gamma)
+    def make_gradient(self, device: torch.device) -> QGradient:
+        """Return the gradients of the loss by autograd."""
         return TorchTdGradient(self.agent, self.parameters, self.target, self.args, device)
+
+    def make_fast_gradient(self) -> QGradient:
+        """Return the gradients of a network that runs in numpy."""
+        agent = numpy_network(self.agent, self.parameters)
+        return FastDqn(agent, numpy_network(self.target, self.target_parameters), self.args.gamma)
 
     def act(self, obs: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
         """Return the best actions, or actions sampled with `rng`."""
@@ -317,7 +300,7 @@ class DqnLearner(Learner):
         return updates.tolist(), (times_passed(args.target_network_frequency, steps, after) * learns).tolist()
 
     def _move_target(self, share: float) -> None:
-        self._target_parameters.block.data.lerp_(self.parameters.block.data, share)
+        self.target_parameters.block.data.lerp_(self.parameters.block.data, share)
 
     # -- checkpoints
 
@@ -342,6 +325,10 @@ class DqnLearner(Learner):
         """Load the network's weights; the target network becomes a copy."""
         super().load_agent(weights, what)
         self._move_target(1.0)
+
+    def use_autograd(self) -> None:
+        """Compute gradients by autograd from here on."""
+        self.gradient, self.engine = self.autograd, replace(self.engine, name=AUTOGRAD)
 
 
 # ---------------------------------------------------------------- policy and run

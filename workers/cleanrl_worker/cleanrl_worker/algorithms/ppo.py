@@ -45,7 +45,14 @@ from cleanrl_worker.training.policies import (
     network_dtype,
     numpy_acting,
 )
-from cleanrl_worker.training.run import Learner, RunContext, TrainResult, device_for, run_training_loop
+from cleanrl_worker.training.run import (
+    Learner,
+    RunContext,
+    TrainResult,
+    device_for,
+    run_training_loop,
+    whole_iterations,
+)
 
 # ---------------------------------------------------------------- flags
 
@@ -441,7 +448,7 @@ class PpoLearner(Learner):
         self.gradient, self.engine = choose_gradient(self)
         self.rollout = Rollout(args.num_steps, envs.num_envs, envs.observation_space, self.distribution)
         self.next_obs = np.zeros_like(self.rollout.obs[0])
-        self.total = args.total_timesteps // (self.num_envs * args.num_steps) * (self.num_envs * args.num_steps)
+        self.total = whole_iterations(args, self.num_envs)
 
     def make_agent(self, kind: str) -> DiscreteAgent | GaussianAgent:
         """Build the network for the environments."""
@@ -464,6 +471,7 @@ class PpoLearner(Learner):
 
     def learn(self, run: RunContext) -> None:
         """Collect a rollout, then update the network with it."""
+        # With --anneal-lr: learning_rate · (1 - step / total), at the start of the iteration
         learning_rate = self.learning_rate()
         self.collect(run)
         charts = self.update(self.batch(), learning_rate)
@@ -623,14 +631,9 @@ def make_policy(
     return DistributionPolicy(acting, distribution, network_dtype(observations), normalizer)
 
 
-def check(args: Any) -> None:
-    """Raise BadInput for invalid values."""
-    check_args(args)
-
-
 def train(args: PpoArgs, run: RunContext) -> TrainResult:
     """Train until the steps are used up, the return is reached or a stop is requested; then evaluate."""
-    check(args)
+    check_args(args)
     device = device_for(args)
     envs = run.make_envs(args)
     if args.normalized:

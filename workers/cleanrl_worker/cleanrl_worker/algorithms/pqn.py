@@ -7,9 +7,9 @@ Runs alone: python -m cleanrl_worker.algorithms pqn --env-id CartPole-v1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -23,9 +23,18 @@ from cleanrl_worker.agents.atari import as_floats, nature_trunk
 from cleanrl_worker.training.args import CommonArgs, Range, check_args
 from cleanrl_worker.training.checkpointing import Weights, load_weights
 from cleanrl_worker.training.envs import VectorEnvs
+from cleanrl_worker.training.fast_cpu import AUTOGRAD, FAST_CPU, agreeing
 from cleanrl_worker.training.fast_cpu.networks import NumpyLayerNormMlp
+from cleanrl_worker.training.fast_cpu.q_learning import FastPqn, choose_gradient
 from cleanrl_worker.training.optimizers import FlatParameters, LinearSchedule, RAdam, compiled
-from cleanrl_worker.training.policies import GreedyPolicy, count_actions, network_dtype, network_sizes
+from cleanrl_worker.training.policies import (
+    ActionValues,
+    GreedyPolicy,
+    TorchValues,
+    count_actions,
+    network_dtype,
+    network_sizes,
+)
 from cleanrl_worker.training.run import (
     Learner,
     RunContext,
@@ -71,12 +80,16 @@ class PqnArgs(CommonArgs):
     q_lambda: Annotated[float, Range(0, 1)] = 0.65
     """lambda of Q(lambda) returns: 0 one step, 1 to the end of the rollout"""
 
+    gradient = "auto"  # a flag where the network is small
+
 
 @dataclass(frozen=True)
 class Args(PqnArgs):
     """Flags of `pqn`."""
 
     exp_name: str = "pqn"
+    gradient: Literal["auto", "autograd", "fast_cpu"] = "auto"
+    """what computes gradients (auto: the fast CPU engine where it agrees with the loss in the algorithm's file)"""
 
 
 @dataclass(frozen=True)
@@ -143,105 +156,54 @@ def make_network(algo: str, env_id: str, observations: gym.Space, actions: gym.S
     return AtariQNetwork(inputs, count) if is_stack else QNetwork(inputs, count)
 
 
+def values_of(network: Any, parameters: FlatParameters, device: torch.device) -> ActionValues:
+    """Return a function from observations to Q-values: in numpy if that gives what the network does, else in torch."""
+
+    def make() -> NumpyLayerNormMlp:
+        return NumpyLayerNormMlp(parameters, "network", network.network)
+
+    fast = agreeing(network, parameters, make, NumpyLayerNormMlp.__call__, network)
+    return fast or TorchValues(network, device)
+
+
 # ---------------------------------------------------------------- the loss
 
 
-class ActionValues(Protocol):
-    """Q-values for acting, gradients of the squared error for updates."""
-
-    def __call__(self, obs: np.ndarray) -> np.ndarray:
-        """Return the Q-values [row, action]."""
-
-    def frozen(self) -> Callable[[np.ndarray], np.ndarray]:
-        """Return the function for a rollout, while the weights do not change."""
-
-    def minibatches(self, batch: Batch, order: np.ndarray, count: int) -> Iterable[tuple[Any, ...]]:
-        """Return the batch in this order, as `count` minibatches."""
-
-    def backward(self, *minibatch: Any) -> tuple[Any, Any]:
-        """Set the parameters' gradients; return the mean squared error and the mean predicted Q-value."""
-
-
 class Batch(NamedTuple):
-    """What an update learns from; one row per transition."""
+    """What an update learns from; one row per transition: arrays of the rollout, tensors for autograd."""
 
-    obs: np.ndarray
-    actions: np.ndarray
-    returns: np.ndarray
-
-
-class NumpyValues:
-    """A small network on a CPU, in numpy: tensors would cost more than the arithmetic."""
-
-    def __init__(self, network: QNetwork, parameters: FlatParameters) -> None:
-        self._mlp = NumpyLayerNormMlp(parameters, "network", network.network)
-
-    def __call__(self, obs: np.ndarray) -> np.ndarray:
-        return self._mlp(obs)
-
-    def frozen(self) -> Callable[[np.ndarray], np.ndarray]:
-        """Return the function for a rollout, while the weights do not change."""
-        return self._mlp.frozen()
-
-    def minibatches(self, batch: Batch, order: np.ndarray, count: int) -> Iterable[tuple[Any, ...]]:
-        """Return the batch in this order, as `count` minibatches."""
-        return zip(*(np.split(array[order], count) for array in batch), strict=True)
-
-    def backward(self, *minibatch: Any) -> tuple[Any, Any]:
-        """Set the parameters' gradients; return the mean squared error and the mean predicted Q-value."""
-        obs, actions, returns = minibatch
-        values = self._mlp.trace(obs)
-        # Indices of the chosen actions' values in the flattened array.
-        indices = actions + np.arange(0, values.size, values.shape[1])
-        chosen = values.reshape(-1)[indices]
-        error = chosen - returns
-        gradient = np.zeros_like(values)
-        gradient.reshape(-1)[indices] = error * np.float32(2 / len(error))
-        self._mlp.backward(gradient)
-        return np.dot(error, error) / len(error), chosen.mean()
+    obs: Any
+    actions: Any
+    returns: Any
 
 
-class TorchValues:
-    """Any network, on any device."""
+class TorchGradient:
+    """Gradients of any network on any device, by autograd; for a small one on a CPU `FastPqn`, if it gives the same."""
 
     def __init__(self, network: nn.Module, parameters: FlatParameters, device: torch.device, compile_it: bool) -> None:
         self._network, self._parameters, self._device = network, parameters, device
         self._error = compiled(self._squared_error, enabled=compile_it)
 
-    def __call__(self, obs: np.ndarray) -> np.ndarray:
-        with torch.no_grad():
-            return self._network(torch.from_numpy(np.ascontiguousarray(obs)).to(self._device)).cpu().numpy()
-
-    def frozen(self) -> Callable[[np.ndarray], np.ndarray]:
-        """Return the function for a rollout, while the weights do not change."""
-        return self
-
-    def minibatches(self, batch: Batch, order: np.ndarray, count: int) -> Iterable[tuple[Any, ...]]:
-        """Return the batch in this order, as `count` minibatches."""
+    def minibatches(self, batch: Batch, order: np.ndarray, count: int) -> Iterator[Batch]:
+        """Yield the batch in this order, as `count` minibatches of tensors."""
         tensors = [torch.from_numpy(array).to(self._device) for array in batch]
         for rows in torch.from_numpy(order).to(self._device).reshape(count, -1):
-            yield tuple(tensor[rows] for tensor in tensors)
+            yield Batch(*(tensor[rows] for tensor in tensors))
 
-    def backward(self, *minibatch: Any) -> tuple[Any, Any]:
-        """Set the parameters' gradients; return the mean squared error and the mean predicted Q-value."""
-        loss, values = self._error(*minibatch)
-        self._parameters.backward(loss)
-        return loss.detach(), values
+    def backward(self, batch: Batch) -> None:
+        """Set the parameters' gradients for this minibatch."""
+        self._loss, self._predicted = self._error(*(torch.as_tensor(column, device=self._device) for column in batch))
+        self._parameters.backward(self._loss)
+
+    def losses(self) -> tuple[float, float]:
+        """Return the mean squared error and the mean predicted Q-value of the last minibatch."""
+        return self._loss.item(), self._predicted.item()
 
     def _squared_error(
         self, obs: torch.Tensor, actions: torch.Tensor, returns: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         chosen = self._network(obs).gather(1, actions.unsqueeze(1)).squeeze(1)
         return functional.mse_loss(chosen, returns), chosen.detach().mean()
-
-
-def values_with(
-    network: nn.Module, parameters: FlatParameters, device: torch.device, *, compile_it: bool = False
-) -> ActionValues:
-    """Return the engine for Q-values and gradients: numpy for small networks on a CPU, otherwise torch."""
-    if isinstance(network, QNetwork) and device.type == "cpu" and not compile_it:
-        return NumpyValues(network, parameters)
-    return TorchValues(network, parameters, device, compile_it)
 
 
 # ---------------------------------------------------------------- returns
@@ -279,13 +241,21 @@ class PqnLearner(Learner):
         spaces = (envs.observation_space, envs.action_space)
         self.agent = make_network(args.exp_name, args.env_id, *spaces).to(device)
         self.parameters = FlatParameters(self.agent)
-        self.values = values_with(self.agent, self.parameters, device, compile_it=args.compile)
-        self.optimizer = RAdam(self.parameters, in_numpy=isinstance(self.values, NumpyValues))
+        self.values = values_of(self.agent, self.parameters, device)
+        self.autograd = TorchGradient(self.agent, self.parameters, device, args.compile)
+        self.gradient, self.engine = choose_gradient(self, Batch)
+        self.optimizer = RAdam(self.parameters, in_numpy=self.engine.name == FAST_CPU)
+        # start_e + (end_e - start_e) · step / duration, after that end_e
         self.epsilon = LinearSchedule(args.start_e, args.end_e, args.exploration_fraction * total)
         self._actions = count_actions(args.exp_name, args.env_id, envs.action_space)
         dtype, shape = network_dtype(envs.observation_space), envs.observation_space.shape or ()
         self._obs = np.zeros((args.num_steps + 1, args.num_envs, *shape), dtype=dtype)
         self.next_obs = np.zeros_like(self._obs[0])
+
+    def make_fast_gradient(self) -> FastPqn:
+        """Return the gradients of a network that runs in numpy."""
+        assert isinstance(self.values, NumpyLayerNormMlp)
+        return FastPqn(self.values)
 
     def act(self, obs: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
         """Return the best actions, or actions sampled with `rng`."""
@@ -313,7 +283,9 @@ class PqnLearner(Learner):
         values = np.empty((args.num_steps + 1, args.num_envs, self._actions), dtype=np.float32)
         terminated, ended = np.empty(shape, dtype=np.bool_), np.empty(shape, dtype=np.bool_)
         truncations = []
-        self._obs[0], values_of = self.next_obs, self.values.frozen()
+        self._obs[0] = self.next_obs
+        # The weights stay as they are while it plays.
+        values_of = self.values.frozen() if isinstance(self.values, NumpyLayerNormMlp) else self.values
         for t in range(args.num_steps):
             values[t] = values_of(self._obs[t])
             np.copyto(actions[t], values[t].argmax(axis=1), where=follows[t])
@@ -340,14 +312,15 @@ class PqnLearner(Learner):
         with np.errstate(all="ignore"):  # `stop_unless_finite` reports it
             for _ in range(args.update_epochs):
                 order = self.rng.permutation(len(batch.actions))
-                for minibatch in self.values.minibatches(batch, order, args.num_minibatches):
-                    loss, values = self.values.backward(*minibatch)
+                for minibatch in self.gradient.minibatches(batch, order, args.num_minibatches):
+                    self.gradient.backward(minibatch)
                     self.parameters.clip_gradients(args.max_grad_norm)
                     self.optimizer.step(learning_rate)
         self.parameters.refresh_host()
         blame = "the environment gave observations or rewards that are not finite, or --learning-rate is high"
+        loss, values = self.gradient.losses()
         self.stop_unless_finite(loss, batch.obs, batch.returns, blame=blame)
-        return {"losses/td_loss": float(loss), "losses/q_values": float(values)}
+        return {"losses/td_loss": loss, "losses/q_values": values}
 
     # -- checkpoints
 
@@ -355,6 +328,11 @@ class PqnLearner(Learner):
     def optimizers(self) -> Mapping[str, Any]:
         """Return the optimizers by their names in checkpoints."""
         return {"radam": self.optimizer}
+
+    def use_autograd(self) -> None:
+        """Compute gradients by autograd from here on."""
+        self.gradient, self.engine = self.autograd, replace(self.engine, name=AUTOGRAD)
+        self.optimizer = RAdam(self.parameters)
 
 
 # ---------------------------------------------------------------- policy and run
@@ -369,7 +347,7 @@ def make_policy(
     """Return the policy with these weights; raise BadInput when they do not fit the environment."""
     network = make_network(algo, env_id, observations, actions)
     load_weights(network, weights, what="the policy")
-    values = values_with(network, FlatParameters(network), torch.device("cpu"))
+    values = values_of(network, FlatParameters(network), torch.device("cpu"))
     return GreedyPolicy(values, network_dtype(observations), normalizer)
 
 

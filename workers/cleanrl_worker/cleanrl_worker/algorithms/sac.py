@@ -24,7 +24,7 @@ from cleanrl_worker.training.envs import VectorEnvs
 from cleanrl_worker.training.fast_cpu.actor_critic import FastSac, UpdateStats
 from cleanrl_worker.training.off_policy import ContinuousSpaces, OffPolicyLearner, actor_weights
 from cleanrl_worker.training.optimizers import FlatParameters, Trained
-from cleanrl_worker.training.policies import ContinuousPolicy, SquashedActing
+from cleanrl_worker.training.policies import ContinuousPolicy, SampledActing
 from cleanrl_worker.training.replay import ReplayBuffer, make_replay
 from cleanrl_worker.training.run import RunContext, TrainResult, device_for, run_training_loop
 
@@ -81,7 +81,7 @@ TINY = 1e-6
 def sample(actor: Any, obs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a = scale · tanh(x) + bias with x = mean + std · noise, and log π(a) [batch, 1].
 
-    log π(a) = log N(x) - Σ log(scale · (1 - tanh² x))
+    log π(a) = log N(x) - Σ log(scale · (1 - tanh² x)). The actor bounds log std = -1.5 + 3.5 · tanh(output): -5 … 2.
     """
     mean, log_std = actor(obs)
     squashed = torch.tanh(mean + log_std.exp() * noise)
@@ -123,8 +123,8 @@ class SacLearner(OffPolicyLearner):
         self.temperature = Trained(self.log_alpha, args.q_lr, with_target=False)
         self.fixed_alpha = torch.full((1,), args.alpha, device=device)
         self.target_entropy = -float(spaces.actions)
-        self.acting = SquashedActing(actor, self.actor.parameters)
-        self.choose_engine(FastSac(self))
+        self.acting = SampledActing(actor, self.actor.parameters, sample, spaces.actions)
+        self.choose_engine(FastSac)
 
     @property
     def trained(self) -> dict[str, Trained]:
@@ -146,7 +146,8 @@ class SacLearner(OffPolicyLearner):
     def update(self, policy: bool, targets: bool) -> UpdateStats:
         """Update the critics, and if due actor, temperature and target networks."""
         args, batch, agent = self.args, self.batch, self.agent
-        # -- the critics: y = r + γ (min Q'(s', a') - α log π(a'|s'))
+        # -- the critics: y = r + γ (1 - terminated) (min Q'(s', a') - α log π(a'|s'));
+        # `batch.discounts` is γ (1 - terminated)
         with torch.no_grad():
             next_actions, next_log_probs = sample(agent.actor, batch.next_obs, batch.noise[0])
             next_values = torch.minimum(*(critic(batch.next_obs, next_actions) for critic in self.critics.target))
@@ -196,7 +197,8 @@ def make_policy(
     spaces = ContinuousSpaces.of(algo, env_id, observations, actions)
     actor = make_actor(spaces)
     load_weights(actor, actor_weights(weights), what="the policy")
-    return ContinuousPolicy(SquashedActing(actor, FlatParameters(actor)), spaces.actions, normalizer)
+    acting = SampledActing(actor, FlatParameters(actor), sample, spaces.actions)
+    return ContinuousPolicy(acting, spaces.actions, normalizer)
 
 
 def train(args: Args, run: RunContext) -> TrainResult:

@@ -66,7 +66,7 @@ class Td3Learner(OffPolicyLearner):
         self.low, self.high = (torch.from_numpy(bound).to(device) for bound in (spaces.low, spaces.high))
         self.scale = spaces.scale.to(device)
         self.acting = NoisyActing(actor, self.actor.parameters, spaces.low, spaces.high, args.exploration_noise)
-        self.choose_engine(FastTd3(self))
+        self.choose_engine(FastTd3)
 
     def noises(self, policy: bool) -> int:
         """Return the number of noise samples per transition of an update: one, for the target actions."""
@@ -75,7 +75,8 @@ class Td3Learner(OffPolicyLearner):
     def update(self, policy: bool, targets: bool) -> UpdateStats:
         """Update the critics, and if due the actor and the target networks."""
         args, batch = self.args, self.batch
-        # -- the critics: y = r + γ min Q'(s', a'), where a' is μ'(s') with clipped noise
+        # -- the critics: y = r + γ (1 - terminated) min Q'(s', a'), where a' is μ'(s') with clipped noise;
+        # `batch.discounts` is γ (1 - terminated)
         with torch.no_grad():
             noise = (args.policy_noise * batch.noise[0]).clamp(-args.noise_clip, args.noise_clip)
             next_actions = (self.actor.target(batch.next_obs) + noise * self.scale).clamp(self.low, self.high)

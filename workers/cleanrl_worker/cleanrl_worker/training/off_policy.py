@@ -7,7 +7,7 @@ at fixed addresses, so they can be compiled or recorded as a CUDA graph.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -134,11 +134,14 @@ class OffPolicyLearner(Learner):
         self.batch = StagedBatch(args.batch_size, self.spaces, max_noises, args.gamma, device)
         self.next_obs = np.zeros(0)
 
-    def choose_engine(self, fast: Any) -> None:
-        """Choose the fast engine if it agrees with `update`; called when the networks exist."""
-        self.fast = fast
-        file = f"{type(self).__module__.rpartition('.')[2]}.py"
-        self.engine = choose_engine(self.args.gradient, lambda: compare(self, fast), file)
+    def choose_engine(self, make_fast: Callable[[Any], Any]) -> None:
+        """Choose the fast engine if it agrees with `update`; called when the networks and `acting` exist."""
+
+        def compared() -> str:
+            self.fast = make_fast(self)
+            return compare(self, self.fast) if self.acting.in_numpy else "the actor's actions differ"
+
+        self.engine = choose_engine(self, compared)
         self.update_for = cache(self._accelerated_update)
 
     def use_autograd(self) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import nn
 
-from cleanrl_worker.agents.continuous import LOG_STD_MIDDLE, LOG_STD_REACH, Actor, GaussianActor
+from cleanrl_worker.agents import SharedTrunkAgent
+from cleanrl_worker.agents.continuous import LOG_STD_MIDDLE, LOG_STD_REACH
 from cleanrl_worker.agents.layers import HALF_LOG_TWO_PI
 from cleanrl_worker.errors import BadInput
 from cleanrl_worker.training.envs import ObservationNormalizer, is_image
+from cleanrl_worker.training.fast_cpu import agreeing, synthetic_generator
 from cleanrl_worker.training.fast_cpu.networks import NumpyMlp
 from cleanrl_worker.training.optimizers import FlatParameters
 
@@ -128,13 +130,10 @@ class NumpyActing:
 
     shared = False
 
-    def __init__(self, parameters: FlatParameters, agent: nn.Module) -> None:
+    def __init__(self, parameters: FlatParameters, agent: Any) -> None:
         name = "actor" if hasattr(agent, "actor") else "actor_mean"
-        actor, critic = getattr(agent, name), agent.critic
-        assert isinstance(actor, nn.Sequential)
-        assert isinstance(critic, nn.Sequential)
-        self.policy = NumpyMlp(parameters, name, actor)
-        self.critic = NumpyMlp(parameters, "critic", critic)
+        self.policy = NumpyMlp(parameters, name, getattr(agent, name))
+        self.critic = NumpyMlp(parameters, "critic", agent.critic)
 
     def values(self, obs: np.ndarray) -> np.ndarray:
         """Return one value per row."""
@@ -147,19 +146,9 @@ class NumpyActing:
 
 def numpy_acting(agent: nn.Module, parameters: FlatParameters) -> NumpyActing | None:
     """Return the agent's perceptrons in numpy; None if its forward pass computes something else."""
-    sequential = [getattr(agent, name, None) for name in ("critic", "actor", "actor_mean")]
-    if hasattr(agent, "network") or sum(isinstance(part, nn.Sequential) for part in sequential) != 2:
+    if isinstance(agent, SharedTrunkAgent):
         return None
-    acting, layer = NumpyActing(parameters, agent), next(agent.parameters())
-    first = next(module for module in agent.modules() if isinstance(module, nn.Linear))
-    obs = np.linspace(-1, 1, 4 * first.in_features, dtype=np.float32).reshape(4, -1)
-    with torch.no_grad():
-        expected = agent(torch.from_numpy(obs).to(layer.device))
-    agree = [
-        np.allclose(ours, theirs.cpu().numpy().reshape(ours.shape), rtol=1e-3, atol=1e-5)
-        for ours, theirs in zip(acting.both(obs), expected, strict=True)
-    ]
-    return acting if all(agree) else None
+    return agreeing(agent, parameters, lambda: NumpyActing(parameters, agent), NumpyActing.both, agent)
 
 
 class TorchActing:
@@ -360,6 +349,9 @@ def _layer(parameters: FlatParameters, name: str) -> tuple[np.ndarray, np.ndarra
 class ContinuousActing(Protocol):
     """Actions for a batch of observations, in float32."""
 
+    in_numpy: bool
+    """Whether numpy gives the same actions as the file's actor"""
+
     def best(self, obs: np.ndarray) -> np.ndarray:
         """Return the most likely actions."""
 
@@ -367,42 +359,78 @@ class ContinuousActing(Protocol):
         """Return actions sampled with standard normal `noise` of their shape."""
 
 
-class NoisyActing:
-    """A deterministic actor in numpy; sampled actions have normal noise."""
+class NumpyBoundedActor:
+    """`agents.continuous.Actor` in numpy."""
 
-    def __init__(
-        self, actor: Actor, parameters: FlatParameters, low: np.ndarray, high: np.ndarray, noise: float
-    ) -> None:
+    def __init__(self, actor: Any, parameters: FlatParameters) -> None:
         self._outputs = NumpyActor(parameters, "fc1", "fc2", "fc_mu")
         self._scale, self._bias = (part.cpu().numpy().reshape(-1) for part in (actor.action_scale, actor.action_bias))
-        self._low, self._high, self._noise = low, high, np.float32(noise) * self._scale
 
-    def best(self, obs: np.ndarray) -> np.ndarray:
-        """Return the actor's actions."""
+    def __call__(self, obs: np.ndarray) -> np.ndarray:
         (outputs,) = self._outputs(obs)
         return np.tanh(outputs, out=outputs) * self._scale + self._bias
+
+
+class NoisyActing:
+    """A deterministic actor, in numpy unless its forward pass computes something else; samples have normal noise."""
+
+    def __init__(
+        self, actor: nn.Module, parameters: FlatParameters, low: np.ndarray, high: np.ndarray, noise: float
+    ) -> None:
+        call, device = NumpyBoundedActor.__call__, parameters.block.device
+        fast = agreeing(actor, parameters, lambda: NumpyBoundedActor(actor, parameters), call, actor)
+        self.best: Callable[[np.ndarray], np.ndarray] = fast or TorchValues(actor, device)
+        self.in_numpy = fast is not None
+        self._low, self._high, self._noise = low, high, np.float32(noise) * ((high - low) / 2)
 
     def sample(self, obs: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return the actor's actions with scaled `noise`, clipped to the bounds."""
         return np.minimum(np.maximum(self.best(obs) + noise * self._noise, self._low), self._high)
 
 
-class SquashedActing:
-    """A squashed Gaussian actor in numpy."""
+Sample = Callable[[Any, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""(actor, observations, standard normal noise) → actions and their log-probabilities"""
 
-    def __init__(self, actor: GaussianActor, parameters: FlatParameters) -> None:
+
+class NumpySquashedActor:
+    """`sac.sample` of an `agents.continuous.GaussianActor` in numpy."""
+
+    def __init__(self, actor: Any, parameters: FlatParameters) -> None:
         self._outputs = NumpyActor(parameters, "fc1", "fc2", "fc_mean", "fc_logstd")
         self._scale, self._bias = actor.action_scale.cpu().numpy(), actor.action_bias.cpu().numpy()
 
-    def best(self, obs: np.ndarray) -> np.ndarray:
-        """Return the squashed means."""
-        return np.tanh(self._outputs(obs)[0]) * self._scale + self._bias
-
-    def sample(self, obs: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Return squashed samples of the Gaussian."""
+    def __call__(self, obs: np.ndarray, noise: np.ndarray) -> np.ndarray:
         mean, within = self._outputs(obs)
         log_std = LOG_STD_MIDDLE + LOG_STD_REACH * np.tanh(within)
         return np.tanh(mean + np.exp(log_std) * noise) * self._scale + self._bias
+
+
+class SampledActing:
+    """An actor whose actions are those of `sample`, in numpy unless that computes something else."""
+
+    def __init__(self, actor: nn.Module, parameters: FlatParameters, sample: Sample, actions: int) -> None:
+        self._actions, device = actions, parameters.block.device
+
+        def noise(rows: int) -> np.ndarray:
+            return synthetic_generator().standard_normal((rows, actions), dtype=np.float32)
+
+        def in_numpy(fast: NumpySquashedActor, obs: np.ndarray) -> np.ndarray:
+            return fast(obs, noise(len(obs)))
+
+        def in_torch(obs: torch.Tensor) -> torch.Tensor:
+            return sample(actor, obs, torch.from_numpy(noise(len(obs))).to(device))[0]
+
+        def act(obs: np.ndarray, noise: np.ndarray) -> np.ndarray:
+            with torch.no_grad():
+                return sample(actor, *(torch.from_numpy(array).to(device) for array in (obs, noise)))[0].cpu().numpy()
+
+        fast = agreeing(actor, parameters, lambda: NumpySquashedActor(actor, parameters), in_numpy, in_torch)
+        self.sample: Callable[[np.ndarray, np.ndarray], np.ndarray] = fast or act
+        self.in_numpy = fast is not None
+
+    def best(self, obs: np.ndarray) -> np.ndarray:
+        """Return the actions without noise."""
+        return self.sample(obs, np.zeros((len(obs), self._actions), dtype=np.float32))
 
 
 class ContinuousPolicy:

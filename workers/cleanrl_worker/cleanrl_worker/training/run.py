@@ -607,9 +607,9 @@ class RecurrentLearner(Learner):
         return environments
 
 
-def whole_iterations(args: Any) -> int:
-    """Return the steps to train for: whole iterations only."""
-    batch_size = args.num_envs * args.num_steps
+def whole_iterations(args: Any, num_envs: int | None = None) -> int:
+    """Return the steps to train for: whole iterations only; `num_envs` counts those of all processes."""
+    batch_size = (num_envs or args.num_envs) * args.num_steps
     return int(args.total_timesteps // batch_size * batch_size)
 
 

@@ -18,8 +18,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from cleanrl_worker.agents import SharedTrunkAgent
 from cleanrl_worker.agents.layers import HALF_LOG_TWO_PI
-from cleanrl_worker.training.fast_cpu import FAST_CPU, Engine, choose_engine, first_difference, synthetic_generator
+from cleanrl_worker.training.fast_cpu import (
+    CHANGED_FORWARD,
+    FAST_CPU,
+    Engine,
+    choose_engine,
+    first_difference,
+    perturbed,
+    synthetic_generator,
+)
 from cleanrl_worker.training.optimizers import FlatParameters
 from cleanrl_worker.training.policies import NumpyActing
 
@@ -29,32 +38,26 @@ _ROWS = 64
 
 def choose_gradient(learner: Any) -> tuple[Any, Engine]:
     """Return the engine for a learner's gradients: this one if it agrees with `learner.autograd`, else the latter."""
-    fast = None
-    if isinstance(learner.acting, NumpyActing) and learner.device.type == "cpu" and not learner.args.compile:
-        log_std = "actor_logstd" if hasattr(learner.agent, "actor_logstd") else ""
-        fast = FastPpo(learner.parameters, learner.acting, learner.args, log_std)
-    compare = None if fast is None else lambda: _difference(learner, fast)
-    engine = choose_engine(learner.args.gradient, compare, "ppo.py")
+    if learner.device.type != "cpu" or learner.args.compile or isinstance(learner.agent, SharedTrunkAgent):
+        return learner.autograd, choose_engine(learner, None)
+    if not isinstance(learner.acting, NumpyActing):
+        return learner.autograd, choose_engine(learner, lambda: CHANGED_FORWARD)
+    log_std = "actor_logstd" if hasattr(learner.agent, "actor_logstd") else ""
+    fast = FastPpo(learner.parameters, learner.acting, learner.args, log_std)
+    engine = choose_engine(learner, lambda: _difference(learner, fast))
     return (fast if engine.name == FAST_CPU else learner.autograd), engine
 
 
 def _difference(learner: Any, fast: FastPpo) -> str:
     """Return what differs between the two on a synthetic batch; weights and generators stay as they are."""
-    rng, parameters = synthetic_generator(), learner.parameters
-    weights = parameters.block.data.clone()
-    try:
-        parameters.block.data += torch.from_numpy(0.1 * rng.standard_normal(len(weights), dtype=np.float32))
+    rng = synthetic_generator()
+    with perturbed(learner.parameters, rng):
         batch, shift = _synthetic_batch(learner, rng)
         losses = fast(batch, shift)
         ours = _gradients(learner)
         columns = [torch.from_numpy(column) for column in vars(batch).values()]
         expected = learner.autograd(columns, None if shift is None else torch.from_numpy(shift))._asdict()
         theirs = _gradients(learner)
-    except (TypeError, ValueError, AttributeError, RuntimeError) as error:  # a loss that a user has changed
-        return f"it cannot be compared: {error}"
-    finally:
-        parameters.block.data.copy_(weights)
-        parameters.zero_gradients()
     found = {name: getattr(losses, name) for name in expected if hasattr(losses, name)}
     if name := first_difference(found, expected):
         return f"{name} differs"
