@@ -57,7 +57,7 @@ def test_a_killed_daemon_and_a_stopped_worker_disturb_nothing_and_a_cancel_ends_
     pid = training(daemon, run_id)
     daemon.restart()
     assert daemon.client.get(run_id).pid == pid
-    assert daemon.story_kinds(run_id).count("reattached") == 1
+    assert daemon.event_kinds(run_id).count("reattached") == 1
     os.kill(pid, signal.SIGSTOP)
     step = daemon.wait_for_run(run_id, lambda run: "stalled" in run.flags).step
     os.kill(pid, signal.SIGCONT)

@@ -17,6 +17,7 @@ from llm_worker.errors import EndpointFailed
 from llm_worker.testing import FakeEndpoint, Fault, error, is_probe, plays_at_random, solve, write_tiny_model
 from mosaic_extras.testing import lend_sets
 from mosaic_wire.event_files import EventFolderReader
+from mosaic_wire.frames import remove_frames
 from mosaic_wire.paths import Home
 from mosaic_wire.reasoning import reasoning_of
 from mosaic_wire.session import CommandKind
@@ -273,8 +274,10 @@ def test_a_resumed_run_plays_on_exactly(start: Start, endpoint: FakeEndpoint, de
         endpoint.script = until_then
         worker = start(steps=40, timeout_s=3600, options={"daemon": daemon}, **settings)
         assert endpoint.hanging.acquire(timeout=60), worker.stderr()
+        assert wait_until(lambda: len(played(daemon)) >= 20)  # what precedes the checkpoint has arrived
         os.kill(worker.process.pid, death)
         worker.wait()
+        remove_frames(worker.folder.root.name)  # as a daemon does
         (*_, checkpoint) = sorted(worker.folder.checkpoints.iterdir(), key=lambda path: int(path.name[5:]))
         step = int(checkpoint.name.removeprefix("step-"))
         before = played(daemon)[:step]

@@ -113,7 +113,7 @@ def test_an_unchanged_manifest_is_not_read_again(tmp_path: Path) -> None:
 
 
 def test_a_tab_appears_on_the_page_when_its_files_do(qtbot, page: RunPage, window_daemon: RunningDaemon) -> None:
-    run = window_daemon.submit(timesteps=1_000_000)
+    run = window_daemon.submit(timesteps=10**9)
     window_daemon.wait_for(run.run_id, "EXEC")
     page.show_run(run.run_id)
     qtbot.waitUntil(lambda: page.run is not None and page.analytics.found is not None, timeout=WAIT)

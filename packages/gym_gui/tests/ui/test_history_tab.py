@@ -87,7 +87,7 @@ def kinds(tab: HistoryTab) -> list[str]:
 
 
 def test_the_history_of_a_live_run_grows(qtbot, tab: HistoryTab, window_daemon: RunningDaemon) -> None:
-    run = window_daemon.submit(timesteps=1_000_000)
+    run = window_daemon.submit(timesteps=10**9)
     tab.show_run(window_daemon.wait_for(run.run_id, "EXEC"))
     qtbot.waitUntil(lambda: kinds(tab)[:4] == ["submitted", "dispatched", "registered", "started"], timeout=WAIT)
     window_daemon.client.pause(run.run_id)

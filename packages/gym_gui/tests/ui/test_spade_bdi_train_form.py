@@ -28,7 +28,7 @@ def photograph(widget: QWidget, name: str) -> None:
 
 
 @pytest.fixture
-def window(qtbot, dressed) -> QWidget:
+def window(qtbot, themed) -> QWidget:
     window = QWidget()
     qtbot.addWidget(window)
     return window
@@ -118,7 +118,7 @@ def planned(window_daemon: RunningDaemon):
     return window_daemon.wait_for(window_daemon.client.submit(config).run.run_id)
 
 
-def test_why_the_agent_acted_is_shown_step_by_step(qtbot, dressed, link, planned) -> None:
+def test_why_the_agent_acted_is_shown_step_by_step(qtbot, themed, link, planned) -> None:
     assert planned.outcome == "completed", planned.reason
     tab = ReplayTab(link)
     qtbot.addWidget(tab)
@@ -138,7 +138,7 @@ def test_why_the_agent_acted_is_shown_step_by_step(qtbot, dressed, link, planned
     tab.set_active(False)
 
 
-def test_why_the_agent_acts_is_shown_live(qtbot, dressed, link, window_daemon: RunningDaemon) -> None:
+def test_why_the_agent_acts_is_shown_live(qtbot, themed, link, window_daemon: RunningDaemon) -> None:
     lend_sets(window_daemon.home, "agentspeak")
     config = run_request(
         "spade_bdi",
