@@ -7,9 +7,11 @@ import sys
 
 import click
 import grpc
+import numpy as np
 import pytest
 from gym_gui.cli import app, main
 from gym_gui.cli.app import COMMANDS
+from mosaic_wire.interactive import png
 from mosaic_wire.manifest import AnalyticsManifest
 from mosaic_wire.paths import RunFolder
 from mosaic_wire.proto import trainer_pb2 as pb
@@ -227,7 +229,7 @@ def test_what_is_over_is_reported_as_such(mosaic, fake_trainer):
 
 # ---------------------------------------------------------------- clips
 
-RED = pb.RunFrame(width=2, height=2, data=b"\xff\0\0" * 4)
+RED = pb.RunFrame(width=2, height=2, data=png(np.full((2, 2, 3), (255, 0, 0), np.uint8)))
 
 
 @pytest.fixture

@@ -82,11 +82,13 @@ class EmbeddedServer:
             stdin.write(json.dumps(settings).encode() + b"\n")
             stdin.flush()
         deadline = time.monotonic() + _START_S
-        while not select.select([stdout], [], [], 0.1)[0]:
+        is_answering = False
+        while not is_answering:
             if is_stopping():
                 raise EndpointFailed("the run was stopped while its model was loaded")
             if time.monotonic() > deadline:
                 raise EndpointFailed(f"{settings['model']} was not loaded within {_START_S:g} s")
+            is_answering = bool(select.select([stdout], [], [], 0.1)[0])
         line = stdout.readline()
         answer = json.loads(line) if line else {"error": f"its process ended with {self._process.wait()}"}
         if "address" not in answer:
