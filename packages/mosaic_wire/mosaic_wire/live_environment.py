@@ -197,12 +197,12 @@ class LiveEnvironment:
         self.length += 1
         self.episode_return += reward
         if self._telemetry is not None and not self._telemetry.refused:
-            told = info(self.observation, reward, terminated, truncated, facts) if callable(info) else info
+            step_info = info(self.observation, reward, terminated, truncated, facts) if callable(info) else info
             if self._place is not None:
-                told = {**(told or {}), "picture": self._place}
+                step_info = {**(step_info or {}), "picture": self._place}
             place = self._number, self._recorded
             self._telemetry.step(
-                before, action, reward, terminated=terminated, truncated=truncated, info=told, place=place
+                before, action, reward, terminated=terminated, truncated=truncated, info=step_info, place=place
             )
             self._recorded += 1
         if self._file is not None:

@@ -32,10 +32,10 @@ Text = Callable[[Any], str]
 Success = Callable[[float, bool, Mapping[str, Any]], bool | None]
 
 
-def told_success(reward: float, terminated: bool, info: Mapping[str, Any]) -> bool | None:
+def reported_success(reward: float, terminated: bool, info: Mapping[str, Any]) -> bool | None:
     """Return the success that an environment reports with its last step; None when it reports none."""
-    told = info.get("is_success", info.get("success"))
-    return None if told is None else bool(told)
+    reported = info.get("is_success", info.get("success"))
+    return None if reported is None else bool(reported)
 
 
 def rewarded_at_the_end(reward: float, terminated: bool, info: Mapping[str, Any]) -> bool | None:
@@ -51,7 +51,7 @@ class Game:
     actions: Mapping[str, Any]
     """Name → action"""
     text: Text
-    success: Success = told_success
+    success: Success = reported_success
 
 
 def describe_game(env: Any, describer: str = "") -> Game:
@@ -388,12 +388,12 @@ def _load(name: str) -> Callable[[Any, Any], object]:
 
 def _called(function: Callable[[Any, Any], object], observation: Any, env: Any, name: str) -> str:
     try:
-        told = function(observation, env)
+        text = function(observation, env)
     except (Exception, SystemExit) as error:  # the boundary to the user's code
         raise _failed(name, error) from error
-    if not isinstance(told, str):
-        raise GivenUp(f"the describer {name} must return a text, not {type(told).__name__}")
-    return told
+    if not isinstance(text, str):
+        raise GivenUp(f"the describer {name} must return a text, not {type(text).__name__}")
+    return text
 
 
 def _failed(name: str, error: BaseException) -> GivenUp:

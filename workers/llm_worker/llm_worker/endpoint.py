@@ -179,12 +179,12 @@ class Endpoint:
                         return document
                     failure = f"answers something that is no JSON object: {_shown(data.decode(errors='replace'))}"
                 else:
-                    told = self._told(data)
-                    if status == 400 and body is not None and self._adapts_to(told):
+                    detail = self._detail_of(data)
+                    if status == 400 and body is not None and self._adapts_to(detail):
                         continue  # asked at once without what this model does not know
                     if status not in _PASSING and status < 500:
-                        raise Refused(self._refusal(status, told), status)
-                    failure = f"answers with status {status}{told and f': {told}'}"
+                        raise Refused(self._refusal(status, detail), status)
+                    failure = f"answers with status {status}{detail and f': {detail}'}"
                     retry_after = _seconds(headers.get("retry-after", ""))
             wait_s = min(_LONGEST_WAIT_S, self._retry_wait_s * 2**attempt) if retry_after is None else retry_after
             self._not_before = time.monotonic() + wait_s
@@ -212,17 +212,17 @@ class Endpoint:
         before = base.path.rstrip("/")
         return base.copy_with(path=(before.removesuffix("/v1") if self.api == "anthropic" else before) + path)
 
-    def _told(self, data: bytes) -> str:
-        """Return what an endpoint says of an error, without the key, which some repeat."""
+    def _detail_of(self, data: bytes) -> str:
+        """Return the detail of an error response, without the key, which some repeat."""
         document = _object_in(data) or {}
         error = document.get("error", document.get("message", document.get("detail", "")))
         message = error.get("message", "") if isinstance(error, dict) else error
         text = _shown(str(message) if message else data.decode(errors="replace"))
         return text.replace(self._key, REDACTED) if self._key else text
 
-    def _adapts_to(self, told: str) -> bool:
+    def _adapts_to(self, detail: str) -> bool:
         """Leave out or rename a parameter that the model does not support; return whether there was one."""
-        named = set(re.findall(r"['\"`](\w+)['\"`]", told))
+        named = set(re.findall(r"['\"`](\w+)['\"`]", detail))
         if self._limit in named and "max_completion_tokens" in named and self._limit != "max_completion_tokens":
             self._limit = "max_completion_tokens"
             return True
@@ -231,14 +231,14 @@ class Endpoint:
             del self._sampling[name]
         return bool(dropped)
 
-    def _refusal(self, status: int, told: str) -> str:
-        said = f" ({status}{told and f': {told}'})"
+    def _refusal(self, status: int, detail: str) -> str:
+        said = f" ({status}{detail and f': {detail}'})"
         if status in (401, 403):
             cure = "check its --api-key" if self._key else "give its --api-key"
             return f"the endpoint {self.address} refuses the key{said}; {cure}"
         if status == 404:
             return f"the endpoint {self.address} has no model {self.model!r}, or is no {self.api} endpoint{said}"
-        cure = "; a smaller --history makes prompts shorter" if "context" in told else ""
+        cure = "; a smaller --history makes prompts shorter" if "context" in detail else ""
         return f"the endpoint {self.address} refuses the request{said}{cure}"
 
 

@@ -224,7 +224,7 @@ class LlmRun(WorkerRun):
 
     def _end_of_budget(self, reason: str) -> ExitOutcome | None:
         """End the run, or pause it and grant the same budget again."""
-        is_connected = self.session.telemetry() is not None  # without a daemon nobody would resume it
+        is_connected = self.session.telemetry() is not None  # without a daemon no client can resume it
         if self.parameters["on_budget"] == "pause" and is_connected:
             self.save("last")
             command = self.session.pause({"step": self.step, "reason": reason}, by_itself=True)
@@ -261,7 +261,7 @@ class LlmRun(WorkerRun):
             "repaired": used.repaired,
             "fallbacks": used.fallbacks,
         }
-        if self.budget.has_prices:  # without them nobody knows what it cost
+        if self.budget.has_prices:  # without them the cost is unknown
             facts["cost"] = round(self.budget.cost, 6)
         if self._returns:
             facts["evaluation"] = {
@@ -419,11 +419,11 @@ class LlmRun(WorkerRun):
         system = "" if player.is_introduced else self.system
         player.is_introduced = True
 
-        def told(after: Any, reward: float, terminated: bool, truncated: bool, _: Any) -> Mapping[str, Any]:
+        def step_info(after: Any, reward: float, terminated: bool, truncated: bool, _: Any) -> Mapping[str, Any]:
             ending = "; the episode is over" if terminated or truncated else ""
             return self._info(player, decision, system, f"reward {reward:g}{ending}\n{self.game.text(after)}")
 
-        _, reward, terminated, truncated, facts = live.step(self.game.actions[decision.action], info=told)
+        _, reward, terminated, truncated, facts = live.step(self.game.actions[decision.action], info=step_info)
         self.step = self._lead.steps
         used.steps += 1
         used.invalid += decision.is_invalid

@@ -61,7 +61,7 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
 
 
 def observation_message(observation: str, last: Turn | None, plan: str = "") -> str:
-    """Return what the model is told in a turn."""
+    """Return the message of a turn."""
     parts = [f"Result of {last.action}: reward {last.reward:g}."] if last is not None else []
     if plan:
         parts.append(f"Your plan: {plan}")

@@ -201,7 +201,7 @@ def _named(action: str, request: Request) -> str:
 
 
 def last_text(request: Request) -> str:
-    """Return what the model is told last."""
+    """Return the last message to the model."""
     return str(request["messages"][-1]["content"])
 
 

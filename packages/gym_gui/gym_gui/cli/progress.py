@@ -244,7 +244,7 @@ def _show_lines(follower: RunFollower, until: Callable[[], bool], headline: Head
     printed: dict[str, tuple[str, str]] = {}
     printed_at: dict[str, float] = {}
     trouble = above = ""
-    noted, told = Noted(), set[tuple[str, str]]()
+    noted, printed_notes = Noted(), set[tuple[str, str]]()
     while True:
         now = time.monotonic()
         for run in follower.runs.values():
@@ -254,8 +254,8 @@ def _show_lines(follower: RunFollower, until: Callable[[], bool], headline: Head
                 print(line_about(run), flush=True)
                 printed[run.run_id], printed_at[run.run_id] = state, now
             for note in noted.of(run) if run.status != RunStatus.TERM else ():  # its summary has them
-                if (run.run_id, note) not in told:
-                    told.add((run.run_id, note))
+                if (run.run_id, note) not in printed_notes:
+                    printed_notes.add((run.run_id, note))
                     print(f"{time.strftime('%H:%M:%S')} {short_id(run.run_id)} note: {note}", flush=True)
         if headline is not None and (line := headline(list(follower.runs.values()))) != above:
             above = line

@@ -150,7 +150,7 @@ class TelemetryAsyncHub:
                 done.set_result(None)
             else:
                 done.set_exception(problem)
-                done.exception()  # no warning if nobody waits for it any more
+                done.exception()  # no warning if no caller waits for it any more
 
     def _accept(self, run_id: str, kind: Kind, messages: Sequence[Message]) -> None:
         """Count stored messages and forward the new ones to subscribers."""

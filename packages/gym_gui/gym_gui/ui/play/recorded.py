@@ -176,7 +176,7 @@ def export_conversations(path: Path, episodes: Sequence[RecordedEpisode], about:
     try:
         with temporary.open("x", encoding="utf-8") as stream:
             for episode, messages in found:
-                told = [info["llm"] for info in episode.infos]
+                decisions = [info["llm"] for info in episode.infos]
                 line = {
                     "messages": messages,
                     **about,
@@ -184,7 +184,7 @@ def export_conversations(path: Path, episodes: Sequence[RecordedEpisode], about:
                     "seed": episode.seed,
                     "return": episode.total,
                     "steps": episode.length,
-                    "random_actions": sum(bool(each.get("fallback")) for each in told),
+                    "random_actions": sum(bool(each.get("fallback")) for each in decisions),
                 }
                 stream.write(json.dumps(line, ensure_ascii=False) + "\n")
         temporary.replace(path)
@@ -194,7 +194,7 @@ def export_conversations(path: Path, episodes: Sequence[RecordedEpisode], about:
 
 
 def conversation_of(episode: RecordedEpisode) -> list[dict[str, str]]:
-    """Return what a model was told and did in an episode as chat messages; [] where no model played it from its start.
+    """Return an episode as chat messages; [] if no model played it from its start.
 
     The assistant's turns are the actions that were taken, written as correct answers.
     """
