@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -185,8 +186,8 @@ def test_runs_outlive_a_killed_daemon(make_daemon: MakeDaemon, endpoint: FakeEnd
 
 
 @pytest.mark.fault
-# pygame, which draws the lake, answers SIGSEGV with abort.
-@pytest.mark.parametrize(("number", "ending"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGSEGV, "SIGABRT")])
+# Once pygame has drawn the lake, it answers SIGSEGV with abort.
+@pytest.mark.parametrize(("number", "ending"), [(signal.SIGKILL, "KILL"), (signal.SIGSEGV, "(SEGV|ABRT)")])
 def test_a_worker_that_dies_takes_its_model_along(
     make_daemon: MakeDaemon, tmp_path: Path, number: signal.Signals, ending: str
 ) -> None:
@@ -199,7 +200,7 @@ def test_a_worker_that_dies_takes_its_model_along(
     os.kill(pid, number)
     run = daemon.wait_for(run_id)
     assert run.outcome == "failed"
-    assert f"killed by {ending}" in run.reason
+    assert re.search(f"killed by SIG{ending}", run.reason)
     assert processes_of(run_id) == []
 
 
