@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import logging
 import os
 import signal
@@ -18,6 +19,7 @@ from types import FrameType
 from mosaic_wire import env
 from mosaic_wire.errors import WireError
 from mosaic_wire.paths import Home, config_home
+from PySide6 import QtCore, QtGui, QtWidgets
 from PySide6.QtCore import (
     QMessageLogContext,
     QObject,
@@ -100,6 +102,7 @@ MODULES = (
 """In the order in which users are likely to open them"""
 QUIET_MS = 500
 """Delay after the runs are loaded, so that imports do not slow the first screen"""
+NAMES_AT_ONCE = 100
 
 
 class WarmUp(QObject):
@@ -115,10 +118,22 @@ class WarmUp(QObject):
         super().__init__(parent)
         self._background = background
         self._left = list(MODULES)
+        self._qt_names = iter([(module, name) for module in (QtCore, QtGui, QtWidgets) for name in dir(module)])
         self.is_finished = False
         self._timer = QTimer(self, singleShot=True, interval=QUIET_MS)
-        self._timer.timeout.connect(self._next)
+        self._timer.timeout.connect(self._create_qt_classes)
         link.runs_loaded.connect(lambda _runs: self._timer.start(), Qt.ConnectionType.SingleShotConnection)
+
+    def _create_qt_classes(self) -> None:
+        """Create all classes of Qt in the window's thread (0.1 s), some at a time, before the first import in another.
+
+        WORKAROUND: PySide6 creates a class when it is first named, and crashes when two threads do that at the same
+        time. The imported modules name many of them; pyqtgraph names all.
+        """
+        some = list(itertools.islice(self._qt_names, NAMES_AT_ONCE))
+        for module, name in some:
+            getattr(module, name)
+        QTimer.singleShot(0, self, self._create_qt_classes if some else self._next)
 
     def _next(self) -> None:
         """Load one module at a time, so that the window can process events in between."""

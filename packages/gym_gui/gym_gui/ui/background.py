@@ -10,10 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
 from typing import Any, TypeVar
 
-from PySide6 import QtCore, QtGui, QtWidgets
 from PySide6.QtCore import QCoreApplication, QObject, Qt, QTimer, Signal, Slot
 from shiboken6 import isValid
 
@@ -31,18 +29,6 @@ def defer(owner: QObject, function: Callable[[], object]) -> None:
 
 T = TypeVar("T")
 _WORKERS = 6
-
-
-@cache
-def _create_qt_classes() -> None:
-    """Create all classes of Qt in the window's thread (0.1 s).
-
-    WORKAROUND: PySide6 creates a class when it is first named, and crashes when two threads do that at the same time.
-    Threads import modules that name many of them; pyqtgraph names all.
-    """
-    for module in (QtCore, QtGui, QtWidgets):
-        for name in dir(module):
-            getattr(module, name)
 
 
 class _Deliverer(QObject):
@@ -65,7 +51,6 @@ class Background:
     """A few threads for slow work, and the way back to the window's thread."""
 
     def __init__(self) -> None:
-        _create_qt_classes()
         self._deliverer = _Deliverer()
         application = QCoreApplication.instance()
         if application is not None:

@@ -45,15 +45,39 @@ def test_an_orderly_end_keeps_the_layout_and_stops_nothing(opened: WindowProcess
     assert not list(home.root.rglob("window-faults*")), "nothing to report after an orderly end"
 
 
-def test_no_class_of_qt_is_left_for_a_thread_to_create() -> None:
+def test_no_class_of_qt_is_left_for_a_thread_to_create(home: Home) -> None:
     code = (
+        "import sys, threading\n"
+        "from pathlib import Path\n"
         "from PySide6 import QtCore, QtGui, QtWidgets\n"
+        "from gym_gui import app\n"
+        "from mosaic_wire.paths import Home\n"
         "from gym_gui.ui.background import Background\n"
-        "Background()\n"
-        "print([name for each in (QtCore, QtGui, QtWidgets) for name in dir(each) if name not in vars(each)])\n"
+        "from gym_gui.ui.daemon_link import DaemonLink\n"
+        "from gym_gui.ui.shell.daemon_banner import LocalConnector\n"
+        "def load(name):\n"
+        "    left = [n for each in (QtCore, QtGui, QtWidgets) for n in dir(each) if n not in vars(each)]\n"
+        "    print(name, threading.current_thread() is threading.main_thread(), left)\n"
+        "app.MODULES, app._load = ('first',), load\n"
+        "application = QtWidgets.QApplication(sys.argv[:1])\n"
+        "background = Background()\n"
+        "link = DaemonLink(LocalConnector(Home(Path(sys.argv[1]))), background)\n"
+        "warm_up = app.WarmUp(link, background)\n"
+        "warm_up.finished.connect(application.quit)\n"
+        "link.runs_loaded.emit([])\n"
+        "application.exec()\n"
+        "background.close()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert (done.stdout, done.stderr) == ("[]\n", "")
+    variables = {**os.environ, "QT_QPA_PLATFORM": "offscreen"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, home.root],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=variables,
+    )
+    assert (done.stdout, done.stderr) == ("first False []\n", "")
 
 
 def test_a_window_that_is_killed_takes_no_run_along(opened: WindowProcess, home: Home) -> None:

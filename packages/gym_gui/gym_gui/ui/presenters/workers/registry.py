@@ -17,14 +17,10 @@ from mosaic_wire.capabilities import Lane
 from mosaic_wire.errors import Problem
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
-from mosaic_wire.run_config import TrainRunConfig
 from mosaic_wire.run_request import worker_part
 from mosaic_wire.sweep_settings import WORKER_TYPE
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, WorkerSpec
-from pydantic import ValidationError
 
-from gym_gui.Algo_docs.cleanrl_worker import PAGES, help_for
-from gym_gui.services.trainer.validation.train_config import problems_of
 from gym_gui.services.trainer.validation.worker_part import check_placeholders, check_worker_config
 from gym_gui.ui.presenters.workers.train_request import CommandLine, TrainRequest, command_of, configs_of
 from gym_gui.ui.workers.catalog import BUILTIN, WorkerEntry, find
@@ -208,6 +204,12 @@ class WorkerPresenter:
 
 def shape_problems(config: Mapping[str, Any]) -> list[Problem]:
     """Return the problems of a run config that do not depend on its worker."""
+    # pydantic is slow to load, and the window needs it only to check a form.
+    from mosaic_wire.run_config import TrainRunConfig
+    from pydantic import ValidationError
+
+    from gym_gui.services.trainer.validation.train_config import problems_of
+
     try:
         TrainRunConfig.from_json(config, strict=True)
     except ValidationError as error:
@@ -274,6 +276,8 @@ class CleanRlWorkerPresenter(WorkerPresenter):
     lane = Lane.ANALYTICS
 
     def help_page(self, algorithm: AlgorithmSpec) -> str:
+        from gym_gui.Algo_docs.cleanrl_worker import PAGES, help_for
+
         return help_for(algorithm) if algorithm.name in PAGES else super().help_page(algorithm)
 
     def presets(self) -> dict[str, TrainRequest]:
