@@ -56,6 +56,8 @@ def checker_of(daemon: RunningDaemon) -> psutil.Process:
     return found
 
 
+ENDPOINT = ("--base-url", "http://127.0.0.1:9/v1", "--model", "m")
+
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     (config(num_minibatches=3), ".algo_params.num_minibatches", "--num-minibatches 3 does not divide the batch"),
     (config("dqn", "Pendulum-v1"), ".config.env_id", "dqn needs discrete actions; those of Pendulum-v1 are Box"),
@@ -95,6 +97,33 @@ def test_the_command_prints_the_sentence_once_and_ends_with_2(mosaic: Mosaic) ->
     code, _, err = mosaic("train", "ppo", "CartPole-v1", "--cpus", "4096", "--seeds", "1-3")
     assert code == 2
     assert err.count("needs 4096 CPUs, this machine has") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("llm", "--describer", "/no/such.py:see", *ENDPOINT), "--describer: /no/such.py:see: there is no file /no/such.py"),
+        (("llm", "--base-url", "host:1/v1", "--model", "m"), "--base-url: must begin with http:// or https://"),
+        (("llm", "--model", "good"), "--model: 'good' is served by an endpoint: name it with --base-url"),
+        (("llm", "--max-cost", "1", *ENDPOINT), "--max-cost: needs the prices of tokens"),
+        (("llm", "--api-key", "short", *ENDPOINT), "--api-key: too ordinary for a secret"),
+        (("spade_bdi", "--env-kwargs", "foo=3"), "--env-kwargs: FrozenLake-v1 cannot be made with these arguments"),
+        (("spade_bdi", "--behaviour-path", "{folder}/idle.asl"), "--behaviour-path: idle.asl: no plan for +!act"),
+    ],
+    ids=lambda value: value[1] if isinstance(value, tuple) else "",
+)
+def test_what_would_fail_at_its_start_is_refused_with_the_name_of_its_flag(
+    mosaic: Mosaic, shared_daemon: RunningDaemon, tmp_path: Path, arguments: tuple[str, ...], sentence: str
+) -> None:
+    lend_sets(shared_daemon.home, "agentspeak")
+    (tmp_path / "idle.asl").write_text("+!rest <- .act(1).")
+    algo, *flags = (argument.format(folder=tmp_path) for argument in arguments)
+    queued = shared_daemon.client.list(include_archived=True).matching
+    code, out, err = mosaic("train", algo, "FrozenLake-v1", *flags)
+    assert (code, out) == (2, "")
+    assert err.count(sentence) == 1
+    assert "mosaic extras install" not in err
+    assert shared_daemon.client.list(include_archived=True).matching == queued
 
 
 def test_a_training_that_will_learn_nothing_is_queued_with_a_note_and_reports_it_in_the_end(

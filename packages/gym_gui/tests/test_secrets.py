@@ -84,6 +84,13 @@ def test_a_secret_that_would_be_redacted_in_ordinary_text_is_refused_and_not_rep
     assert str(value) not in str(caught.value)
 
 
+def test_the_placeholders_of_local_servers_are_no_secrets():
+    extras = {"algo_params": {"api_key": "ollama", "other_api_key": "EMPTY"}}
+    clean, secrets = split_secrets(config(**extras))
+    assert extras_of(clean) == extras
+    assert secrets == {}
+
+
 def test_two_secrets_under_one_key_get_two_names():
     document = config(
         one={"api_key": "first-secret"}, two={"api_key": "other-secret"}, three={"api_key": "first-secret"}

@@ -19,12 +19,12 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mosaic_wire.checkpoints import read_checkpoint, write_checkpoint
 from mosaic_wire.config_checks import CheckAnswer, serve_checks
-from mosaic_wire.errors import GivenUp, Problem, WireError
+from mosaic_wire.errors import ConfigProblems, GivenUp, Problem, WireError
 from mosaic_wire.exit_record import BAD_INPUT, ExitOutcome
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.lifecycle import LifecycleKind
@@ -149,6 +149,7 @@ def run_worker(
         parser.add_argument("--check", action="store_true", help="answer a config a line on standard input")
     if prepare is not None:
         parser.add_argument("--prepare", action="store_true", help="install what the config needs, and exit")
+    parser.add_argument("--emit-summary", action="store_true", help="with --dry-run: print the result as JSON")
     for question in questions:
         value: dict[str, Any] = {"metavar": question.metavar} if question.metavar else {"action": "store_true"}
         parser.add_argument(question.flag, help=question.help, **value)
@@ -169,7 +170,11 @@ def run_worker(
             return prepare(config)
         run = load(config)
     except WireError as error:
-        print(error, file=sys.stderr)  # noqa: T201 - the command's answer
+        if arguments.dry_run and arguments.emit_summary:
+            problems = error.problems if isinstance(error, ConfigProblems) else [Problem("", str(error))]
+            _print({"ok": False, "problems": [asdict(problem) for problem in problems]})
+        else:
+            print(error, file=sys.stderr)  # noqa: T201 - the command's answer
         return BAD_INPUT
     with closing(run):
         if not arguments.dry_run:

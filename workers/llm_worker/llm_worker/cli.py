@@ -23,11 +23,11 @@ from mosaic_extras.errors import RequirementSetError
 from mosaic_extras.overlays import check_sets, enter
 from mosaic_extras.pins import parse_sets
 from mosaic_wire.checkpoints import last_good_checkpoint, read_checkpoint
-from mosaic_wire.config_checks import CheckAnswer
+from mosaic_wire.config_checks import CheckAnswer, problems_of_dry_run
 from mosaic_wire.errors import ConfigProblems, Problem
 from mosaic_wire.ids import is_run_id, new_run_id
 from mosaic_wire.paths import find_home
-from mosaic_wire.redaction import is_secret_ref, redact_document, redact_text, spellings_of, with_secrets
+from mosaic_wire.redaction import is_ordinary, is_secret_ref, redact_document, redact_text, spellings_of, with_secrets
 from mosaic_wire.run_request import Mode
 from mosaic_wire.worker_config import WorkerConfig
 from mosaic_wire.worker_run import Question, run_worker, state_to_resume
@@ -158,7 +158,9 @@ def _evaluated_parameters(config: WorkerConfig) -> Mapping[str, Any]:
 
 def sets_needed(config: WorkerConfig) -> tuple[str, ...]:
     """Return the requirement sets of a run: those of its environment, its model, and requested ones."""
-    model = () if config.extras.get("eval_policy") == RANDOM else sets_of_model(parameters_of(config))
+    parameters = parameters_of(config)
+    is_needed = config.extras.get("eval_policy") != RANDOM and not problem_with_model(parameters)
+    model = sets_of_model(parameters) if is_needed else ()
     requested = parse_sets(config.extras.get("requirements") or ())
     return tuple(sorted({*sets_of_environment(config.env_id), *model, *requested} - {"base"}))
 
@@ -198,6 +200,8 @@ def check(document: Mapping[str, Any]) -> CheckAnswer:
         problems.append(Problem("extras.install_missing", f"{message}, or add --install-missing"))
     elif message and not missing:
         problems.append(Problem("extras.requirements", message))
+    if not problems and not missing:
+        problems = problems_of_dry_run(MODULE, document)
     return CheckAnswer(problems, missing_sets=missing)
 
 
@@ -234,7 +238,8 @@ def load(config: WorkerConfig) -> LlmRun:
 
     parameters = with_secrets(parameters_of(config), os.environ)
     shown = {name: value for name, value in parameters.items() if name != "api_key"}
-    shown = redact_document(shown, spellings_of({str(parameters["api_key"])}))
+    key = str(parameters["api_key"])
+    shown = redact_document(shown, () if is_ordinary(key) else spellings_of({key}))
     kwargs = read_env_kwargs(parameters["env_kwargs"])
     environments = [make_env(config.env_id, kwargs) for _ in range(parameters["parallel"])]
     try:

@@ -364,13 +364,16 @@ def _bounded(text: str) -> str:
 
 def _load(name: str) -> Callable[[Any, Any], object]:
     """Return the function of `module:function` or `/path/to/file.py:function`; raise ConfigProblems."""
-    where, colon, attribute = name.rpartition(":")
+    where, _, attribute = name.rpartition(":")
+    is_file = where.endswith(".py")
+    if not where or not attribute:
+        raise _refused(name, "write package.module:function or /path/to/file.py:function")
+    if is_file and not Path(where).is_absolute():
+        raise _refused(name, "the path of a file must be absolute, because a run has a folder of its own")
+    if is_file and not Path(where).is_file():
+        raise _refused(name, f"there is no file {where}")
     try:
-        if not colon or not attribute:
-            raise ImportError("write package.module:function or /path/to/file.py:function")
-        if where.endswith(".py"):
-            if not Path(where).is_absolute():
-                raise ImportError("the path of a file must be absolute, because a run has a folder of its own")
+        if is_file:
             spec = importlib.util.spec_from_file_location("mosaic_user_describer", where)
             assert spec is not None
             assert spec.loader is not None

@@ -23,7 +23,7 @@ from mosaic_extras.env_construction import read_env_kwargs
 from mosaic_extras.install_extras import prepare as install_sets
 from mosaic_extras.overlays import make_plan
 from mosaic_wire.checkpoints import last_good_checkpoint
-from mosaic_wire.config_checks import CheckAnswer
+from mosaic_wire.config_checks import CheckAnswer, problems_of_dry_run
 from mosaic_wire.errors import ConfigProblems, DamagedCheckpoint, Problem
 from mosaic_wire.exit_record import ExitOutcome
 from mosaic_wire.ids import is_run_id, new_run_id
@@ -45,8 +45,10 @@ if TYPE_CHECKING:  # imported in the overlay that has agentspeak
     from spade_bdi_worker.actions import Body, World
     from spade_bdi_worker.society import Mail, Society
 
+MODULE = "spade_bdi_worker.cli"
 GOAL = "act"
 """The goal that the acting agent gets before every step"""
+WARNING = " (warning)"
 FIELDS = (
     FieldSpec("total_timesteps", "int", 20_000, "how many steps to take", minimum=1),
     FieldSpec("seed", "int", 1, "seed of the episodes and of exploration", minimum=0),
@@ -114,8 +116,8 @@ def describe() -> WorkerSpec:
         display_name="Spade BDI Worker",
         version=__version__,
         capabilities=get_worker_metadata(),
-        module="spade_bdi_worker.cli",
-        argv=(sys.executable, "-m", "spade_bdi_worker.cli"),
+        module=MODULE,
+        argv=(sys.executable, "-m", MODULE),
         algorithms=(algorithm,),
         environments=ENVIRONMENTS,
         environment_patterns=PATTERNS,
@@ -197,12 +199,24 @@ def _import_interpreter() -> bool:
 
 
 def source_problems(sources: Sequence[Source]) -> list[str]:
-    """Return what is wrong with the sources, one line each with its place; needs agentspeak."""
+    """Return errors of the sources, one line each with its place, then warnings; needs agentspeak."""
     from spade_bdi_worker.actions import offered_actions
     from spade_bdi_worker.reasoner import Mind
 
     actions = offered_actions(None, lambda text: None)
-    return [problem for source in sources for problem in Mind.problems_of(source, actions)]
+    minds, errors, warnings = Mind.examine(sources, actions)
+    actors = [mind.name for mind in minds if mind.can_achieve(GOAL)]
+    if not errors and not actors:
+        files = ", ".join(source.path.name for source in sources)
+        errors = [f"{files}: no plan for +!{GOAL}, the goal before every step, such as: +!{GOAL} <- .act(0)."]
+    elif not errors and len(actors) > 1:
+        errors = [f"{' and '.join(actors)} have plans for +!{GOAL}; only one agent can act in the environment"]
+    return [*errors, *(f"{warning}{WARNING}" for warning in warnings)]
+
+
+def _source_errors(settings: Mapping[str, Any], sources: Sequence[Source]) -> list[Problem]:
+    path = "behaviour_path" if settings["behaviour_path"] else "behaviour"
+    return [Problem(path, line) for line in source_problems(sources) if not line.endswith(WARNING)]
 
 
 def check(document: Mapping[str, Any]) -> CheckAnswer:
@@ -216,11 +230,10 @@ def check(document: Mapping[str, Any]) -> CheckAnswer:
     sources = find_sources(settings["behaviour"], settings["behaviour_path"])
     problems: list[Problem] = []
     if _import_interpreter():
-        lines = [line for line in source_problems(sources) if not line.endswith("(warning)")]
-        problems = [Problem("behaviour_path" if settings["behaviour_path"] else "behaviour", line) for line in lines]
+        problems = _source_errors(settings, sources)
     answer = missing_sets(find_home(), sets_of(settings["engine"], config.env_id))
     if answer is None:
-        return CheckAnswer(problems)
+        return CheckAnswer(problems or problems_of_dry_run(MODULE, document))
     if not answer.missing:
         return CheckAnswer([*problems, Problem("extras.requirements", answer.message)])
     if config.extras.get("install_missing") is not True:
@@ -243,9 +256,8 @@ def load(config: WorkerConfig) -> BdiRun:
     if (answer := missing_sets(home, sets)) is not None:
         raise ConfigProblems("the worker config", [Problem("extras.requirements", answer.message)])
     enter_sets(home, sets)
-    path = "behaviour_path" if settings["behaviour_path"] else "behaviour"
-    if errors := [line for line in source_problems(sources) if not line.endswith("(warning)")]:
-        raise ConfigProblems("the worker config", [Problem(path, line) for line in errors])
+    if errors := _source_errors(settings, sources):
+        raise ConfigProblems("the worker config", errors)
     env = make(config.env_id, env_kwargs, renders=True)
     try:
         eyes_of(env, tilings=settings["tilings"], bins=settings["bins"])
@@ -341,7 +353,7 @@ class BdiRun(WorkerRun):
         import agentspeak.runtime
 
         from spade_bdi_worker.actions import Body, Exploration, offered_actions
-        from spade_bdi_worker.reasoner import BehaviourError, Mind
+        from spade_bdi_worker.reasoner import Mind
         from spade_bdi_worker.society import Society
 
         settings, total = self._settings, self.config.total_timesteps
@@ -355,10 +367,7 @@ class BdiRun(WorkerRun):
         actions = offered_actions(body, self.session.print_error)
         environment = agentspeak.runtime.Environment()
         minds = {source.agent: Mind.build(source, actions, environment) for source in self._sources}
-        actors = [mind for mind in minds.values() if mind.can_achieve(GOAL)]
-        if len(actors) != 1:
-            those = ", ".join(mind.name for mind in actors) or "none of them"
-            raise BehaviourError(f"exactly one agent must have plans for +!{GOAL}, and so act; it is {those}")
+        [actor] = [mind for mind in minds.values() if mind.can_achieve(GOAL)]
         for mind in minds.values():
             mind.know(body.facts)
         if is_evaluating:
@@ -366,11 +375,11 @@ class BdiRun(WorkerRun):
                 if name in minds:
                     minds[name].restore([*minds[name].state(), *beliefs], None)
                     minds[name].know(body.facts)
-        body.mind = actors[0]
+        body.mind = actor
         society = Society(
             minds,
-            actors[0],
-            self._mail([*minds], actors[0].name),
+            actor,
+            self._mail([*minds], actor.name),
             body.outbox,
             max_deliberations=settings["max_deliberations"],
             answer_s=settings["answer_s"],
@@ -560,9 +569,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     # No display for SDL, and no greeting of pygame.
     os.environ |= {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
-    return run_worker(
-        "spade_bdi_worker.cli", describe, load, check=check, prepare=prepare, questions=QUESTIONS, argv=argv
-    )
+    return run_worker(MODULE, describe, load, check=check, prepare=prepare, questions=QUESTIONS, argv=argv)
 
 
 if __name__ == "__main__":

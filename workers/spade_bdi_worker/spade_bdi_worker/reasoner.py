@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,10 @@ class Interrupted(BaseException):
 
 
 # ---------------------------------------------------------------- what the interpreter reports
+
+
+_FOR_DEBUGGING = {".dump"}
+"""Actions that are never meant by an unknown name"""
 
 
 class _Reports(logging.Handler):
@@ -214,15 +218,16 @@ class Mind(agentspeak.runtime.Agent):  # type: ignore[misc]  # untyped
         return mind
 
     @classmethod
-    def problems_of(cls, source: Source, actions: Any) -> list[str]:
-        """Return errors and warnings of a source, each with its place."""
-        _, errors, warnings = cls._parse(source, actions, agentspeak.runtime.Environment())
-        return [*errors, *warnings]
+    def examine(cls, sources: Sequence[Source], actions: Any) -> tuple[list[Mind], list[str], list[str]]:
+        """Return the agents that can be built, and errors and warnings of the sources, each with its place."""
+        parsed = [cls._parse(source, actions, agentspeak.runtime.Environment()) for source in sources]
+        minds = [mind for mind, _, _ in parsed if mind is not None]
+        return minds, [line for _, errors, _ in parsed for line in errors], [line for *_, each in parsed for line in each]
 
     @classmethod
     def _parse(cls, source: Source, actions: Any, environment: Any) -> tuple[Mind | None, list[str], list[str]]:
         _reports.take()
-        _reports.actions = sorted({name for name, _ in _all_actions(actions)})
+        _reports.actions = sorted({name for name, _ in _all_actions(actions)} - _FOR_DEBUGGING)
         mind: Mind | None = None
         stray: list[str] = []
         try:
@@ -237,7 +242,7 @@ class Mind(agentspeak.runtime.Agent):  # type: ignore[misc]  # untyped
         except RecursionError:
             stray.append(f"{source.path.name}: it is nested too deeply")
         errors, warnings = _reports.take()
-        return mind, [*errors, *stray], [f"{warning} (warning)" for warning in warnings]
+        return mind, [*errors, *stray], warnings
 
     def _label_plans(self, ast: Any) -> None:
         """Note which beliefs have plans, and let the first instruction of a plan, a no-op, note that it is followed."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import click
+from mosaic_wire.errors import Problem
 from mosaic_wire.redaction import is_secret_key
 from mosaic_wire.worker_config import canonical_flags
 from mosaic_wire.worker_spec import AlgorithmSpec, FieldSpec, nearest
@@ -247,3 +248,11 @@ class Seeds(click.ParamType[list[int]]):
 def listed_problems(problems: Sequence[str]) -> str:
     """Return one message that names every problem."""
     return problems[0] if len(problems) == 1 else "\n  ".join(["invalid arguments:", *problems])
+
+
+def sentence_of(problem: Problem) -> str:
+    """Return a problem of a run config as a sentence; one with a parameter of the algorithm names its flag."""
+    _, of_algorithm, name = problem.path.rpartition(".algo_params.")
+    flag = "--" + name.rpartition(".")[2].replace("_", "-")
+    place = f"{flag}: " if of_algorithm and flag not in problem.message else ""
+    return place + problem.message + (f"; did you mean {problem.suggestion!r}?" if problem.suggestion else "")

@@ -15,7 +15,17 @@ from mosaic_wire.worker_spec import AlgorithmSpec, ScriptSpec, WorkerSpec, check
 
 from gym_gui.cli.algorithms import choose_algorithm, installed_workers
 from gym_gui.cli.context import Cli, notify
-from gym_gui.cli.flags import OWN_FIELDS, Minutes, Seeds, Steps, default_of, flag_help, listed_problems, parse_flags
+from gym_gui.cli.flags import (
+    OWN_FIELDS,
+    Minutes,
+    Seeds,
+    Steps,
+    default_of,
+    flag_help,
+    listed_problems,
+    parse_flags,
+    sentence_of,
+)
 from gym_gui.cli.listing import write_json
 from gym_gui.cli.progress import follow_to_end
 from gym_gui.cli.scripts import NO_ENVIRONMENT, SHELL, choose_script, is_script
@@ -197,7 +207,7 @@ def _check(
     if not env_id:
         problems.append("which environment? Name it after the algorithm: mosaic train " + algorithm.name + " ENV")
     elif not problems or given.positional or options["env_id"]:
-        problems += [_in_a_sentence(problem) for problem in check_algorithm_choice(spec, algorithm.name, env_id, {})]
+        problems += [sentence_of(problem) for problem in check_algorithm_choice(spec, algorithm.name, env_id, {})]
     parameters = {key: value for key, value in given.parameters.items() if key not in OWN_FIELDS}
     if options["stop_at_return"] is not None:
         if algorithm.field("stop_at_return") is None and not algorithm.open_flags:
@@ -219,10 +229,6 @@ def _check(
         raise click.UsageError(listed_problems(problems), ctx)
     seeds = options["seeds"] or [options["seed"] if options["seed"] is not None else default_of(algorithm, "seed")]
     return TrainingTask(spec, algorithm, env_id, tuple(seeds), total, parameters, script)
-
-
-def _in_a_sentence(problem: Problem) -> str:
-    return problem.message + (f"; did you mean {problem.suggestion!r}?" if problem.suggestion else "")
 
 
 def _config(request: TrainingTask, seed: int | None, options: dict[str, Any]) -> dict[str, Any]:
@@ -279,7 +285,7 @@ def _queue(client: TrainerClient, request: TrainingTask, options: dict[str, Any]
                 queued = " ".join(run.run_id for run in runs)
                 notify(f"mosaic: {len(runs)} of {len(request.seeds)} runs were queued: {queued}")
             if isinstance(error, InvalidConfig):
-                raise click.UsageError(listed_problems([_in_a_sentence(each) for each in error.problems])) from error
+                raise click.UsageError(listed_problems([sentence_of(each) for each in error.problems])) from error
             raise
         run = answer.run
         if answer.already_known:

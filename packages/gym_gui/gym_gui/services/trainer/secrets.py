@@ -38,6 +38,10 @@ _TOO_ORDINARY = (
     "too ordinary for a secret: redacting it would damage the run's files. Use at least 8 characters (16 where all are "
     "letters or all digits) that are no part of a key, algorithm or environment of this config"
 )
+_PLACEHOLDERS = frozenset(
+    {"ollama", "empty", "none", "no-key", "not-needed", "lm-studio", "sk-no-key-required", "dummy"}
+)
+"""What users of local servers write where a client wants a key: nobody's secret, and common words of logs"""
 _COUNTED = re.compile(r"token|auth", re.IGNORECASE)
 
 
@@ -120,7 +124,7 @@ class _Found:
             return [
                 self.clean(item, (*path, str(index)), inside_secret=inside_secret) for index, item in enumerate(value)
             ]
-        if isinstance(value, str) and value:
+        if isinstance(value, str) and value and value.lower() not in _PLACEHOLDERS:
             if inside_secret or _URL_WITH_CREDENTIALS.fullmatch(value):
                 return self._extract(value, path)
         elif inside_secret and type(value) in (int, float) and not _COUNTED.search(path[-1]):
