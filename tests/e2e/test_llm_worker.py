@@ -14,6 +14,8 @@ import httpx
 import psutil
 import pytest
 from gym_gui.testing import RunningDaemon, processes_of
+from gym_gui.ui.run_page.run_labels import remark_of
+from gym_gui.wording.run_view import progress_of
 from llm_worker.testing import FakeEndpoint, Fault, plays_at_random, solve, write_tiny_model
 from mosaic_extras.testing import lend_sets
 from mosaic_wire.run_request import run_request
@@ -137,10 +139,33 @@ def test_models_are_compared_over_seeds(
 def test_a_budget_pauses_the_run_until_it_is_resumed(shared_daemon: RunningDaemon, endpoint: FakeEndpoint) -> None:
     run_id = submitted(shared_daemon, endpoint, max_total_tokens=660, on_budget="pause")
     shared_daemon.wait_for(run_id, "PAUSE")
-    assert shared_daemon.client.get(run_id).step <= 6
+    paused = shared_daemon.client.get(run_id)
+    assert paused.step <= 6
+    assert paused.reason == "the budget of 660 tokens is used up (660 used)"
     shared_daemon.client.resume(run_id)
     run = shared_daemon.wait_for(run_id)
-    assert (run.outcome, run.step) == ("completed", 12)
+    assert (run.outcome, run.step, run.reason) == ("completed", 12, "completed")
+    events = {event.kind: event for event in shared_daemon.client.history(run_id)}
+    assert events["paused"].reason == paused.reason
+    assert "reason" not in events["resumed"].payload_json
+
+
+def test_a_run_that_ended_by_its_budget_says_so(
+    mosaic: Mosaic, shared_daemon: RunningDaemon, endpoint: FakeEndpoint
+) -> None:
+    flags = ("--base-url", endpoint.address, "--model", "perfect", "--max-total-tokens", "440", "--seed", "1")
+    code, out, err = mosaic("train", "llm", *LAKE, "--total-timesteps", "12", *flags)
+    assert code == 0, out + err
+    assert "stopped early" in out
+    assert "the budget of 440 tokens is used up (440 used)" in out
+    run_id = re.search(r"[0-9A-HJKMNP-TV-Z]{26}", out)
+    assert run_id is not None
+    run = shared_daemon.client.get(run_id[0])
+    assert (run.outcome, remark_of(run), progress_of(run)) == (
+        "completed",
+        "stopped early: the budget of 440 tokens is used up (440 used)",
+        "33%",
+    )
 
 
 @pytest.mark.slow  # the first test evaluates in every CI

@@ -310,15 +310,15 @@ class WorkerSession:
         except queue.Empty:
             return None
 
-    def pause(self, payload: Mapping[str, Any] | None = None, *, by_itself: bool = False) -> CommandKind | None:
+    def pause(self, payload: Mapping[str, Any] | None = None, *, reason: str = "") -> CommandKind | None:
         """Emit `paused` and return the next RESUME (after emitting `resumed`) or RELEASE; None on SIGTERM.
 
-        Write a checkpoint before calling this; after RELEASE, finish with ExitOutcome.RELEASED. `by_itself`: no PAUSE
-        came, the worker has a reason of its own.
+        Write a checkpoint before calling this; after RELEASE, finish with ExitOutcome.RELEASED. `reason`: that of a
+        worker which pauses by itself, without a PAUSE.
         """
-        if by_itself and self._link is not None:
+        if reason and self._link is not None:
             self._link.pauses_itself()
-        self.emit(LifecycleKind.PAUSED, payload)
+        self.emit(LifecycleKind.PAUSED, {**(payload or {}), **({"reason": reason} if reason else {})})
         command = None
         while command not in (CommandKind.RESUME, CommandKind.RELEASE) and not self.stop_requested.is_set():
             command = self.next_command(timeout_s=60)

@@ -122,6 +122,7 @@ class LlmRun(WorkerRun):
         *,
         shown: Mapping[str, Any],
     ) -> None:
+        self.stopped_early = ""
         self.is_evaluation = config.extras.get("mode") == Mode.EVALUATE
         self.is_random = config.extras.get("eval_policy") == RANDOM
         manifest = AnalyticsManifest(
@@ -227,14 +228,14 @@ class LlmRun(WorkerRun):
         is_connected = self.session.telemetry() is not None  # without a daemon no client can resume it
         if self.parameters["on_budget"] == "pause" and is_connected:
             self.save("last")
-            command = self.session.pause({"step": self.step, "reason": reason}, by_itself=True)
+            command = self.session.pause({"step": self.step}, reason=reason)
             if self.session.stop_requested.is_set():
                 return ExitOutcome.CANCELLED
             if command is CommandKind.RELEASE:
                 return ExitOutcome.RELEASED
             self.budget.renew()
             return None
-        self.reason = reason
+        self.stopped_early = reason
         return ExitOutcome.COMPLETED
 
     def state(self) -> Mapping[str, Any]:
@@ -263,6 +264,8 @@ class LlmRun(WorkerRun):
         }
         if self.budget.has_prices:  # without them the cost is unknown
             facts["cost"] = round(self.budget.cost, 6)
+        if self.stopped_early:
+            facts["stopped_early"] = self.stopped_early
         if self._returns:
             facts["evaluation"] = {
                 "mean_return": statistics.fmean(self._returns),

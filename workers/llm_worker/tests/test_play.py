@@ -189,7 +189,7 @@ def test_a_budget_ends_the_run_as_completed_with_that_reason(
     if "max_minutes" in limits:  # while an answer is awaited
         endpoint.faults.append(Fault(hangs=True))
     told = ending(start(steps=100_000, timeout_s=3600, constraint="json_schema", **limits))
-    assert told["reason"] == reason
+    assert told["stopped_early"] == reason
     assert told["step"] < 10
 
 

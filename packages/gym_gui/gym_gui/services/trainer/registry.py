@@ -317,6 +317,8 @@ def _implied(before: RunRecord, event: RunEvent, reason: str, now: float) -> dic
         columns = {"queue_reason": ""}
     elif event is RunEvent.STARTED and not before.started_at:
         columns = {"started_at": now}  # of the first attempt: the run's age, not the attempt's
+    elif event in (RunEvent.PAUSED, RunEvent.RESUMED):
+        columns = {"reason": reason}
     elif event is RunEvent.FAULTED:
         columns = {"reason": reason, "fault_reason": reason}
     elif event is RunEvent.RETRIED:

@@ -23,7 +23,15 @@ from typing import Any
 
 from mosaic_wire.exit_record import ExitRecord
 from mosaic_wire.files import walk
-from mosaic_wire.lifecycle import LAST_STATISTICS, LifecycleKind, LifecycleReader, RunLifecycleEvent, bounded_payload
+from mosaic_wire.lifecycle import (
+    LAST_STATISTICS,
+    LifecycleKind,
+    LifecycleReader,
+    RunLifecycleEvent,
+    bounded_payload,
+    shortened,
+)
+from mosaic_wire.limits import MAX_REASON
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
 
@@ -481,7 +489,7 @@ class RunSupervisor:
                 run_id, event.event, payload=payload, lifecycle_seq=event.seq, insist=insist
             )
             return
-        changes = {"lifecycle_seq": event.seq}
+        changes, reason = {"lifecycle_seq": event.seq}, ""
         if status_event is RunEvent.PAUSED and self.record.status is RunStatus.PAUSE and payload.get("release"):
             # It was paused already and is now ending its process; the outcome follows when it has exited.
             self.record = await self._journal.record(
@@ -490,13 +498,16 @@ class RunSupervisor:
             return
         if status_event is RunEvent.PAUSED:
             self._paused_since = self._monotonic()
+            reason = shortened(str(payload.get("reason") or ""), MAX_REASON)
             released = self.record.pause_requested == "release" and payload.get("release") is True
             changes["pause_requested"] = "release" if released else ""
         elif status_event is RunEvent.RESUMED:
             self._note_resumed()
             changes["pause_requested"] = ""
         try:
-            self.record = await self._journal.apply(run_id, status_event, payload=payload, insist=insist, **changes)
+            self.record = await self._journal.apply(
+                run_id, status_event, reason=reason, payload=payload, insist=insist, **changes
+            )
         except InvalidTransition as error:
             # Events out of order harm only the worker's own run.
             logger.warning("%s; the worker's %s is ignored", error, event.event)

@@ -15,7 +15,7 @@ from PySide6.QtCore import QCoreApplication
 from gym_gui.ui.presenters.run_files import CheckpointFacts, FolderListing, ManifestProblem, ManifestTrouble, Role
 from gym_gui.ui.runs.rows import state_text
 from gym_gui.wording import formats
-from gym_gui.wording.run_view import algo_of, elapsed_s, progress_of, remaining_s, short_id, state_of, title_of
+from gym_gui.wording.run_view import algo_of, elapsed_s, progress_of, remaining_s, remark_on, short_id, state_of, title_of
 
 
 def tr(text: str) -> str:
@@ -289,6 +289,8 @@ def remark_of(run: pb.Run) -> str:
         parts.insert(0, run.queue_reason)
     elif run.reason and (run.status == RunStatus.PAUSE or run.outcome == RunOutcome.CANCELLED):
         parts.insert(0, run.reason)
+    elif run.outcome == RunOutcome.COMPLETED:
+        parts.insert(0, remark_on(run))
     return " · ".join(filter(None, parts))
 
 
