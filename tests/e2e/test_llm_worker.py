@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from gym_gui.services.analytics.configurations import environment_of
 from gym_gui.testing import RunningDaemon, processes_of
 from gym_gui.ui.run_page.run_labels import remark_of
 from gym_gui.wording.run_view import progress_of
@@ -131,9 +132,10 @@ def test_models_are_compared_over_seeds(
     assert "SUCCESS" in out
     assert "100 %" in rows["llm clever"]
     assert "TOKENS" in out
-    assert "| success | tokens | learned? |" in report
-    assert "clever" in report
-    assert "clumsy" in report
+    assert "| success | tokens | invalid | random | latency | learned? |" in report
+    assert '**Learned nothing** (no better than acting at random): llm model=clumsy on FrozenLake-v1' in report
+    every_run = report.partition("## Every run")[2]
+    assert [every_run.count(f"`llm model={model}`") for model in ("clever", "clumsy")] == [2, 2]
 
 
 def test_a_budget_pauses_the_run_until_it_is_resumed(shared_daemon: RunningDaemon, endpoint: FakeEndpoint) -> None:
@@ -176,8 +178,11 @@ def test_a_run_and_a_baseline_are_evaluated_by_command(
     number = shared_daemon.wait_for(run_id).number
     code, out, err = mosaic("eval", run_id, "--episodes", "3", "--expect-return", "1")
     assert code == 0, out + err
-    code, out, err = mosaic("eval", "--random", "FrozenLake-v1", "--algo", "llm", "--episodes", "4")
+    kwargs = ("--env-kwargs", "map_name=8x8")
+    code, out, err = mosaic("eval", "--random", "FrozenLake-v1", "--algo", "llm", "--episodes", "4", *kwargs)
     assert code == 0, out + err
+    newest = shared_daemon.client.list(limit=1, include_archived=True).runs[0]
+    assert environment_of(newest) == 'FrozenLake-v1 {"map_name": "8x8"}'
     evaluated = [run for run in shared_daemon.client.list(text="eval").runs if run.number > number]
     assert {run.outcome for run in evaluated} == {"completed"}
     assert len(evaluated) == 2

@@ -11,10 +11,10 @@ from gym_gui.services.analytics.comparison import (
     Verdict,
     best_mean,
     compare_curves,
-    environment_of,
     mean_over_steps,
     verdict_on,
 )
+from gym_gui.services.analytics.configurations import environment_of
 from gym_gui.services.analytics.curves import Curve
 from gym_gui.services.analytics.exporting import RUN_COLUMNS, comparison_document, run_rows
 from gym_gui.services.analytics.figure import FigureOptions, build_figure
@@ -344,6 +344,24 @@ def test_an_environment_made_otherwise_is_another_one():
     plain, other = make_run(1), make_run(2)
     other.extras_json = json.dumps({"env_kwargs": {"gravity": 5.0}})
     assert (environment_of(plain), environment_of(other)) == ("CartPole-v1", 'CartPole-v1 {"gravity": 5.0}')
+
+
+def test_runs_in_an_environment_made_otherwise_are_compared_with_their_own_baseline_only():
+    runs = [make_run(number, algo=algo) for number, algo in enumerate(("ppo", "dqn", "ppo"), 1)]
+    runs[2].extras_json = json.dumps({"algo_params": {"env_kwargs": "gravity=5.0"}})
+    curves = {run.run_id: curve(run, np.full(150, 40.0)) for run in runs}
+    found = compare_curves(runs, curves, baselines={"CartPole-v1": RANDOM})
+    assert [group.label for group in found.groups] == [
+        "ppo · CartPole-v1 (seed 1)",
+        "dqn · CartPole-v1 (seed 2)",
+        'ppo · CartPole-v1 {"gravity": 5.0} (seed 3)',
+    ]
+    assert {pair.better for pair in found.improvements} | {pair.worse for pair in found.improvements} == {
+        group.key for group in found.groups[:2]
+    }
+    judged = [found.runs[run.run_id].learned for run in runs]
+    assert judged == [Verdict.DID_NOT_IMPROVE, Verdict.DID_NOT_IMPROVE, Verdict.NO_BASELINE]
+    assert found.differing == ()
 
 
 def test_a_run_that_a_user_tagged_baseline_is_not_ours():

@@ -186,7 +186,9 @@ def test_environment_kwargs_are_found_wherever_they_were_given():
     given = {"continuous": True}
     for extras in ({"env_kwargs": given}, {"algo_params": {"env_kwargs": json.dumps(given)}}):
         assert environment_kwargs_of(pb.Run(extras_json=json.dumps(extras))) == given
-    assert environment_kwargs_of(pb.Run(extras_json="{damaged")) == {}
+    written = {"algo_params": {"env_kwargs": "continuous=true"}}
+    assert environment_kwargs_of(pb.Run(extras_json=json.dumps(written))) == given
+    assert environment_kwargs_of(pb.Run(extras_json='{"env_kwargs damaged')) == {}
 
 
 # ---------------------------------------------------------------- continuations

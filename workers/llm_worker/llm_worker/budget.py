@@ -28,6 +28,8 @@ class Usage:
     fallbacks: int = 0
     """Of those, steps with a random action"""
     seconds: float = 0.0
+    waited_ms: float = 0.0
+    """For answers, of all players together"""
 
     @property
     def tokens(self) -> int:

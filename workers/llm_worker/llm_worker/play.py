@@ -262,6 +262,9 @@ class LlmRun(WorkerRun):
             "repaired": used.repaired,
             "fallbacks": used.fallbacks,
         }
+        if used.calls:
+            facts["invalid_rate"], facts["fallback_rate"] = used.rate(used.invalid), used.rate(used.fallbacks)
+            facts["latency_ms"] = round(used.waited_ms / used.calls, 1)
         if self.budget.has_prices:  # without them the cost is unknown
             facts["cost"] = round(self.budget.cost, 6)
         if self.stopped_early:
@@ -413,6 +416,7 @@ class LlmRun(WorkerRun):
         self.usage.calls += 1
         self.usage.prompt_tokens += reply.prompt_tokens
         self.usage.completion_tokens += reply.completion_tokens
+        self.usage.waited_ms += reply.latency_ms
         return reply
 
     def _act(self, player: Player, decision: Decision) -> None:

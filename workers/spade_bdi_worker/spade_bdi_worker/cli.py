@@ -136,6 +136,8 @@ def settings_of(config: WorkerConfig, state: Mapping[str, Any] | None = None) ->
     An evaluation without parameters of its own has those of the policy in `state`.
     """
     given: dict[str, Any] = with_secrets(config.parameters, os.environ)
+    if env_kwargs := config.extras.get("env_kwargs"):  # of an evaluation
+        given["env_kwargs"] = json.dumps(env_kwargs)
     problems = check_algorithm_choice(describe(), config.algo, config.env_id, given)
     known = (state or {}).get("settings", {}) if config.extras.get("mode") == Mode.EVALUATE else {}
     settings = {field.name: field.default for field in FIELDS} | known | given

@@ -225,7 +225,7 @@ def _write_groups(comparison: Comparison) -> None:
     write_table(
         [
             Column("ALGO", [_player(group) for group in groups], shrink_to=8),
-            Column("ENV", [group.env_id for group in groups], shrink_to=11),
+            Column("ENV", [group.environment for group in groups], shrink_to=11),
             Column("SEEDS", [str(len(group.run_ids)) for group in groups], right=True),
             Column("FINAL (IQM, 95 %)", [estimate_text(group.final_iqm) for group in groups], right=True),
             Column("BEST", best, right=True, optional=3),

@@ -121,9 +121,9 @@ def _write(found: Comparison, runs: Sequence[pb.Run], *, show_runs: bool) -> Non
 
     if found.tag != RETURN_TAGS[0]:
         click.echo(style(f"by {found.tag}", dim=True))
-    for env_id in dict.fromkeys(group.env_id for group in found.groups):
-        groups = [group for group in found.groups if group.env_id == env_id]
-        click.echo(style(one_line(_headline(env_id, groups, found)), bold=True))
+    for environment in dict.fromkeys(group.environment for group in found.groups):
+        groups = [group for group in found.groups if group.environment == environment]
+        click.echo(style(one_line(_headline(environment, groups, found)), bold=True))
         _write_groups(groups, found)
         _write_parameters(groups, found)
         _write_improvements(groups, found)
@@ -143,16 +143,13 @@ def _write(found: Comparison, runs: Sequence[pb.Run], *, show_runs: bool) -> Non
             notify(f"{verdict}: {reason}")
 
 
-def _headline(env_id: str, groups: Sequence[GroupFigures], found: Comparison) -> str:
+def _headline(environment: str, groups: Sequence[GroupFigures], found: Comparison) -> str:
     number = sum(len(group.run_ids) for group in groups)
-    text = f"{env_id or 'no environment'}: {formats.plural(number, 'run')}"
-    known = [baseline for key, baseline in found.baselines.items() if baseline and key.split(" ")[0] == env_id]
-    if len(known) == 1:
-        mean, spread = formats.quantity(known[0].mean), formats.quantity(known[0].std)
-        text += f" · random policy {mean} ± {spread} over {known[0].episodes} episodes"
-    elif not known:
-        text += " · no baseline"
-    return text
+    text = f"{environment or 'no environment'}: {formats.plural(number, 'run')}"
+    if (baseline := found.baselines.get(environment)) is None:
+        return f"{text} · no baseline"
+    mean, spread = formats.quantity(baseline.mean), formats.quantity(baseline.std)
+    return f"{text} · random policy {mean} ± {spread} over {baseline.episodes} episodes"
 
 
 def _write_groups(groups: Sequence[GroupFigures], found: Comparison) -> None:

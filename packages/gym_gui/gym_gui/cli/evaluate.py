@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from mosaic_wire.env_kwargs import parse_env_kwargs
 from mosaic_wire.ids import is_run_id
 from mosaic_wire.manifest import POLICY_SUFFIX, AnalyticsManifest
 from mosaic_wire.paths import user_path
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 @click.option("--no-statistics", is_flag=True, help="Of a file without a normalizer's statistics: play it without.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Another seed than the training's.")
 @click.option("--env-id", metavar="ENV", help="Another environment than it was trained in.")
+@click.option("--env-kwargs", metavar="KWARGS", help="Arguments of the environment: is_slippery=false, or JSON.")
 @click.option("--algo", metavar="ALGO", help="The algorithm, for a file that does not name it.")
 @click.option("--checkpoint", default="", metavar="STEP", help="This checkpoint of the run, not its last.")
 @click.option("--name", help="Name of the evaluation.")
@@ -81,7 +83,12 @@ def evaluation_config(cli: Cli, chosen: Chosen, options: dict[str, Any]) -> dict
     spec, algorithm = choose_algorithm(installed_workers(cli), algo, chosen.worker_type or None)
     if Mode.EVALUATE not in algorithm.modes:
         raise click.UsageError(f"policies of {algo!r} (worker {spec.name}) cannot be evaluated")
+    try:
+        env_kwargs = parse_env_kwargs(options["env_kwargs"] or "")
+    except ValueError as error:
+        raise click.UsageError(f"--env-kwargs {error}") from None
     settings: Extras = {
+        "env_kwargs": env_kwargs or None,
         "eval_gamma": options["gamma"],
         "eval_batch_size": options["batch_size"],
         "eval_max_episode_steps": options["max_steps"],

@@ -102,6 +102,7 @@ def plot_command(cli: Cli, /, **options: Any) -> int:
 
     Without --out a sketch is printed. CSV and Parquet files hold every point, without smoothing.
     """
+    from gym_gui.services.analytics.configurations import environment_of
     from gym_gui.services.analytics.lineage import missing_note, with_earlier
 
     selection = Selection.pop_from(options)
@@ -118,13 +119,13 @@ def plot_command(cli: Cli, /, **options: Any) -> int:
             check_target(out, force=options["force"])
             return _write_points(client, runs, tags, out)
         curves = _load(client, runs, tags, figure_options)
-    environments = list(dict.fromkeys(run.env_id for run in chosen))
+    environments = list(dict.fromkeys(map(environment_of, chosen)))
     if len(environments) > 1:
         notify(f"{len(environments)} environments: a figure for each, as their axes differ (--env draws one)")
     for tag in tags:
-        for env_id in environments:
-            here, ours = ([run for run in some if run.env_id == env_id] for some in (runs, chosen))
-            endings = [tag] * (len(tags) > 1) + [env_id] * (len(environments) > 1)
+        for environment in environments:
+            here, ours = ([run for run in some if environment_of(run) == environment] for some in (runs, chosen))
+            endings = [tag] * (len(tags) > 1) + [environment] * (len(environments) > 1)
             _show(tag, here, ours, curves, figure_options, options, endings)
     return 0
 

@@ -17,8 +17,7 @@ from mosaic_wire.errors import SpecError
 from mosaic_wire.run_status import RunOutcome, RunStatus
 from mosaic_wire.worker_spec import WorkerSpec
 
-from gym_gui.services.analytics.comparison import environment_of
-from gym_gui.services.analytics.configurations import environment_kwargs_of
+from gym_gui.services.analytics.configurations import environment_kwargs_of, environment_of
 from gym_gui.services.analytics.curves import load_curves
 from gym_gui.services.analytics.statistics import Interval, bootstrap_interval
 from gym_gui.services.run_configs import evaluation_config
@@ -60,7 +59,7 @@ class Baseline:
 def baselines_for(
     client: TrainerClient, runs: Sequence[pb.Run], *, measure: bool = True, on_progress: OnProgress = lambda line: None
 ) -> dict[str, Baseline | None]:
-    """Return the baseline of every environment of these runs, by `comparison.environment_of`."""
+    """Return the baseline of every environment of these runs, by `configurations.environment_of`."""
     found: dict[str, Baseline | None] = {}
     for run in runs:
         if run.env_id and (key := environment_of(run)) not in found:

@@ -16,7 +16,8 @@ from mosaic_wire.run_status import RunOutcome, RunStatus
 
 from gym_gui import __version__
 from gym_gui.services.analytics.bench_plan import Misfit, tag_of
-from gym_gui.services.analytics.comparison import Comparison, Verdict, compare, short_labels
+from gym_gui.services.analytics.comparison import Comparison, Verdict, compare, name_of, short_labels
+from gym_gui.services.analytics.configurations import environment_of
 from gym_gui.services.analytics.curves import (
     RETURN_TAGS,
     Axis,
@@ -31,7 +32,7 @@ from gym_gui.services.analytics.exporting import bench_group_rows, bench_run_row
 from gym_gui.services.analytics.figure import Band, FigureOptions, SteadyColors, build_figure
 from gym_gui.services.analytics.html_report import redacted_run
 from gym_gui.services.analytics.lineage import with_earlier
-from gym_gui.services.analytics.published import baseline_for, compared_with_published
+from gym_gui.services.analytics.published import compared_with_published
 from gym_gui.services.analytics.report_templates import markdown_template
 from gym_gui.wording.run_view import last_output
 
@@ -80,7 +81,7 @@ class Bench:
 class Plot:
     """A plot of the report."""
 
-    env_id: str
+    environment: str
     file: str
     """Relative to the report; the SVG lies beside the PNG"""
     shows: str
@@ -138,12 +139,13 @@ def render(
         bench=bench,
         comparison=comparison,
         environments=[
-            _environment(env_id, comparison, plots)
-            for env_id in dict.fromkeys(group.env_id for group in groups)
+            _environment(environment, comparison, plots)
+            for environment in dict.fromkeys(group.environment for group in groups)
             if comparison
         ],
         published=compared_with_published(comparison) if comparison else [],
         learned_nothing=[group for group in groups if group.learned is Verdict.LEARNED_NOTHING],
+        names={run_id: name_of(group) for group in groups for run_id in (*group.run_ids, *group.repeated)},
         counts=[f"{len(runs)} {kind}" for kind, runs in kinds.items() if runs],
         last_output={run.run_id: last_output(events.get(run.run_id, ()), lines=_LAST_LINES)[1] for run in bench.failed},
         commands=[bench.command, *again] if bench.command else again,
@@ -152,16 +154,16 @@ def render(
     )
 
 
-def _environment(env_id: str, comparison: Comparison, plots: Sequence[Plot]) -> dict[str, Any]:
-    groups = [group for group in comparison.groups if group.env_id == env_id]
+def _environment(environment: str, comparison: Comparison, plots: Sequence[Plot]) -> dict[str, Any]:
+    groups = [group for group in comparison.groups if group.environment == environment]
     labels = short_labels(groups)
     return {
-        "env_id": env_id,
+        "environment": environment,
         "groups": groups,
         "labels": labels,
         "pairs": [pair for pair in comparison.improvements if pair.better in labels],
-        "baseline": baseline_for(env_id, comparison),
-        "plots": [plot for plot in plots if plot.env_id == env_id],
+        "baseline": comparison.baselines.get(environment),
+        "plots": [plot for plot in plots if plot.environment == environment],
     }
 
 
@@ -181,21 +183,21 @@ def draw_returns(runs: Sequence[pb.Run], curves: Mapping[str, Mapping[str, Curve
     folder.mkdir()
     plots: list[Plot] = []
     colors = SteadyColors(runs)
-    for env_id in dict.fromkeys(run.env_id for run in runs):
-        own = [run for run in runs if run.env_id == env_id]
+    for environment in dict.fromkeys(map(environment_of, runs)):
+        own = [run for run in runs if environment_of(run) == environment]
         found = [curve for run in own if (curve := return_curve(curves.get(run.run_id, {}))) is not None]
         if not found:
             continue
         smoothing = smoothing_for(found)
         for axis, unit in ((Axis.STEP, "steps"), (Axis.TIME, "time")):
-            options = FigureOptions(found[0].tag, axis, smoothing, band=Band.CI, title=f"{env_id}: episodic return")
+            options = FigureOptions(found[0].tag, axis, smoothing, band=Band.CI, title=f"{environment}: episodic return")
             figure = colors.on(build_figure(own, curves, options))
             if not figure.is_empty:
-                stem = f"return-{unit}-{file_name(env_id)}"
+                stem = f"return-{unit}-{file_name(environment)}"
                 for suffix in (".png", ".svg"):
                     save_figure(figure, folder / f"{stem}{suffix}")
                 smoothed = f", {smoothing.label()} episodes" if smoothing.is_on else ""
-                plots.append(Plot(env_id, f"{PLOTS}/{stem}.png", f"return against {unit}{smoothed}"))
+                plots.append(Plot(environment, f"{PLOTS}/{stem}.png", f"return against {unit}{smoothed}"))
     return plots
 
 
@@ -203,15 +205,15 @@ def draw_finals(runs: Sequence[pb.Run], comparison: Comparison, folder: Path) ->
     """For each environment what every seed reached, as PNG and SVG."""
     colors = SteadyColors(runs)
     plots: list[Plot] = []
-    for env_id in dict.fromkeys(group.env_id for group in comparison.groups):
-        groups = [group for group in comparison.groups if group.env_id == env_id]
+    for environment in dict.fromkeys(group.environment for group in comparison.groups):
+        groups = [group for group in comparison.groups if group.environment == environment]
         numbers = {group.key: colors.number(group.run_ids[-1]) for group in groups}
-        figure = intervals_of(env_id, comparison, short_labels(groups), numbers)
+        figure = intervals_of(environment, comparison, short_labels(groups), numbers)
         if figure.rows:
-            stem = f"final-{file_name(env_id)}"
+            stem = f"final-{file_name(environment)}"
             for kind in ("png", "svg"):
                 (folder / f"{stem}.{kind}").write_bytes(interval_image(figure, kind))
-            plots.append(Plot(env_id, f"{PLOTS}/{stem}.png", "final return of every seed"))
+            plots.append(Plot(environment, f"{PLOTS}/{stem}.png", "final return of every seed"))
     return plots
 
 
@@ -221,9 +223,9 @@ def smoothing_for(curves: Sequence[Curve]) -> Smoothing:
     return Smoothing.window(max(1, min(_SMOOTHED_EPISODES, shortest // _WINDOWS)))
 
 
-def file_name(env_id: str) -> str:
-    """Return an environment's id as part of a file name: `ALE/Pong-v5` → `ALE-Pong-v5`."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", env_id).strip(".-") or "environment"
+def file_name(environment: str) -> str:
+    """Return an environment as part of a file name: `ALE/Pong-v5` → `ALE-Pong-v5`."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", environment).strip(".-") or "environment"
 
 
 def _write(path: Path, text: str) -> None:

@@ -17,7 +17,7 @@ from gym_gui.services.analytics.configurations import (
     Configuration,
     configuration_labels,
     differing_parameters,
-    environment_kwargs_of,
+    environment_of,
     how_many,
     parameter_value,
 )
@@ -78,8 +78,9 @@ def improvements_across(finals: Mapping[Configuration, Sequence[float]]) -> list
     entries: dict[Configuration, dict[str, Sequence[float]]] = {}
     for configuration, values in finals.items():
         if values:
-            anywhere = replace(configuration, env_id="", total=0)
-            entries.setdefault(anywhere, {})[configuration.env_id] = values
+            others = tuple(pair for pair in configuration.parameters if pair[0] != "env_kwargs")
+            anywhere = replace(configuration, env_id="", environment="", total=0, parameters=others)
+            entries.setdefault(anywhere, {})[configuration.environment] = values
     several = [entry for entry, where in entries.items() if len(where) > 1][:_MOST_ACROSS]
     labels = dict(zip(several, configuration_labels(several), strict=True))
     found = []
@@ -124,6 +125,9 @@ FACTS = (
     Fact("success_rate", "success", "part of the episodes that reached their goal", "evaluation", formats.percent),
     Fact("total_tokens", "tokens", "tokens of prompts and answers", write=formats.short_count),
     Fact("cost", "cost", "in the currency of the prices that were given"),
+    Fact("invalid_rate", "invalid", "part of the steps whose first answer named no legal action", write=formats.percent),
+    Fact("fallback_rate", "random", "part of the steps with a random action, for want of a legal answer", write=formats.percent),
+    Fact("latency_ms", "latency", "mean time of an answer in milliseconds", write=formats.count),
 )
 
 
@@ -186,6 +190,8 @@ class GroupFigures:
     """`ppo · CartPole-v1 (5 seeds)`"""
     algo: str
     env_id: str
+    environment: str
+    """See `configurations.environment_of`"""
     run_ids: tuple[str, ...]
     """The runs that count, one per seed"""
     seeds: tuple[int, ...]
@@ -230,7 +236,7 @@ class Comparison:
 
     runs: Mapping[str, RunFigures]
     groups: tuple[GroupFigures, ...]
-    """Groups by environment, the best final return first"""
+    """Groups by `environment`, the best final return first"""
     improvements: tuple[Improvement, ...]
     """Each pair of the best groups of one environment; the one that is more likely better comes first"""
     differing: tuple[str, ...]
@@ -258,12 +264,6 @@ class Comparison:
     def group(self, key: str) -> GroupFigures:
         """Return the group with this key."""
         return next(group for group in self.groups if group.key == key)
-
-
-def environment_of(run: pb.Run) -> str:
-    """Return the key of a baseline: the environment's id and its arguments, if any."""
-    kwargs = environment_kwargs_of(run)
-    return f"{run.env_id} {json.dumps(kwargs, sort_keys=True)}" if kwargs else run.env_id
 
 
 def compare(
@@ -313,8 +313,8 @@ def compare_curves(
         _group(configuration, label, own, repeated, figures, differing)
         for (configuration, (own, repeated)), label in zip(split.items(), labels, strict=True)
     ]
-    environments = list(dict.fromkeys(group.env_id for group in judged))
-    judged.sort(key=lambda group: (environments.index(group.env_id), group.final is None, -_value(group.final)))
+    environments = list(dict.fromkeys(group.environment for group in judged))
+    judged.sort(key=lambda group: (environments.index(group.environment), group.final is None, -_value(group.final)))
     notes = (unfinished_note(shown), not_completed_note(shown), continued_note(shown, by_id), missing_note(runs))
     return Comparison(
         runs=figures,
@@ -406,6 +406,7 @@ def _group(
         label=f"{label} ({counted})",
         algo=configuration.algo or configuration.worker,
         env_id=configuration.env_id,
+        environment=configuration.environment,
         run_ids=tuple(run.run_id for run in runs),
         seeds=tuple(run.seed for run in runs if run.HasField("seed")),
         final=_estimate(finals),
@@ -440,8 +441,8 @@ def _improvements(groups: Sequence[GroupFigures], figures: Mapping[str, RunFigur
         group.key: np.array([final for run_id in group.run_ids if (final := figures[run_id].final) is not None])
         for group in groups
     }
-    for env_id in dict.fromkeys(group.env_id for group in groups):
-        best = [group for group in groups if group.env_id == env_id and group.final is not None][:MOST_COMPARED]
+    for environment in dict.fromkeys(group.environment for group in groups):
+        best = [group for group in groups if group.environment == environment and group.final is not None][:MOST_COMPARED]
         for first, second in itertools.combinations(best, 2):
             probability = probability_of_improvement(ends[first.key], ends[second.key])
             if probability.value < 0.5:

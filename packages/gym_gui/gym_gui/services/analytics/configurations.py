@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from mosaic_wire.env_kwargs import parse_env_kwargs
 from mosaic_wire.run_request import Extras, Mode, algo_params
 
 from gym_gui.wording import formats
@@ -44,6 +46,8 @@ class Configuration:
     worker: str
     algo: str
     env_id: str
+    environment: str
+    """See `environment_of`"""
     total: int
     mode: str
     parameters: tuple[tuple[str, str], ...]
@@ -85,6 +89,7 @@ def configuration_of(run: pb.Run) -> Configuration:
         run.worker_type,
         algo_of(run),
         run.env_id,
+        environment_of(run),
         run.total,
         "" if mode in _MODES_OF_TRAINING else mode,
         _parameters(run, extras),
@@ -110,11 +115,19 @@ def parameters_of(run: pb.Run) -> dict[str, Any]:
 
 def environment_kwargs_of(run: pb.Run) -> dict[str, Any]:
     """Return what its environment is made with besides its name."""
+    if "env_kwargs" not in run.extras_json:  # most runs, and listings are long
+        return {}
     extras = extras_of(run)
     given: Any = extras.get("env_kwargs") or algo_params(extras).get("env_kwargs")
-    if isinstance(given, str):
-        given = parsed(given)
-    return dict(given) if isinstance(given, Mapping) else {}
+    with suppress(ValueError):
+        return dict(given) if isinstance(given, Mapping) else parse_env_kwargs(str(given or ""))
+    return {}
+
+
+def environment_of(run: pb.Run) -> str:
+    """Return the environment's id with the arguments it is made with: runs in different ones are not compared."""
+    kwargs = environment_kwargs_of(run)
+    return f"{run.env_id} {json.dumps(kwargs, sort_keys=True)}" if kwargs else run.env_id
 
 
 def parameter_text(name: str, value: str) -> str:
@@ -154,7 +167,7 @@ NOT_GIVEN = "–"
 
 def configuration_labels(configurations: Sequence[Configuration]) -> list[str]:
     """`ppo · CartPole-v1`; those that would be called alike have the parameters, or the steps, in which they differ."""
-    plain = [" · ".join(filter(None, (own.algo or own.worker, own.env_id, own.mode))) for own in configurations]
+    plain = [" · ".join(filter(None, (own.algo or own.worker, own.environment, own.mode))) for own in configurations]
     labels = list(plain)
     for name in _repeated(plain):
         alike = [index for index, label in enumerate(plain) if label == name]
@@ -172,10 +185,13 @@ def configuration_labels(configurations: Sequence[Configuration]) -> list[str]:
 
 
 def differing_parameters(configurations: Iterable[Configuration]) -> list[str]:
-    """Names of parameters that not all of them have with the same value; a script's hash only for one script edited."""
+    """Names of parameters that not all of them have with the same value; a script's hash only for one script edited.
+
+    Arguments of the environment belong to its name.
+    """
     configurations = list(configurations)
     given = [dict(own.parameters) for own in configurations]
-    names = {name for own in given for name in own}
+    names = {name for own in given for name in own} - {"env_kwargs"}
     codes = {(own.algo, values.get(SCRIPT_HASH)) for own, values in zip(configurations, given, strict=True)}
     if len(codes) == len({algo for algo, _ in codes}):
         names.discard(SCRIPT_HASH)

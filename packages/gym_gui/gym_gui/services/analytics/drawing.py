@@ -19,7 +19,7 @@ from gym_gui.services.analytics import palette
 from gym_gui.services.analytics.comparison import Comparison
 from gym_gui.services.analytics.curves import Floats, extremes
 from gym_gui.services.analytics.figure import Figure, Line
-from gym_gui.services.analytics.published import baseline_for, published_return
+from gym_gui.services.analytics.published import published_return
 from gym_gui.services.analytics.statistics import Estimate
 from gym_gui.wording import formats
 
@@ -246,19 +246,19 @@ class IntervalFigure:
 
 
 def intervals_of(
-    env_id: str, comparison: Comparison, labels: Mapping[str, str], colors: Mapping[str, int]
+    environment: str, comparison: Comparison, labels: Mapping[str, str], colors: Mapping[str, int]
 ) -> IntervalFigure:
     """Return the groups of one environment; labels and colors by their keys."""
     rows: list[IntervalRow] = []
     for group in comparison.groups:
         finals = [final for run_id in group.run_ids if (final := comparison.runs[run_id].final) is not None]
-        if group.env_id == env_id and group.final_iqm is not None and len(rows) < MOST_GROUPS:
-            theirs = published_return(group.algo, env_id)
+        if group.environment == environment and group.final_iqm is not None and len(rows) < MOST_GROUPS:
+            theirs = published_return(group.algo, environment)
             published = theirs.mean if theirs else None
             label, color = labels[group.key], colors[group.key]
             rows.append(IntervalRow(label, tuple(finals), group.final_iqm, color, published))
-    baseline = baseline_for(env_id, comparison)
-    return IntervalFigure(f"{env_id}: final return", tuple(rows), baseline.mean if baseline else None)
+    baseline = comparison.baselines.get(environment)
+    return IntervalFigure(f"{environment}: final return", tuple(rows), baseline.mean if baseline else None)
 
 
 def interval_image(figure: IntervalFigure, kind: str) -> bytes:

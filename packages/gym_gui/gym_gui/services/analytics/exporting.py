@@ -18,7 +18,7 @@ from gym_gui.services.analytics.baselines import Baseline
 from gym_gui.services.analytics.comparison import FACTS, Comparison, GroupFigures, RunFigures
 from gym_gui.services.analytics.configurations import parameters_of
 from gym_gui.services.analytics.curves import Curve
-from gym_gui.services.analytics.published import baseline_for, compare_with_published
+from gym_gui.services.analytics.published import compare_with_published
 from gym_gui.services.analytics.statistics import Estimate, Interval
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def comparison_document(comparison: Comparison, runs: Sequence[pb.Run]) -> dict[
 
 
 def _group(group: GroupFigures) -> dict[str, Any]:
-    names = ("label", "algo", "env_id", "final_std", "sps", "wall_s", "learned_count")
+    names = ("label", "algo", "env_id", "environment", "final_std", "sps", "wall_s", "learned_count")
     return {
         **{name: getattr(group, name) for name in names},
         **{name: _estimate(getattr(group, name)) for name in ("final", "final_iqm", "best", "auc")},
@@ -230,10 +230,11 @@ def bench_group_rows(comparison: Comparison) -> list[dict[str, Any]]:
     for group in comparison.groups:
         reference = compare_with_published(group, comparison)
         published = reference.published if reference else None
-        baseline = baseline_for(group.env_id, comparison)
+        baseline = comparison.baselines.get(group.environment)
         rows.append(
             {
                 "env_id": group.env_id,
+                "environment": group.environment,
                 "algo": group.algo,
                 "group": group.label,
                 "parameters": json.dumps(dict(group.parameters), sort_keys=True, ensure_ascii=False),

@@ -29,6 +29,7 @@ from gym_gui.services.analytics.configurations import (
     Configuration,
     configuration_labels,
     configuration_of,
+    environment_of,
     parameters_of,
     short_value,
 )
@@ -107,7 +108,7 @@ class RunFacts:
 class Drawn:
     """One figure of the page."""
 
-    env_id: str
+    environment: str
     svg: Markup
     caption: str
     is_aside: bool = False
@@ -159,8 +160,8 @@ def render(
         learned_nothing=[group.label for group in comparison.groups if group.learned is Verdict.LEARNED_NOTHING],
         published=compared_with_published(comparison),
         figures={
-            env_id: [drawn for drawn in figures if drawn.env_id == env_id]
-            for env_id in dict.fromkeys(drawn.env_id for drawn in figures)
+            environment: [drawn for drawn in figures if drawn.environment == environment]
+            for environment in dict.fromkeys(drawn.environment for drawn in figures)
         },
         return_tag=RETURN_TAGS[0],
         finals=_finals(runs, comparison) if len(runs) > 1 else [],
@@ -374,7 +375,7 @@ def _settings(facts: Sequence[RunFacts], configuration: Configuration) -> dict[s
     used = reported[0] if reported else parameters_of(own[0].run)
     return {
         "algorithm": configuration.algo,
-        "environment": configuration.env_id,
+        "environment": configuration.environment,
         "steps": formats.count(configuration.total) if configuration.total else "",
         **({"seeds": ", ".join(map(str, seeds))} if seeds else {}),
         **{
@@ -393,15 +394,15 @@ def draw(runs: Sequence[pb.Run], curves: Mapping[str, Mapping[str, Curve]]) -> l
     """Draw return, length, speed and losses of each environment, seeds together with their band; then the rest."""
     drawn: list[Drawn] = []
     colors = SteadyColors(runs)
-    for env_id in dict.fromkeys(run.env_id for run in runs):
-        own = [run for run in runs if run.env_id == env_id]
+    for environment in dict.fromkeys(map(environment_of, runs)):
+        own = [run for run in runs if environment_of(run) == environment]
         mine = {run.run_id: curves.get(run.run_id, {}) for run in own}
         for index, tag in enumerate(_tags(mine)[:_MOST_FIGURES]):
             options = FigureOptions(tag, smoothing=_smoothing(mine, tag), band=Band.CI)
             figure = colors.on(build_figure(own, mine, options))
             if not figure.is_empty:
                 svg = _svg(figure, f"f{len(drawn)}", _LARGE if index == 0 else _SMALL)
-                drawn.append(Drawn(env_id, svg, tag, is_aside=not _is_important(tag)))
+                drawn.append(Drawn(environment, svg, tag, is_aside=not _is_important(tag)))
     return drawn
 
 
@@ -409,10 +410,10 @@ def _finals(runs: Sequence[pb.Run], comparison: Comparison) -> list[Markup]:
     """Draw what every seed reached, environment by environment, where there is something to compare."""
     colors = SteadyColors(runs)
     images = []
-    for number, env_id in enumerate(dict.fromkeys(group.env_id for group in comparison.groups)):
-        groups = [group for group in comparison.groups if group.env_id == env_id]
+    for number, environment in enumerate(dict.fromkeys(group.environment for group in comparison.groups)):
+        groups = [group for group in comparison.groups if group.environment == environment]
         shades = {group.key: colors.number(group.run_ids[-1]) for group in groups}
-        figure = intervals_of(env_id, comparison, short_labels(groups), shades)
+        figure = intervals_of(environment, comparison, short_labels(groups), shades)
         if figure.rows and sum(len(row.finals) for row in figure.rows) > 1:
             svg = interval_image(figure, "svg").decode()
             images.append(inline_svg(svg, name=f"i{number}", label=figure.title))

@@ -118,18 +118,12 @@ class PublishedComparison:
         return "reached" if self.is_reached else "not reached"
 
 
-def baseline_for(env_id: str, comparison: Comparison) -> Baseline | None:
-    """Return what acting at random reaches there, whatever arguments the environment was made with."""
-    known = comparison.baselines
-    return known.get(env_id) or next((each for key, each in known.items() if key.startswith(f"{env_id} ")), None)
-
-
 def compare_with_published(group: GroupFigures, comparison: Comparison) -> PublishedComparison | None:
     """Return None when nothing was published, or the group has no return."""
-    published = published_return(group.algo, group.env_id)
+    published = published_return(group.algo, group.environment)
     if published is None or group.final is None:
         return None
-    baseline = baseline_for(group.env_id, comparison)
+    baseline = comparison.baselines.get(group.environment)
     comparable = published.is_comparable(group.steps)
     least = published.least(baseline.mean if baseline else None)
     return PublishedComparison(published, group.steps, comparable, comparable and group.final.value >= least)
