@@ -73,6 +73,14 @@ def test_a_model_plays_its_episodes_are_exported_and_its_key_is_nowhere(
     assert endpoint.headers[-1]["authorization"] == f"Bearer {CANARY}"
     (run,) = shared_daemon.client.list(text="FrozenLake").runs
     assert (run.outcome, run.step) == ("completed", 12)
+    code, out, _ = mosaic("steps", run.run_id, "-n", "1")
+    assert (code, CANARY in out) == (0, False)
+    assert "episode 1 · step 5 · right (2) · reward 1 · the episode ends" in out
+    assert re.search(r"Answer +•••: right\n +Action +right\n", out), out
+    code, out, _ = mosaic("steps", run.run_id, "--episode", "0", "--json")
+    steps = json.loads(out)
+    assert [step["action_text"] for step in steps] == ["down (1)"] * 2 + ["right (2)", "down (1)"] + ["right (2)"] * 2
+    assert steps[0]["info"]["llm"]["fallback"] is False
     file = tmp_path / "conversations.jsonl"
     assert mosaic("export", run.run_id, "--episodes", str(file), "--min-return", "1")[0] == 0
     first, second = map(json.loads, file.read_text().splitlines())
@@ -133,7 +141,7 @@ def test_models_are_compared_over_seeds(
     assert "100 %" in rows["llm clever"]
     assert "TOKENS" in out
     assert "| success | tokens | invalid | random | latency | learned? |" in report
-    assert '**Learned nothing** (no better than acting at random): llm model=clumsy on FrozenLake-v1' in report
+    assert "**Learned nothing** (no better than acting at random): llm model=clumsy on FrozenLake-v1" in report
     every_run = report.partition("## Every run")[2]
     assert [every_run.count(f"`llm model={model}`") for model in ("clever", "clumsy")] == [2, 2]
 

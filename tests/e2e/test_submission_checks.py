@@ -102,7 +102,10 @@ def test_the_command_prints_the_sentence_once_and_ends_with_2(mosaic: Mosaic) ->
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("llm", "--describer", "/no/such.py:see", *ENDPOINT), "--describer: /no/such.py:see: there is no file /no/such.py"),
+        (
+            ("llm", "--describer", "/no/such.py:see", *ENDPOINT),
+            "--describer: /no/such.py:see: there is no file /no/such.py",
+        ),
         (("llm", "--base-url", "host:1/v1", "--model", "m"), "--base-url: must begin with http:// or https://"),
         (("llm", "--model", "good"), "--model: 'good' is served by an endpoint: name it with --base-url"),
         (("llm", "--max-cost", "1", *ENDPOINT), "--max-cost: needs the prices of tokens"),

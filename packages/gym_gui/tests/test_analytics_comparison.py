@@ -7,13 +7,7 @@ import json
 import numpy as np
 import pytest
 from gym_gui.services.analytics.baselines import Baseline, is_baseline
-from gym_gui.services.analytics.comparison import (
-    Verdict,
-    best_mean,
-    compare_curves,
-    mean_over_steps,
-    verdict_on,
-)
+from gym_gui.services.analytics.comparison import Verdict, best_mean, compare_curves, mean_over_steps, verdict_on
 from gym_gui.services.analytics.configurations import environment_of
 from gym_gui.services.analytics.curves import Curve
 from gym_gui.services.analytics.exporting import RUN_COLUMNS, comparison_document, run_rows

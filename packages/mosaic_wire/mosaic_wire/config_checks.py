@@ -21,7 +21,6 @@ from typing import Any
 from mosaic_wire.decoding import from_json
 from mosaic_wire.errors import ConfigProblems, Problem
 
-
 _DRY_RUN_S = 15.0
 _JUST_NOW_S = 30.0
 _passed: dict[str, float] = {}

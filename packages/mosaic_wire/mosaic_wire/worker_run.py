@@ -170,11 +170,7 @@ def run_worker(
             return prepare(config)
         run = load(config)
     except WireError as error:
-        if arguments.dry_run and arguments.emit_summary:
-            problems = error.problems if isinstance(error, ConfigProblems) else [Problem("", str(error))]
-            _print({"ok": False, "problems": [asdict(problem) for problem in problems]})
-        else:
-            print(error, file=sys.stderr)  # noqa: T201 - the command's answer
+        _print_refusal(error, as_json=arguments.dry_run and arguments.emit_summary)
         return BAD_INPUT
     with closing(run):
         if not arguments.dry_run:
@@ -208,6 +204,14 @@ def _carry_out(run: WorkerRun, spec: WorkerSpec, target: str | None) -> int:
             return session.finish(ExitOutcome.FAILED, reason=str(error), payload=payload, manifest=run.manifest)
         except Exception as error:  # noqa: BLE001 - the process boundary: the run ends as failed
             return session.fail(error, run.result(), run.manifest)
+
+
+def _print_refusal(error: WireError, *, as_json: bool) -> None:
+    if not as_json:
+        print(error, file=sys.stderr)  # noqa: T201 - the command's answer
+        return
+    problems = error.problems if isinstance(error, ConfigProblems) else [Problem("", str(error))]
+    _print({"ok": False, "problems": [asdict(problem) for problem in problems]})
 
 
 def _print(document: Mapping[str, Any]) -> None:

@@ -29,7 +29,9 @@ from mosaic_wire.worker_config import WorkerConfig
         ({"mode": "interactive"}, "is no mode of this worker"),
     ],
 )
-def test_a_mistake_in_the_config_is_named_before_anything_runs(home: Home, extras: dict[str, Any], sentence: str) -> None:
+def test_a_mistake_in_the_config_is_named_before_anything_runs(
+    home: Home, extras: dict[str, Any], sentence: str
+) -> None:
     usual = {"base_url": "http://127.0.0.1:1/v1", "model": "m", **extras}
     document = {"algo": "llm", "env_id": "FrozenLake-v1", "total_timesteps": 5, "extras": usual}
     assert sentence in "; ".join(map(str, check(document).problems))

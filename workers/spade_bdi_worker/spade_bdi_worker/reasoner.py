@@ -222,7 +222,11 @@ class Mind(agentspeak.runtime.Agent):  # type: ignore[misc]  # untyped
         """Return the agents that can be built, and errors and warnings of the sources, each with its place."""
         parsed = [cls._parse(source, actions, agentspeak.runtime.Environment()) for source in sources]
         minds = [mind for mind, _, _ in parsed if mind is not None]
-        return minds, [line for _, errors, _ in parsed for line in errors], [line for *_, each in parsed for line in each]
+        return (
+            minds,
+            [line for _, errors, _ in parsed for line in errors],
+            [line for *_, each in parsed for line in each],
+        )
 
     @classmethod
     def _parse(cls, source: Source, actions: Any, environment: Any) -> tuple[Mind | None, list[str], list[str]]:

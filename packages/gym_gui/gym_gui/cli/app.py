@@ -32,6 +32,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "frames": ("frames", "Record a clip of what a run draws."),
         "tensorboard": ("tensorboard", "Serve TensorBoard for some runs."),
         "logs": ("show", "Print what a run wrote."),
+        "steps": ("steps", "Print what an agent did step by step, and why."),
         "history": ("show", "Show the history of a run."),
     },
     "Compare": {

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from mosaic_wire.errors import Problem
 from mosaic_wire.run_request import OWN_SOURCES, UPSTREAM, Extras, run_request
 from mosaic_wire.worker_spec import AlgorithmSpec, ScriptSpec, WorkerSpec, check_algorithm_choice
 

@@ -19,11 +19,11 @@ from gym_gui.ui.play.actions import (
     default_key_map,
     is_turn_based,
     read_space,
-    stem_of,
 )
 from gym_gui.ui.play.catalog import CannotAsk, Playable, matching, worker_argv
 from gym_gui.ui.play.policies import thoughts
 from gym_gui.ui.play.recorded import RecordedEpisode, add_end, add_step, export_npz, read_frame_bytes
+from gym_gui.wording.actions import named_action, stem_of
 from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.telemetry import encode
 
@@ -48,6 +48,13 @@ ATARI = [
     "DOWNLEFTFIRE",
 ]
 MINIGRID = ["left", "right", "forward", "pickup", "drop", "toggle", "done"]
+
+
+def test_actions_are_shown_with_their_names() -> None:
+    assert named_action("FrozenLake-v1", "1") == "down (1)"
+    assert named_action("MiniGrid-Empty-5x5-v0", "2") == "forward (2)"
+    for env_id, action in (("FrozenLake-v1", "4"), ("FrozenLake-v1", "[0.1, 0.2]"), ("Unknown-v0", "1")):
+        assert named_action(env_id, action) == action
 
 
 def discrete(env_id: str, count: int, meanings: list[str] | None = None, start: int = 0) -> ActionSpace:

@@ -190,7 +190,9 @@ def draw_returns(runs: Sequence[pb.Run], curves: Mapping[str, Mapping[str, Curve
             continue
         smoothing = smoothing_for(found)
         for axis, unit in ((Axis.STEP, "steps"), (Axis.TIME, "time")):
-            options = FigureOptions(found[0].tag, axis, smoothing, band=Band.CI, title=f"{environment}: episodic return")
+            options = FigureOptions(
+                found[0].tag, axis, smoothing, band=Band.CI, title=f"{environment}: episodic return"
+            )
             figure = colors.on(build_figure(own, curves, options))
             if not figure.is_empty:
                 stem = f"return-{unit}-{file_name(environment)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -125,8 +124,15 @@ FACTS = (
     Fact("success_rate", "success", "part of the episodes that reached their goal", "evaluation", formats.percent),
     Fact("total_tokens", "tokens", "tokens of prompts and answers", write=formats.short_count),
     Fact("cost", "cost", "in the currency of the prices that were given"),
-    Fact("invalid_rate", "invalid", "part of the steps whose first answer named no legal action", write=formats.percent),
-    Fact("fallback_rate", "random", "part of the steps with a random action, for want of a legal answer", write=formats.percent),
+    Fact(
+        "invalid_rate", "invalid", "part of the steps whose first answer named no legal action", write=formats.percent
+    ),
+    Fact(
+        "fallback_rate",
+        "random",
+        "part of the steps with a random action, for want of a legal answer",
+        write=formats.percent,
+    ),
     Fact("latency_ms", "latency", "mean time of an answer in milliseconds", write=formats.count),
 )
 
@@ -442,7 +448,9 @@ def _improvements(groups: Sequence[GroupFigures], figures: Mapping[str, RunFigur
         for group in groups
     }
     for environment in dict.fromkeys(group.environment for group in groups):
-        best = [group for group in groups if group.environment == environment and group.final is not None][:MOST_COMPARED]
+        best = [group for group in groups if group.environment == environment and group.final is not None][
+            :MOST_COMPARED
+        ]
         for first, second in itertools.combinations(best, 2):
             probability = probability_of_improvement(ends[first.key], ends[second.key])
             if probability.value < 0.5:

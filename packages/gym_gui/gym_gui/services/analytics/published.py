@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from gym_gui.wording import formats
 
 if TYPE_CHECKING:
-    from gym_gui.services.analytics.baselines import Baseline
     from gym_gui.services.analytics.comparison import Comparison, GroupFigures
 
 FILE = Path(__file__).with_name("published_returns.json")

@@ -7,17 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "CartPole": ("push left", "push right"),
-    "MountainCar": ("left", "coast", "right"),
-    "Acrobot": ("torque −1", "no torque", "torque +1"),
-    "LunarLander": ("nothing", "left engine", "main engine", "right engine"),
-    "Taxi": ("south", "north", "east", "west", "pick up", "drop off"),
-    "FrozenLake": ("left", "down", "right", "up"),
-    "CliffWalking": ("up", "right", "down", "left"),
-    "Blackjack": ("stick", "hit"),
-    "CarRacing": ("nothing", "steer right", "steer left", "gas", "brake"),
-}
+from gym_gui.wording.actions import action_names, stem_of
+
 _COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "Pendulum": ("torque",),
     "MountainCarContinuous": ("force",),
@@ -30,13 +21,6 @@ _IDLE: Mapping[str, int] = {"MountainCar": 1, "Acrobot": 1, "LunarLander": 0, "C
 
 MAX_COMPONENTS = 32
 """Maximum number of sliders"""
-
-
-def stem_of(env_id: str) -> str:
-    """Return `CartPole` for `gymnasium:CartPole-v1`, `Breakout` for `ALE/Breakout-v5`."""
-    name = env_id.rpartition(":")[2].rpartition("/")[2]
-    stem, _, version = name.rpartition("-v")
-    return stem if stem and version.isdigit() else name
 
 
 @dataclass(frozen=True)
@@ -136,7 +120,7 @@ def read_space(reported: Mapping[str, Any], env_id: str) -> ActionSpace:
 def _discrete_names(stem: str, meanings: Sequence[str], count: int, start: int) -> tuple[str, ...]:
     if len(meanings) >= count:
         return tuple(name.lower().replace("_", " ") for name in meanings[:count])
-    known = _NAMES.get(stem, ())
+    known = action_names(stem)
     return known if len(known) == count else tuple(f"action {start + index}" for index in range(count))
 
 
@@ -144,7 +128,7 @@ def _idle_of(stem: str, meanings: Sequence[str], count: int, start: int) -> int 
     if meanings and meanings[0].upper() == "NOOP":
         return start
     idle = _IDLE.get(stem)
-    return start + idle if idle is not None and idle < count and len(_NAMES[stem]) == count else None
+    return start + idle if idle is not None and idle < count and len(action_names(stem)) == count else None
 
 
 def _component_name(stem: str, index: int) -> str:

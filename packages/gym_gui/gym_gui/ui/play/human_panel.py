@@ -34,7 +34,7 @@ from gym_gui.ui.background import Background
 from gym_gui.ui.daemon_link import DaemonLink
 from gym_gui.ui.play import catalog
 from gym_gui.ui.play.action_keypad import ActionKeypad
-from gym_gui.ui.play.actions import ActionSpace, Controls, KeyMap, default_key_map, is_turn_based, read_space, stem_of
+from gym_gui.ui.play.actions import ActionSpace, Controls, KeyMap, default_key_map, is_turn_based, read_space
 from gym_gui.ui.play.catalog import GameFacts, Playable
 from gym_gui.ui.play.game_config import EnvironmentPicker, GameConfig
 from gym_gui.ui.play.game_view import GamePanel, PaceBox
@@ -45,6 +45,7 @@ from gym_gui.ui.play.session import PlayState, human_config
 from gym_gui.ui.settings import stored
 from gym_gui.ui.widgets.parts import ask_for_file, command_button, fill, named, push_button
 from gym_gui.ui.widgets.tables import show_as_rows
+from gym_gui.wording.actions import stem_of
 
 
 def recall(name: str, otherwise: Any = None) -> Any:

@@ -37,6 +37,7 @@ from gym_gui.ui.widgets.frame_view import FrameView
 from gym_gui.ui.widgets.parts import AdaptiveSplitter, fill, named, styled, timer
 from gym_gui.ui.widgets.tables import PairsTable, show_as_rows
 from gym_gui.wording import formats
+from gym_gui.wording.actions import named_action
 
 _NO_PARENT = QModelIndex()
 Index = QModelIndex | QPersistentModelIndex
@@ -636,7 +637,9 @@ class EpisodePlayer(QWidget):
         self._link.background.run(
             lambda: preview_of_played_step(step, self._with_frames(step, run)),
             owner=self,
-            done=lambda preview: self._draw(step, total, preview),
+            done=lambda preview: self._draw(
+                step, total, replace(preview, action=named_action(run.env_id, preview.action))
+            ),
         )
 
     def _with_frames(self, step: pb.RunStep, run: pb.Run) -> str:

@@ -15,7 +15,16 @@ from PySide6.QtCore import QCoreApplication
 from gym_gui.ui.presenters.run_files import CheckpointFacts, FolderListing, ManifestProblem, ManifestTrouble, Role
 from gym_gui.ui.runs.rows import state_text
 from gym_gui.wording import formats
-from gym_gui.wording.run_view import algo_of, elapsed_s, progress_of, remaining_s, remark_on, short_id, state_of, title_of
+from gym_gui.wording.run_view import (
+    algo_of,
+    elapsed_s,
+    progress_of,
+    remaining_s,
+    remark_on,
+    short_id,
+    state_of,
+    title_of,
+)
 
 
 def tr(text: str) -> str:

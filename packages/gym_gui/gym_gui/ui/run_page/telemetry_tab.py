@@ -54,6 +54,7 @@ from gym_gui.ui.widgets.run_tab import RunTab, is_live
 from gym_gui.ui.widgets.tables import show_as_rows
 from gym_gui.ui.workers.catalog import BUILTIN, find
 from gym_gui.wording import formats
+from gym_gui.wording.actions import named_action
 from gym_gui.wording.run_view import extras_of, parsed
 
 
@@ -201,13 +202,13 @@ class RecentModel(QAbstractTableModel, Generic[M]):
         return None
 
 
-def steps_model(keep: int = 500) -> RecentModel[pb.RunStep]:
+def steps_model(keep: int = 500, env_id: Callable[[], str] = str) -> RecentModel[pb.RunStep]:
     return RecentModel(
         (
             RecentColumn(_tr("Step"), lambda step: formats.count(step.seq), 10),
             RecentColumn(_tr("Episode"), lambda step: formats.count(step.episode), 8),
             RecentColumn(_tr("In episode"), lambda step: formats.count(step.index), 9),
-            RecentColumn(_tr("Action"), _action, 20, is_number=False),
+            RecentColumn(_tr("Action"), lambda step: named_action(env_id(), _action(step)), 20, is_number=False),
             RecentColumn(_tr("Reward"), lambda step: formats.quantity(step.reward), 9),
             RecentColumn(_tr("Ends"), _end, 14, is_number=False),
             RecentColumn(_tr("Agent"), lambda step: step.agent_id, 10, is_number=False),
@@ -605,7 +606,8 @@ class TelemetryTab(RunTab):
         fill(tools, self._pause_button, self._flow, (self._flow_sentence, 1), self._counts, self._skipped)
 
     def _build_body(self) -> None:
-        self.steps, self.episodes = steps_model(KEEP), episodes_model(KEEP)
+        self.steps = steps_model(KEEP, lambda: self.run.env_id if self.run is not None else "")
+        self.episodes = episodes_model(KEEP)
         self.steps.setParent(self)
         self.episodes.setParent(self)
         self._steps_table = RecentTable(self.steps, "telemetry_steps", self.tr("Recent steps"))
