@@ -229,13 +229,13 @@ def _decoded(kind: type[T], document: Mapping[str, Any], what: str) -> T:
         raise SpecError(f"the {what} is malformed: {error}") from error
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> str | None:
     """Return the most similar known name for "did you mean", or None."""
     import difflib  # only needed for a mistyped name
 
     candidates = list(known)
     lowered = {candidate.lower(): candidate for candidate in candidates}
-    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=cutoff)
     return lowered[close[0]] if close else None
 
 
@@ -254,8 +254,10 @@ def check_algorithm_choice(
     elif algorithm.unavailable:
         problems.append(Problem(f"{prefix}algo", f"{algo!r} cannot run now: {algorithm.unavailable}"))
     if not spec.knows_environment(env_id):
-        suggestion = nearest(env_id, spec.environments or ())
-        problems.append(Problem(f"{prefix}env_id", f"unknown environment {env_id!r}", suggestion))
+        suggestion = nearest(env_id, spec.environments or (), cutoff=0.7)  # all end alike: -v1
+        supported = ", ".join((*(spec.environments or ()), *spec.environment_patterns))
+        choice = f"; worker {spec.name!r} knows {supported}" if not suggestion and len(supported) <= 300 else ""
+        problems.append(Problem(f"{prefix}env_id", f"unknown environment {env_id!r}{choice}", suggestion))
     if algorithm is not None:
         for name, value in parameters.items():
             known = algorithm.field(name.replace("-", "_"))

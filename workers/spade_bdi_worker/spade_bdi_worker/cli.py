@@ -52,13 +52,13 @@ WARNING = " (warning)"
 FIELDS = (
     FieldSpec("total_timesteps", "int", 20_000, "how many steps to take", minimum=1),
     FieldSpec("seed", "int", 1, "seed of the episodes and of exploration", minimum=0),
-    FieldSpec("behaviour", "str", "q_learning", "the plans of the agents", choices=BEHAVIOURS, group="behaviour"),
+    FieldSpec("behaviour", "str", "q_learning", "the plans of the agents", choices=BEHAVIOURS, group="Behaviour"),
     FieldSpec(
         "behaviour_path",
         "str",
         "",
         "your own .asl file, or a folder with one per agent; empty: as above",
-        group="behaviour",
+        group="Behaviour",
     ),
     FieldSpec("env_kwargs", "str", "", "arguments of the environment: JSON, or is_slippery=false,map_name=8x8"),
     FieldSpec("learning_rate", "float", 0.2, "how far a value moves towards its target", minimum=0, maximum=1),
@@ -69,7 +69,7 @@ FIELDS = (
     FieldSpec("tilings", "int", 8, "tilings of the observations of classic control", minimum=1, maximum=64),
     FieldSpec("bins", "int", 8, "tiles of a tiling along each number", minimum=2, maximum=64),
     FieldSpec(
-        "max_deliberations", "int", 100_000, "fail when an agent only thinks so long", minimum=1_000, group="behaviour"
+        "max_deliberations", "int", 100_000, "fail when an agent only thinks so long", minimum=1_000, group="Behaviour"
     ),
     FieldSpec(
         "engine",
@@ -77,17 +77,17 @@ FIELDS = (
         "agentspeak",
         "agentspeak: in this process; spade: messages go through XMPP",
         choices=("agentspeak", "spade"),
-        group="messages",
+        group="Messages",
     ),
-    FieldSpec("jid", "str", "", "account of the acting agent on your XMPP server, name@domain", group="messages"),
-    FieldSpec("password", "str", "", "its password; the other agents have the same", group="messages"),
+    FieldSpec("jid", "str", "", "account of the acting agent on your XMPP server, name@domain", group="Messages"),
+    FieldSpec("password", "str", "", "its password; the other agents have the same", group="Messages"),
     FieldSpec(
-        "server", "str", "", "host of your XMPP server; empty: an embedded one on this machine", group="messages"
+        "server", "str", "", "host of your XMPP server; empty: an embedded one on this machine", group="Messages"
     ),
-    FieldSpec("port", "int", 5222, "its port", minimum=1, maximum=65535, group="messages"),
-    FieldSpec("verify_certificate", "bool", True, "check the certificate of your server", group="messages"),
+    FieldSpec("port", "int", 5222, "its port", minimum=1, maximum=65535, group="Messages"),
+    FieldSpec("verify_certificate", "bool", True, "check the certificate of your server", group="Messages"),
     FieldSpec(
-        "answer_s", "float", 30.0, "fail when an agent outside does not answer so long", minimum=1, group="messages"
+        "answer_s", "float", 30.0, "fail when an agent outside does not answer so long", minimum=1, group="Messages"
     ),
     FieldSpec("eval_episodes", "int", 20, "episodes of the evaluation at the end; 0: none", minimum=0),
     FieldSpec("checkpoint_every", "int", 0, "write a checkpoint every so many steps; 0: only at the end", minimum=0),
@@ -290,7 +290,8 @@ class BdiRun(WorkerRun):
         state: Mapping[str, Any],
     ) -> None:
         self._mode = Mode(config.extras.get("mode") or Mode.TRAIN)
-        shown = {name: value for name, value in settings.items() if name != "password"}
+        unused = {"password", *(["behaviour"] if settings["behaviour_path"] else [])}
+        shown = {name: value for name, value in settings.items() if name not in unused}
         shown |= {"total_timesteps": config.total_timesteps, "seed": config.seed}
         manifest = AnalyticsManifest(
             config.run_id,

@@ -271,7 +271,7 @@ def _show_lines(follower: RunFollower, until: Callable[[], bool], headline: Head
 def line_about(run: pb.Run) -> str:
     """Return one log line: time, run, state, values."""
     parts = [state_of(run)]
-    if remark := remark_on(run):
+    if run.status != RunStatus.TERM and (remark := remark_on(run)):  # its summary says why it ended
         parts[0] += f" ({remark})"
     if run.step or run.status == RunStatus.EXEC:
         of_total = f"/{formats.count(run.total)} ({progress_of(run)})" if run.total else ""

@@ -125,6 +125,9 @@ def _pairs(run: pb.Run, here: pb.Run) -> Iterator[tuple[str, str]]:
     yield "size", formats.size(run.size_bytes) if run.size_bytes else ""
 
 
+_SHOWN_VERSIONS = ("python", "torch", "gymnasium", "minigrid", "agentspeak", "spade", "httpx")
+
+
 def _provenance(run: pb.Run) -> Iterator[tuple[str, str]]:
     known = provenance_of(run)
     host, versions = known.get("host", {}), known.get("versions", {})
@@ -132,7 +135,7 @@ def _provenance(run: pb.Run) -> Iterator[tuple[str, str]]:
     parts = [host.get("name"), host.get("cpu"), gpus and f"{gpus} (driver {host.get('gpu_driver')})"]
     yield "noted", "\n".join(known.get("training_notes", []))
     yield "made on", ", ".join(str(part) for part in parts if part)
-    shown = [f"{name} {versions[name]}" for name in ("python", "torch", "gymnasium") if name in versions]
+    shown = [f"{name} {versions[name]}" for name in _SHOWN_VERSIONS if name in versions]
     yield "made with", ", ".join([*shown, *(f"set {name}" for name in known.get("requirements", []) if name != "base")])
 
 

@@ -113,7 +113,7 @@ def _write_last_output(client: TrainerClient, run: pb.Run) -> None:
         notify(f"mosaic: cannot read the run's history: {error}")
         return
     name, lines = last_output(events)
-    if lines:
+    if lines and "\n".join(lines) != run.reason:
         notify(f"  the end of its {name}:")
     for line in lines:
         notify(f"    {line}")
