@@ -44,6 +44,10 @@ def test_models_test_and_first_prompt_come_from_the_endpoint(qtbot, form: LlmTra
     form.list_models()
     qtbot.waitUntil(lambda: form.models.count() == 2, timeout=60_000)
     assert form.parameters.row("model").value() == "first"
+    address = form.parameters.row("base_url").value()
+    for other in ("http://127.0.0.1:9/v1", address):  # the models of another endpoint are not offered
+        form.parameters.set_values({**form.parameters.changed_values(), "base_url": other})
+    assert form.models.count() == 0
     form.test()
     qtbot.waitUntil(lambda: "JSON schema" in form.endpoint_status.text(), timeout=60_000)
     form.template.setPlainText("Play {environment} with {actions}.\n{format}")

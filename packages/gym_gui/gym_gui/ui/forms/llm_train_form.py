@@ -31,6 +31,8 @@ class LlmTrainForm(TrainForm):
     """Endpoint and model, prompt, budgets, environment."""
 
     KIND = "llm_train"
+    _asked_address: Any = None
+    """The base URL that the models and the status are of"""
 
     def _fill_analytics(self, column: QVBoxLayout) -> None:
         column.addWidget(self._section(self.tr("Endpoint"), "section_endpoint", self._endpoint()))
@@ -49,10 +51,21 @@ class LlmTrainForm(TrainForm):
         self.models.hide()
         self.test_button = push_button("endpoint_test", self.tr("Test"), self.test, self.tr("Test the endpoint"))
         self.endpoint_status = caption("endpoint_status", wraps=True)
-        line = fill(QHBoxLayout(), (self.preset, 1), self.models_button, self.test_button)
+        buttons = fill(QHBoxLayout(), self.models_button, self.test_button, 1)
         part = QWidget(self)
-        fill(QVBoxLayout(part), line, self.models, self.endpoint_status, margins=(8, 2, 0, 6), spacing=4)
+        rows = (self.preset, buttons, self.models, self.endpoint_status)
+        fill(QVBoxLayout(part), *rows, margins=(8, 2, 0, 6), spacing=4)
+        self.parameters.changed.connect(self._forget_models)
         return part
+
+    def _forget_models(self) -> None:
+        """Hide the models and the answer of an endpoint that is no longer the chosen one."""
+        row = self.parameters.row("base_url")
+        if row is not None and row.value() != self._asked_address:
+            self._asked_address = row.value()
+            self.models.clear()
+            self.models.hide()
+            self.endpoint_status.clear()
 
     def _prompt(self) -> QWidget:
         self.preview_button = push_button("prompt_refresh", self.tr("Show the first prompt"), self.show_prompt)

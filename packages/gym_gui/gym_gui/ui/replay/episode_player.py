@@ -34,7 +34,7 @@ from gym_gui.ui.replay.video_file import Image
 from gym_gui.ui.replay.video_player import SHARP_BELOW, TransportBar, to_image
 from gym_gui.ui.widgets.banner import Banner
 from gym_gui.ui.widgets.frame_view import FrameView
-from gym_gui.ui.widgets.parts import AdaptiveSplitter, fill, named, styled, timer
+from gym_gui.ui.widgets.parts import UNLIMITED, AdaptiveSplitter, fill, named, styled, timer
 from gym_gui.ui.widgets.tables import PairsTable, show_as_rows
 from gym_gui.wording import formats
 from gym_gui.wording.actions import named_action
@@ -232,7 +232,7 @@ class StepView(QWidget):
         for widget in (self.frame_view, self.grid, self.values, self.text):
             self._stack.addWidget(widget)
         self._note = styled(QLabel(), "caption")
-        left = QWidget()
+        self._seen = left = QWidget()
         fill(QVBoxLayout(left), (self._stack, 1), self._note, margins=0)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -288,6 +288,9 @@ class StepView(QWidget):
 
     def show_step(self, preview: StepPreview, *, reward: float, total: float, ending: str, agent: str) -> None:
         self._show_observation(preview.observation)
+        # A few numbers leave the room to the reasons.
+        is_small = bool(preview.reasoning) and self._stack.currentWidget() is self.values
+        self._seen.setMaximumWidth(40 * self.fontMetrics().averageCharWidth() if is_small else UNLIMITED)
         self.action.setText(preview.action)
         self.reward.setText(formats.quantity(reward))
         self.total.setText(formats.quantity(total))

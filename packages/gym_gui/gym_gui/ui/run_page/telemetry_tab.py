@@ -315,7 +315,7 @@ class ObservationView(QWidget):
         self._parts.addWidget(self.values)
         self._parts.setChildrenCollapsible(False)
         self.reasoning = ReasoningView()
-        body = split("observation_split", (self._parts, 2), (self.reasoning, 3), is_vertical=True)
+        body = split("observation_split", (self._parts, 1), (self.reasoning, 3), is_vertical=True)
         fill(QVBoxLayout(self), self._caption, (body, 1), margins=0)
         self.clear()
 

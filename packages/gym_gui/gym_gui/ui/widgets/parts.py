@@ -33,6 +33,9 @@ B = TypeVar("B", bound=QBoxLayout)
 Slot = Callable[..., object] | SignalInstance
 Part = QWidget | QLayout | int | tuple[QWidget | QLayout, int]
 
+UNLIMITED = (1 << 24) - 1
+"""Qt's QWIDGETSIZE_MAX, which PySide6 does not export"""
+
 
 def named(widget: W, name: str, accessible: str = "", *, tip: str = "", role: str = "") -> W:
     """Name a widget for tests and style sheets, and for screen readers where its text does not; return it."""
