@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from gym_gui.services.trainer.client import TrainerClient
@@ -110,6 +112,19 @@ def test_a_second_daemon_on_the_same_home_refuses_and_the_first_continues(daemon
     before = daemon.client.get(run_id).step
     run = daemon.wait_for_run(run_id, lambda run: run.step > before)
     assert (run.pid, daemon.event_kinds(run_id).count("dispatched")) == (pid, 1)
+
+
+def test_a_daemon_waits_for_what_its_killed_predecessor_was_starting(daemon: RunningDaemon) -> None:
+    """Until it executes its program, a new process has the open files of the daemon, its lock among them."""
+    daemon.kill()
+    with daemon.home.lock.open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = daemon.spawn()
+        opened = Path(f"/proc/{process.pid}/fd")
+        assert wait_until(lambda: any(path.resolve() == daemon.home.lock for path in opened.iterdir()), timeout_s=60)
+        assert running_record(daemon.home) is None
+    assert wait_until(lambda: process.poll() is not None or running_record(daemon.home) is not None, timeout_s=60)
+    assert process.poll() is None, daemon.log()
 
 
 def test_of_many_daemons_started_at_once_one_serves(daemon: RunningDaemon) -> None:

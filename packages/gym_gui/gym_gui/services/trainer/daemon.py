@@ -39,7 +39,7 @@ from gym_gui.services.trainer.executors import LocalExecutor
 from gym_gui.services.trainer.journal import Journal
 from gym_gui.services.trainer.limits import StartedThreads, raise_descriptor_limit
 from gym_gui.services.trainer.metrics.hub import MetricHub
-from gym_gui.services.trainer.process_tree import ProcessIdentity
+from gym_gui.services.trainer.process_tree import ProcessIdentity, read_stat
 from gym_gui.services.trainer.registry import RunRegistry
 from gym_gui.services.trainer.resources import Inventory, ResourceLedger, detect_inventory
 from gym_gui.services.trainer.secrets import SecretStore
@@ -55,6 +55,8 @@ del os.environ["GRPC_ENABLE_FORK_SUPPORT"]  # not for workers
 
 _MAX_PER_PEER = 256
 _HOME_POLL_S = 2.0
+_STARTING_S = 10.0
+_LOCK_POLL_S = 0.05
 _SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),  # otherwise a second daemon binds a busy port without an error
     ("grpc.max_receive_message_length", 16 * 2**20),
@@ -71,19 +73,31 @@ def only_daemon_of(home: Home) -> Iterator[None]:
     """Hold the home's lock, which the kernel releases with the process, so that no stale lock remains."""
     descriptor = plain_file(str(home.lock), os.O_RDWR | os.O_CREAT)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise HomeInUse(
-                f"a daemon (pid {holder}) already serves {home.root}; `mosaic daemon status` shows it, "
-                "`mosaic daemon stop` stops it (runs keep running)"
-            ) from None
+        _take(descriptor, home)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+def _take(lock: int, home: Home) -> None:
+    """Take the home's lock; raise HomeInUse.
+
+    A process that the last daemon was starting when it was killed holds the lock until it executes its program.
+    """
+    give_up_at = time.monotonic() + _STARTING_S
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+        stat = read_stat(int(holder)) if holder.isdecimal() else None
+        if time.monotonic() > give_up_at or (stat is not None and not stat.has_exited):
+            raise HomeInUse(
+                f"a daemon (pid {holder or 'unknown'}) already serves {home.root}; `mosaic daemon status` shows it, "
+                "`mosaic daemon stop` stops it (runs keep running)"
+            )
+        time.sleep(_LOCK_POLL_S)
 
 
 def run_daemon(
