@@ -103,6 +103,7 @@ MODULES = (
 QUIET_MS = 500
 """Delay after the runs are loaded, so that imports do not slow the first screen"""
 NAMES_AT_ONCE = 100
+"""Classes of Qt created in one turn of the event loop"""
 
 
 class WarmUp(QObject):
