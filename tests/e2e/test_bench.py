@@ -285,6 +285,10 @@ def test_a_failed_run_is_listed_the_others_continue_and_it_can_be_tried_again(
     assert {row["seed"]: row["final"] for row in rows(folder / "runs.csv")} == {"1": "10.0", "2": "", "3": "30.0"}
     assert rows(folder / "groups.csv")[0]["final"] == "20.0"
 
+    alone = tmp_path / "alone"
+    assert mosaic(*words[:8], "2", *words[9:-3], "broken", "--out", str(alone))[0] == 1
+    assert "1 run: 1 failed or cancelled" in (alone / "report.md").read_text()
+
     (shared_daemon.home.root / "repaired").touch()
     code, _, err = mosaic(*words, "--retry-failed")
     assert code == 0, err
@@ -340,6 +344,18 @@ def test_a_cell_that_the_daemon_refuses_is_named_and_the_others_are_queued(
 
 
 # ---------------------------------------------------------------- mistakes
+
+
+def test_a_benchmark_that_is_refused_as_a_whole_names_its_setting_and_writes_nothing(
+    mosaic: Mosaic, shared_daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    words = ("--worker", "llm", "--models", "good", "--envs", "FrozenLake-v1", "--seeds", "1", "--total-timesteps", "9")
+    code, out, err = mosaic("bench", *words, "--out", str(tmp_path / "report"))
+    assert (code, out) == (1, "")
+    assert "was not queued: --model: 'good' is served by an endpoint: name it with --base-url" in err
+    assert "--base-url X, is written --set base_url=X here" in err
+    assert "metadata.worker" not in err
+    assert not (tmp_path / "report").exists()
 
 
 @pytest.mark.parametrize(

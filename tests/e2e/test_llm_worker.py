@@ -140,7 +140,7 @@ def test_models_are_compared_over_seeds(
     assert "SUCCESS" in out
     assert "100 %" in rows["llm clever"]
     assert "TOKENS" in out
-    assert "| success | tokens | invalid | random | latency | learned? |" in report
+    assert "| success | tokens | invalid | random actions | latency (ms) | learned? |" in report
     assert "**Learned nothing** (no better than acting at random): llm model=clumsy on FrozenLake-v1" in report
     every_run = report.partition("## Every run")[2]
     assert [every_run.count(f"`llm model={model}`") for model in ("clever", "clumsy")] == [2, 2]

@@ -111,6 +111,8 @@ def test_the_command_prints_the_sentence_once_and_ends_with_2(mosaic: Mosaic) ->
         (("llm", "--max-cost", "1", *ENDPOINT), "--max-cost: needs the prices of tokens"),
         (("llm", "--api-key", "short", *ENDPOINT), "--api-key: too ordinary for a secret"),
         (("spade_bdi", "--env-kwargs", "foo=3"), "--env-kwargs: FrozenLake-v1 cannot be made with these arguments"),
+        (("spade_bdi", "--env-kwargs", "is_slippery=nein"), "--env-kwargs: is_slippery is true or false, not 'nein'"),
+        (("ppo", "--env-kwargs", "is_slippery=nein"), "--env-kwargs of FrozenLake-v1: is_slippery is true or false"),
         (("spade_bdi", "--behaviour-path", "{folder}/idle.asl"), "--behaviour-path: idle.asl: no plan for +!act"),
     ],
     ids=lambda value: value[1] if isinstance(value, tuple) else "",

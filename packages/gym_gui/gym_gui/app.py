@@ -84,6 +84,7 @@ MODULES = (
     "gym_gui.ui.run_page.page",
     "gym_gui.ui.run_page.live_tab",
     "gym_gui.ui.forms.dialog_factory",
+    "gym_gui.Algo_docs.cleanrl_worker",
     "gym_gui.ui.charts.tab",
     "gym_gui.ui.charts.board",
     "gym_gui.ui.run_page.tensorboard_tab",

@@ -91,6 +91,13 @@ def test_the_placeholders_of_local_servers_are_no_secrets():
     assert secrets == {}
 
 
+@pytest.mark.parametrize("value", ["sk-ключ-1234567890", "sk-abc\ndef1234567890"])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_reported(value):
+    with pytest.raises(InvalidConfig, match="api_key: a key is printable ASCII") as caught:
+        split_secrets(config(wandb_api_key=value))
+    assert value not in str(caught.value)
+
+
 def test_two_secrets_under_one_key_get_two_names():
     document = config(
         one={"api_key": "first-secret"}, two={"api_key": "other-secret"}, three={"api_key": "first-secret"}

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from mosaic_wire.env_kwargs import parse_env_kwargs
+from mosaic_wire.env_kwargs import mistyped_switch, parse_env_kwargs
 from mosaic_wire.errors import ConfigProblems, Problem
 from mosaic_wire.worker_spec import nearest
 
@@ -59,7 +59,11 @@ def make_env(
     options: dict[str, Any] = {**env_kwargs, "disable_env_checker": True}
     try:
         register(env_id)
+        if env_id in gymnasium.registry and (wrong := mistyped_switch(gymnasium.registry[env_id], env_kwargs)):
+            raise _refused(kwargs_path, wrong)
         return _made(env_id, options) if renders else gymnasium.make(env_id, **options)
+    except ConfigProblems:
+        raise
     except gymnasium.error.UnregisteredEnv as error:
         hint = nearest(env_id, gymnasium.registry)
         raise _refused("env_id", f"there is no environment {env_id!r}: {error}{remedy}", hint) from None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -33,3 +36,23 @@ def _value(text: str) -> Any:
     with suppress(ValueError):
         return _CONSTANTS[text] if text in _CONSTANTS else json.loads(text)
     return text
+
+
+def mistyped_switch(spec: Any, kwargs: Mapping[str, Any]) -> str:
+    """Return which argument is a text where the environment takes true or false (every text is true), or "".
+
+    `spec` is gymnasium's.
+    """
+    creator = spec.entry_point
+    if isinstance(creator, str):
+        module, _, name = creator.partition(":")
+        creator = getattr(importlib.import_module(module), name, None)
+    try:
+        parameters: Mapping[str, Any] = inspect.signature(creator).parameters
+    except (TypeError, ValueError):
+        return ""
+    for name, value in kwargs.items():
+        default = spec.kwargs.get(name, parameters[name].default if name in parameters else None)
+        if isinstance(default, bool) and isinstance(value, str):
+            return f"{name} is true or false, not {value!r}"
+    return ""

@@ -200,7 +200,7 @@ def _carry_out(run: WorkerRun, spec: WorkerSpec, target: str | None) -> int:
             outcome = run.train()
             return session.finish(outcome, reason=run.reason, payload=run.result(), manifest=run.manifest)
         except GivenUp as error:
-            payload = {**run.result(), "final": True, "error_type": type(error).__name__}
+            payload = {**run.result(), "final": True}
             return session.finish(ExitOutcome.FAILED, reason=str(error), payload=payload, manifest=run.manifest)
         except Exception as error:  # noqa: BLE001 - the process boundary: the run ends as failed
             return session.fail(error, run.result(), run.manifest)

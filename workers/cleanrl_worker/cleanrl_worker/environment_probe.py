@@ -32,6 +32,7 @@ def main() -> int:
 def probe(env_id: str, env_kwargs: Mapping[str, Any], pipeline: str = "plain", backend: str = "auto") -> dict[str, Any]:
     """Return the spaces as an algorithm with this pipeline gets them; check that this backend can step it."""
     import gymnasium
+    from mosaic_wire.env_kwargs import mistyped_switch
 
     from cleanrl_worker.errors import BadInput
     from cleanrl_worker.training.envs import environment_errors, make_single
@@ -50,6 +51,9 @@ def probe(env_id: str, env_kwargs: Mapping[str, Any], pipeline: str = "plain", b
             "suggestion": None,
         }
     try:
+        registered = gymnasium.registry.get(env.spec.id) if env.spec is not None else None
+        if registered is not None and (wrong := mistyped_switch(registered, env_kwargs)):
+            return {"problem": f"--env-kwargs of {env_id}: {wrong}", "suggestion": None}
         return {
             "observation": _observation(env.observation_space),
             "action": _action(env.action_space),

@@ -40,6 +40,8 @@ def problem_with_model(parameters: Mapping[str, Any]) -> str:
     if not is_embedded(parameters) or model == SMOLLM2:
         return ""
     if not model.endswith(".gguf"):
+        if Path(model).is_file():
+            return f"{model} is no .gguf file"
         return (
             f"{model or 'an empty name'!r} is served by an endpoint: name it with --base-url. Without one the model is "
             f"{SMOLLM2!r} or the path of a .gguf file"

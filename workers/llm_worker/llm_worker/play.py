@@ -254,6 +254,9 @@ class LlmRun(WorkerRun):
         if self.players:
             self._lead.report()
         used = self.usage
+        if used.fallbacks:
+            note = f"{used.fallbacks:,} of {used.steps:,} actions were random: the model named no legal one"
+            self.manifest = replace(self.manifest, extra={**self.manifest.extra, "training_notes": [note]})
         facts: dict[str, Any] = {
             "step": self.step,
             "constraint": str(self.constraint or ""),

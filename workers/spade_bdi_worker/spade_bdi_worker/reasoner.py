@@ -45,8 +45,8 @@ class Interrupted(BaseException):
 # ---------------------------------------------------------------- what the interpreter reports
 
 
-_FOR_DEBUGGING = {".dump"}
-"""Actions that are never meant by an unknown name"""
+_MOST_NAMED = 12
+"""Beliefs in a message"""
 
 
 class _Reports(logging.Handler):
@@ -70,7 +70,7 @@ class _Reports(logging.Handler):
         text = record.getMessage()
         if text.startswith("no such action") and isinstance(record.args, tuple):
             name, arity = record.args
-            hint = nearest(str(name), self.actions)
+            hint = nearest(str(name), self.actions, cutoff=0.7)
             with_arguments = f"with {arity} argument{'' if arity == 1 else 's'}"
             return f"there is no action {name} {with_arguments}{f'; did you mean {hint}?' if hint else ''}"
         if record.exc_info and (error := record.exc_info[1]) is not None:
@@ -231,7 +231,7 @@ class Mind(agentspeak.runtime.Agent):  # type: ignore[misc]  # untyped
     @classmethod
     def _parse(cls, source: Source, actions: Any, environment: Any) -> tuple[Mind | None, list[str], list[str]]:
         _reports.take()
-        _reports.actions = sorted({name for name, _ in _all_actions(actions)} - _FOR_DEBUGGING)
+        _reports.actions = sorted({name for name, _ in _all_actions(actions)} - {".dump"})  # nobody means that
         mind: Mind | None = None
         stray: list[str] = []
         try:
@@ -326,7 +326,8 @@ class Mind(agentspeak.runtime.Agent):  # type: ignore[misc]  # untyped
             if not str(error).startswith("no applicable plan"):  # but an error in the condition of one
                 event = f"{trigger.value}{kind.value}{_shown(content)}"
                 raise BehaviourError(f"{self.source.path.name}: {event}: {error}") from None
-            known = ", ".join([_shown(belief) for group in self.beliefs.values() for belief in group][:5])
+            beliefs = [_shown(each) for group in self.beliefs.values() for each in group if each.functor != "action"]
+            known = ", ".join(beliefs[:_MOST_NAMED]) + (" …" if len(beliefs) > _MOST_NAMED else "")
             raise BehaviourError(
                 f"{self.source.path.name}: no plan of {self.name} applies to "
                 f"{trigger.value}{kind.value}{content.asl_repr()}; it believes {known or 'nothing'}. "

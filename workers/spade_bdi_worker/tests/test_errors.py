@@ -38,7 +38,10 @@ def test_a_behaviour_that_cannot_be_read_is_refused_with_its_place(train, behavi
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("+!act : state(99) <- .act(1).", "no plan of walker applies to +!act; it believes action(0)"),
+        (
+            "+!act : state(99) <- .act(1).",
+            "no plan of walker applies to +!act; it believes state(0), at(0, 0), episode(0). Add a plan",
+        ),
         ("+!act <- !walk.", "walker.asl:1:10: no applicable plan for +!walk/0"),
         ("+!act <- .act(jump).", "walker.asl:1:10: .act(jump): there is no such action"),
         ("+!act <- .act(7).", "walker.asl:1:10: .act(7): actions are numbers from 0 to 3"),

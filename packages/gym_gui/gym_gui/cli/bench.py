@@ -15,7 +15,7 @@ from mosaic_wire.run_status import RunOutcome, RunStatus
 
 from gym_gui.cli.algorithms import InstalledWorker, choose_algorithm, installed_workers
 from gym_gui.cli.context import FOLDER, Cli, notify, pass_cli
-from gym_gui.cli.flags import Seeds, Steps, listed_problems
+from gym_gui.cli.flags import Seeds, Steps, listed_problems, sentence_of
 from gym_gui.cli.scripts import choose_script, is_script
 from gym_gui.cli.submit import submit_once
 from gym_gui.services.analytics.bench_plan import BenchPlan, Cell, Misfit, config_of, key_of, tag_of
@@ -164,6 +164,10 @@ def _carry_out(client: TrainerClient, plan: BenchPlan, folder: Path, options: di
         raise click.UsageError("none of these algorithms can play any of these environments")
     for title, reason in queued.refused:
         notify(f"mosaic: {title} was not queued: {reason}")
+    if any("--" in reason for _, reason in queued.refused):
+        notify("a flag of an algorithm, --base-url X, is written --set base_url=X here")
+    if not queued.runs:
+        return 1
     _print_queued(plan, queued.runs, queued.known, one_at_a_time=not options["parallel"])
     if options["no_follow"]:
         for run in queued.runs:
@@ -357,7 +361,7 @@ def queue(client: TrainerClient, plan: BenchPlan, options: QueueOptions) -> Queu
             if all(problem.path == _ENVIRONMENT and _THOSE_OF in problem.message for problem in error.problems):
                 queued.misfits.append(Misfit(cell.algo, cell.env_id, error.problems[0].message))
                 continue
-            queued.refused.append((cell.title, str(error)))
+            queued.refused.append((cell.title, "; ".join(map(sentence_of, error.problems))))
             continue
         except TrainerError:
             if queued.runs:

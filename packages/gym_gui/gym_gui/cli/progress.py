@@ -271,8 +271,10 @@ def _show_lines(follower: RunFollower, until: Callable[[], bool], headline: Head
 def line_about(run: pb.Run) -> str:
     """Return one log line: time, run, state, values."""
     parts = [state_of(run)]
-    if run.status != RunStatus.TERM and (remark := remark_on(run)):  # its summary says why it ended
+    if remark := remark_on(run):
         parts[0] += f" ({remark})"
+    if run.status == RunStatus.PAUSE:
+        parts[0] += f"; `mosaic resume {short_id(run.run_id)}` continues it"
     if run.step or run.status == RunStatus.EXEC:
         of_total = f"/{formats.count(run.total)} ({progress_of(run)})" if run.total else ""
         parts.append(f"{formats.count(run.step)}{of_total} {unit_of(run)}")

@@ -56,5 +56,7 @@ def ask_worker(
     # Warnings of libraries do not belong to an answer.
     shown = parts[:1] if succeeded and parts[0].strip() else parts
     text = b"\n".join(filter(None, (part.strip() for part in shown))).decode("utf-8", "replace")
+    if not succeeded and text.startswith("the worker config has "):
+        text = "\n".join(line.strip() for line in text.splitlines()[1:])
     clean = redact_text(text.replace(str(file), "the config"), secret_values(config))
     return succeeded, clean[:_MAX_OUTPUT_CHARACTERS]

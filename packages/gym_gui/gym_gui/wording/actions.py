@@ -17,7 +17,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "Blackjack": ("stick", "hit"),
     "CarRacing": ("nothing", "steer right", "steer left", "gas", "brake"),
 }
-_OF_GRIDS = ("left", "right", "forward", "pick up", "drop", "toggle", "done")
+_OF_GRIDS = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
 
 
 def stem_of(env_id: str) -> str:

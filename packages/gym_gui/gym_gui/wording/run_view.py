@@ -259,14 +259,17 @@ TAIL_LINES = 20
 
 
 def last_output(events: Iterable[pb.StoryEvent], *, lines: int = TAIL_LINES) -> tuple[str, list[str]]:
-    """The stream (`stderr`, or `stdout` when that is empty) and its last lines; ("", []) when it wrote nothing."""
+    """The stream (`stderr`, or `stdout` when that is empty) and its last lines; ("", []) when it wrote nothing.
+
+    Lifecycle events, which a worker prints to stdout as well, are left out.
+    """
     payloads = (parsed(event.payload_json) for event in reversed(list(events)))
     tails = next(
         (tail for tail in payloads if isinstance(tail, dict) and tail.keys() & {"stderr_tail", "stdout_tail"}), {}
     )
     for name in ("stderr", "stdout"):  # what went wrong is in stderr, mostly
-        kept = str(tails.get(f"{name}_tail") or "").rstrip().splitlines()
-        if kept:
+        written = str(tails.get(f"{name}_tail") or "").rstrip().splitlines()
+        if kept := [line for line in written if lifecycle_line(line) == line]:
             return name, kept[-lines:]
     return "", []
 

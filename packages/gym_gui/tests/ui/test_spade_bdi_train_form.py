@@ -91,6 +91,34 @@ def test_a_behaviour_is_read_copied_edited_checked_and_run(
     assert (run.outcome, run.step) == ("completed", 50)
 
 
+def test_what_another_program_writes_is_never_overwritten(qtbot, form: SpadeBdiTrainForm, tmp_path: Path) -> None:
+    editor, own = form.behaviour, tmp_path / "walker.asl"
+    form.core.set_values({"env_id": "FrozenLake-v1"})
+    own.write_text("+!act <- .act(1).")
+    form.parameters.row("behaviour_path").set_value(str(own))
+    form.parameters.row("behaviour_path").changed.emit()
+    form.refresh()
+    qtbot.waitUntil(lambda: editor.text.toPlainText() == "+!act <- .act(1).")
+    own.write_text("+!act <- .act(2).")
+    assert form.check()
+    assert own.read_text() == "+!act <- .act(2)."
+    editor.text.setPlainText("+!act <- .act(3).")
+    assert not form.check()
+    assert own.read_text() == "+!act <- .act(2)."
+    assert "walker.asl changed on disk since it was read" in editor.status.text()
+    editor.reload_button.click()
+    qtbot.waitUntil(lambda: editor.text.toPlainText() == "+!act <- .act(2).")
+    assert editor.reload_button.isHidden()
+    # A file that cannot be read leaves nothing of the last one to be edited or saved.
+    other = tmp_path / "picture.asl"
+    other.write_bytes(b"\x89PNG\xff")
+    form.parameters.row("behaviour_path").set_value(str(other))
+    form.parameters.row("behaviour_path").changed.emit()
+    form.refresh()
+    qtbot.waitUntil(lambda: editor.status.text().startswith(f"behaviour_path: {other} is not UTF-8 text"))
+    assert (editor.text.toPlainText(), editor.text.isReadOnly(), editor.is_changed) == ("", True, False)
+
+
 def test_the_password_is_shown_nowhere(form: SpadeBdiTrainForm) -> None:
     values = {"engine": "spade", "jid": "anna@here", "password": "canary-1f7a", "server": "xmpp.here"}
     for name, value in values.items():

@@ -129,11 +129,11 @@ FACTS = (
     ),
     Fact(
         "fallback_rate",
-        "random",
+        "random actions",
         "part of the steps with a random action, for want of a legal answer",
         write=formats.percent,
     ),
-    Fact("latency_ms", "latency", "mean time of an answer in milliseconds", write=formats.count),
+    Fact("latency_ms", "latency (ms)", "mean time of an answer", write=formats.count),
 )
 
 

@@ -270,3 +270,34 @@ def _window(values: Floats, points: int) -> Floats:
     last = np.arange(1, len(values) + 1)
     first = np.maximum(0, last - points)
     return np.asarray((sums[last] - sums[first]) / (last - first) + level, np.float64)
+
+
+def continued_curve(before: Curve | None, after: Curve | None, step: int) -> Curve:
+    """Return two curves as one, without points of the earlier run after the checkpoint."""
+    if before is None or not len(before):
+        assert after is not None
+        return after
+    kept = before.steps <= step
+    if after is None or not len(after):
+        cut = [column[kept] for column in (before.steps, before.times, before.values)]
+        episodes = before.episodes[kept] if len(before.episodes) else before.episodes
+        return replace(before, steps=cut[0], times=cut[1], values=cut[2], episodes=episodes)
+    steps, times, values = before.steps[kept], before.times[kept], before.values[kept]
+    if not len(steps):
+        return after
+    # Time between the runs does not count: the later clock continues where the earlier one stopped.
+    pause = (float(after.times[0]) if after.began is None else after.began) - float(times[-1])
+    episodes = np.empty(0)
+    if len(before.episodes) and len(after.episodes):
+        episodes = np.concatenate((before.episodes[kept], after.episodes + before.episodes[kept][-1]))
+    share = len(steps) / max(1, len(before))
+    return Curve(
+        after.run_id,
+        after.tag,
+        np.concatenate((steps, after.steps)),
+        np.concatenate((times, after.times - max(0.0, pause))),
+        np.concatenate((values, after.values)),
+        round(before.total * share) + after.total,
+        before.began,
+        episodes,
+    )

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 from mosaic_wire.run_status import RunOutcome, RunStatus
 
-from gym_gui.services.analytics.curves import Curve
 from gym_gui.services.trainer.errors import RunNotFound
 from gym_gui.wording import formats
 from gym_gui.wording.run_view import short_id
@@ -17,10 +14,10 @@ from gym_gui.wording.run_view import short_id
 if TYPE_CHECKING:
     from mosaic_wire.proto import trainer_pb2 as pb
 
+    from gym_gui.services.analytics.curves import Curve
     from gym_gui.services.trainer.client import TrainerClient
 
-
-Curves = Mapping[str, Mapping[str, Curve]]
+    Curves = Mapping[str, Mapping[str, Curve]]
 
 
 def with_earlier(client: TrainerClient, runs: Sequence[pb.Run]) -> list[pb.Run]:
@@ -74,44 +71,15 @@ def _continues(run: pb.Run, by_id: Mapping[str, pb.Run]) -> bool:
 
 
 def _whole(run: pb.Run, by_id: Mapping[str, pb.Run], curves: Curves) -> dict[str, Curve]:
+    from gym_gui.services.analytics.curves import continued_curve  # imports NumPy, which the list of runs lacks
+
     own = dict(curves.get(run.run_id, {}))
     for earlier_id in reversed(members(run, by_id)[:-1]):
         earlier = curves.get(earlier_id, {})
         step = run.parent.step
-        own = {tag: _continued(earlier.get(tag), own.get(tag), step) for tag in own.keys() | earlier.keys()}
+        own = {tag: continued_curve(earlier.get(tag), own.get(tag), step) for tag in own.keys() | earlier.keys()}
         run = by_id[earlier_id]
     return own
-
-
-def _continued(before: Curve | None, after: Curve | None, step: int) -> Curve:
-    """Return two curves as one, without points of the earlier run after the checkpoint."""
-    if before is None or not len(before):
-        assert after is not None
-        return after
-    kept = before.steps <= step
-    if after is None or not len(after):
-        cut = [column[kept] for column in (before.steps, before.times, before.values)]
-        episodes = before.episodes[kept] if len(before.episodes) else before.episodes
-        return replace(before, steps=cut[0], times=cut[1], values=cut[2], episodes=episodes)
-    steps, times, values = before.steps[kept], before.times[kept], before.values[kept]
-    if not len(steps):
-        return after
-    # Time between the runs does not count: the later clock continues where the earlier one stopped.
-    pause = (float(after.times[0]) if after.began is None else after.began) - float(times[-1])
-    episodes = np.empty(0)
-    if len(before.episodes) and len(after.episodes):
-        episodes = np.concatenate((before.episodes[kept], after.episodes + before.episodes[kept][-1]))
-    share = len(steps) / max(1, len(before))
-    return Curve(
-        after.run_id,
-        after.tag,
-        np.concatenate((steps, after.steps)),
-        np.concatenate((times, after.times - max(0.0, pause))),
-        np.concatenate((values, after.values)),
-        round(before.total * share) + after.total,
-        before.began,
-        episodes,
-    )
 
 
 # ---------------------------------------------------------------- repeated seeds

@@ -42,6 +42,7 @@ _PLACEHOLDERS = frozenset(
     {"ollama", "empty", "none", "no-key", "not-needed", "lm-studio", "sk-no-key-required", "dummy"}
 )
 """What users of local servers write where a client wants a key: nobody's secret, and common words of logs"""
+_SENT_IN_HEADERS = re.compile(r"(api[_-]?key|token)$", re.IGNORECASE)
 _COUNTED = re.compile(r"token|auth", re.IGNORECASE)
 
 
@@ -138,6 +139,10 @@ class _Found:
                 Problem(where, f"a secret must be text of at most {_MAX_SECRET_CHARACTERS} characters without NUL")
             )
             return {SECRET_REF: ""}
+        if _SENT_IN_HEADERS.search(path[-1]) and not (value.isascii() and value.isprintable()):
+            self.problems.append(
+                Problem(where, "a key is printable ASCII; is there a line break or a dash of another kind in it?")
+            )
         if redaction.is_ordinary(value) or any(value in name for name in self._names):
             self.problems.append(Problem(where, _TOO_ORDINARY))
         name = self._name(value, path)

@@ -14,6 +14,7 @@ from gym_gui.ui.forms.train_form import TrainForm
 from gym_gui.ui.widgets.parts import caption, fill, named, push_button
 from gym_gui.ui.workers.translation import PRESENTERS, marked
 from gym_gui.validations.worker_questions import ask_worker
+from gym_gui.wording import formats
 
 ENDPOINTS: dict[str, dict[str, Any]] = {
     marked("SmolLM2 on this machine, offline"): {"model": "smollm2", "base_url": "", "api": "openai"},
@@ -114,7 +115,7 @@ class LlmTrainForm(TrainForm):
         row = self.parameters.row("model")
         if len(names) == 1 or (row is not None and names and row.value() not in names):
             self._use({"model": names[0]})
-        self.endpoint_status.setText(self.tr("%n model(s)", "", len(names)))
+        self.endpoint_status.setText(formats.plural(len(names), self.tr("model")))
 
     def test(self) -> None:
         """Ask the endpoint for one constrained answer."""

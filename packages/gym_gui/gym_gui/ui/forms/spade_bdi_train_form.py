@@ -37,6 +37,8 @@ class BehaviourEditor(QWidget):
         self.setObjectName("behaviour_editor")
         self._paths: dict[str, Path] = {}
         self._texts: dict[str, str] = {}
+        self._read_texts: dict[str, str] = {}
+        """As they were read: what differs was typed here"""
         self._is_own = False
         self.agents = named(QComboBox(), "behaviour_agent", self.tr("Agent"))
         self.agents.currentTextChanged.connect(self._show_agent)
@@ -48,6 +50,7 @@ class BehaviourEditor(QWidget):
         self.text.textChanged.connect(self._keep_text)
         self.copy_button = push_button("behaviour_copy", self.tr("Edit a copy …"), self._choose_folder)
         self.save_button = push_button("behaviour_save", self.tr("Save"), self.save)
+        self.reload_button = push_button("behaviour_reload", self.tr("Reload"), self.check_requested)
         self.check_button = push_button("behaviour_check", self.tr("Check"), self._save_and_check)
         self.problems = named(QListWidget(), "behaviour_problems", self.tr("What is wrong with the behaviour"))
         self.problems.setWordWrap(True)
@@ -55,7 +58,8 @@ class BehaviourEditor(QWidget):
         self.problems.itemActivated.connect(self._go_to)
         self.problems.itemClicked.connect(self._go_to)
         self.status = caption("behaviour_status", wraps=True)
-        buttons = fill(QHBoxLayout(), self.agents, 1, self.copy_button, self.save_button, self.check_button)
+        tools = (self.copy_button, self.reload_button, self.save_button, self.check_button)
+        buttons = fill(QHBoxLayout(), self.agents, 1, *tools)
         fill(QVBoxLayout(self), buttons, self.text, self.problems, self.status, margins=(8, 2, 0, 6), spacing=4)
         self.show_sources({}, is_own=False)
 
@@ -64,13 +68,14 @@ class BehaviourEditor(QWidget):
     @property
     def is_changed(self) -> bool:
         """Return whether something is not saved."""
-        return self._is_own and any(_read(path) != self._texts[name] for name, path in self._paths.items())
+        return self._is_own and self._texts != self._read_texts
 
     def show_sources(self, sources: Mapping[str, Mapping[str, str]], *, is_own: bool) -> None:
         """Show the sources of a behaviour: by agent its path and its text."""
         before = self.agents.currentText()
         self._paths = {name: Path(source["path"]) for name, source in sources.items()}
         self._texts = {name: source["text"] for name, source in sources.items()}
+        self._read_texts = dict(self._texts)
         self._is_own = is_own
         self.agents.blockSignals(True)
         self.agents.clear()
@@ -79,8 +84,8 @@ class BehaviourEditor(QWidget):
         self.agents.blockSignals(False)
         self.agents.setVisible(len(sources) > 1)
         self.text.setReadOnly(not is_own)
-        self.copy_button.setVisible(not is_own)
         self.copy_button.setEnabled(bool(sources))
+        self.reload_button.hide()
         self.save_button.setVisible(is_own)
         self._show_agent(self.agents.currentText())
 
@@ -92,13 +97,20 @@ class BehaviourEditor(QWidget):
         self.status.setText(status)
 
     def save(self) -> bool:
-        """Write what was edited; return whether that succeeded."""
-        if not self._is_own:
+        """Write what was typed here; return whether that succeeded. What another program has written is kept."""
+        if not self.is_changed:
             return True
+        typed = [name for name, text in self._texts.items() if text != self._read_texts[name]]
+        if foreign := [name for name in typed if _read(self._paths[name]) != self._read_texts[name]]:
+            files = ", ".join(self._paths[name].name for name in foreign)
+            text = self.tr("Not saved: {files} changed on disk since it was read. Reload it, or edit a copy of yours.")
+            self.show_problems([], text.format(files=files))
+            self.reload_button.show()
+            return False
         try:
-            for name, path in self._paths.items():
-                if _read(path) != self._texts[name]:
-                    path.write_text(self._texts[name], encoding="utf-8")
+            for name in typed:
+                self._paths[name].write_text(self._texts[name], encoding="utf-8")
+                self._read_texts[name] = self._texts[name]
         except OSError as error:
             self.show_problems([], self.tr("Not saved: {why}").format(why=error.strerror or error))
             return False
@@ -206,6 +218,7 @@ class SpadeBdiTrainForm(TrainForm):
     def _show_answer(self, succeeded: bool, text: str, *, is_own: bool) -> None:
         answer = _parsed(text) if succeeded else {}
         if "agents" not in answer:
+            self.behaviour.show_sources({}, is_own=False)
             self.behaviour.show_problems([], text)
             return
         self.behaviour.show_sources(answer["agents"], is_own=is_own)
