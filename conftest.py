@@ -238,8 +238,12 @@ def _end(processes: set[psutil.Process]) -> None:
 
 
 def _segments() -> set[Path]:
-    found = {*SHARED_MEMORY.glob(SEGMENT_PATTERN), *SHARED_MEMORY.glob(f"{SEGMENT_PATTERN}/*")}
-    return {path for path in found if not path.is_dir()}  # each user has one folder for frames, which stays
+    # Each user has one folder for frames, which stays; other tests remove folders of theirs meanwhile.
+    found = set[Path]()
+    for path in SHARED_MEMORY.glob(SEGMENT_PATTERN):
+        with suppress(FileNotFoundError):
+            found |= {*path.iterdir()} if path.is_dir() else {path}
+    return found
 
 
 def _segments_left(before: set[Path], ours: Path) -> set[Path]:
