@@ -242,7 +242,7 @@ def _segments() -> set[Path]:
     found = set[Path]()
     for path in SHARED_MEMORY.glob(SEGMENT_PATTERN):
         with suppress(FileNotFoundError):
-            found |= {*path.iterdir()} if path.is_dir() else {path}
+            found |= {each for each in path.iterdir() if not each.is_dir()} if path.is_dir() else {path}
     return found
 
 
