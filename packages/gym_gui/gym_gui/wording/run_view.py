@@ -191,6 +191,8 @@ def run_document(run: pb.Run) -> dict[str, Any]:
         "archived": run.archived,
         "flags": list(run.flags),
         "queue_reason": run.queue_reason,
+        "executor": run.executor or "local",
+        "node": run.node or None,
         "parent": _parent(run),
         "submitted_by": run.submitted_by or None,
         "created_at": run.created_at or None,
