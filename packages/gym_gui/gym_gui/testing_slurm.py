@@ -33,10 +33,8 @@ SlurmUser=root
 SlurmctldPort=6817
 StateSaveLocation={folder}/state
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmctldLogFile={folder}/slurmctld.log
 SlurmdSpoolDir={folder}/%n
 SlurmdPidFile={folder}/%n.pid
-SlurmdLogFile={folder}/%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
@@ -51,8 +49,8 @@ SchedulerParameters=bf_interval=1
 ReturnToService=2
 SlurmdTimeout=10
 KillWait=10
-NodeName=DEFAULT NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=8000 Gres=gpu:1
-NodeName=n[1-{nodes}] Port=[17001-{last_port}]
+NodeName=DEFAULT CPUs={cpus} RealMemory=8000 Gres=gpu:1
+NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[17001-{last_port}]
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
 """
@@ -206,7 +204,7 @@ class SlurmCluster:
     def logs(self) -> str:
         """Return the end of everything that was logged."""
         return "\n".join(
-            f"--- {log.name}\n{log.read_text(errors='replace')[-2000:]}" for log in self.folder.glob("*.log")
+            f"--- {log.name}\n{log.read_text(errors='replace')[-2000:]}" for log in self.folder.glob("*.out")
         )
 
     def close(self) -> None:

@@ -13,9 +13,10 @@ import math
 import os
 import re
 import shlex
+import subprocess
 import sys
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +28,9 @@ from gym_gui.config.settings import SlurmSettings
 from gym_gui.services.trainer.errors import EngineUnavailable, SpawnFailed
 from gym_gui.services.trainer.executors.contract import NO_PROCESS, Attempt, EngineEnding, Machines, Node, Worker
 from gym_gui.services.trainer.executors.handover import NodeReport, launch_file, offer, withdraw
-from gym_gui.services.trainer.executors.local import ForeignWorker
+from gym_gui.services.trainer.executors.local import ForeignWorker, is_held
 from gym_gui.services.trainer.launch import Launch
-from gym_gui.services.trainer.limits import restore_limits
+from gym_gui.services.trainer.limits import StartedThreads, restore_limits
 from gym_gui.services.trainer.process_tree import ProcessIdentity, read_process_table, send_signal
 from gym_gui.services.trainer.records import NODE_LOST, PREEMPTED
 
@@ -39,6 +40,7 @@ _NAME_PREFIX = "mosaic-"
 _COMMAND_S = 30.0
 """A command of Slurm that takes longer is ended; slurmctld answers within seconds or not at all"""
 _CONCURRENT_COMMANDS = 4
+"""In threads of their own, so that a slow slurmctld holds up nothing else"""
 _RETRY_S = 5.0
 """Until the next submission after Slurm did not accept one"""
 _CLOSE_POLL_S = 0.3
@@ -138,6 +140,8 @@ class SlurmWorker(Worker):
     async def settle(self, state: str) -> None:
         """Find out how the attempt ended; `state` is Slurm's last, or empty if Slurm has forgotten the job."""
         self._report = report = await asyncio.to_thread(NodeReport.read, self.stdout.parent, self.mark)
+        if report is not None and report.exit_code is not None:
+            self._started.set()  # it was over before a poll saw it run
         where = f" on {self.node}" if self.node else ""
         if state == "PREEMPTED":
             self._ending = EngineEnding(f"preempted by Slurm{where}", PREEMPTED)
@@ -154,6 +158,10 @@ class SlurmWorker(Worker):
             output = await asyncio.to_thread(_last_lines, self.stdout.with_name(_LOG))
             self._ending = EngineEnding(f"its job {self.job_id} ended ({state}{where}) without running it: {output}")
         self._ended.set()
+
+    def has_left_traces(self) -> bool:
+        """Return whether a guard has started it: it reported, or processes still write (in a thread)."""
+        return NodeReport.read(self.stdout.parent, self.mark) is not None or is_held(self.stdout)
 
     @property
     def is_over(self) -> bool:
@@ -261,7 +269,8 @@ class SlurmExecutor:
         self._polling: asyncio.Task[None] | None = None
         self._nudge = asyncio.Event()
         self._close_watchers = 0
-        self._commands = asyncio.Semaphore(_CONCURRENT_COMMANDS)
+        self._threads = StartedThreads(_CONCURRENT_COMMANDS, f"executor {name}")
+        self._processes: set[subprocess.Popen[bytes]] = set()
         self._silence, self._refusal, self._refused_until = "", "", 0.0
 
     # -- the contract
@@ -294,15 +303,20 @@ class SlurmExecutor:
         if not attempt.mark:
             return None
         worker = SlurmWorker(self, attempt.mark, attempt.stdout, attempt.job_id)
-        if not attempt.job_id:
-            await asyncio.to_thread(_end_submission, worker.name)
-            jobs = await self._query()
-            if worker.name not in jobs and await asyncio.to_thread(
-                withdraw, launch_file(self._config_home, attempt.mark)
-            ):
-                self._spawn(self._cancel_by_name(worker.name))
-                return None
+        if not attempt.job_id and not await self._is_submitted(worker):
+            return None
         return self._follow(worker)
+
+    async def _is_submitted(self, worker: SlurmWorker) -> bool:
+        """Return whether a submission was answered, though nobody heard it; otherwise make sure that none will be."""
+        await asyncio.to_thread(_end_submission, worker.name)
+        job = (await self._query()).get(worker.name)
+        if job is not None and job.state in _WAITING | _RUNNING:
+            return True
+        if await asyncio.to_thread(withdraw, launch_file(self._config_home, worker.mark)):
+            self._spawn(self._cancel_by_name(worker.name))
+            return False
+        return await asyncio.to_thread(worker.has_left_traces)
 
     async def machines(self) -> Machines:
         """Return the nodes (of the partition, if one is set) and how many jobs wait."""
@@ -323,6 +337,9 @@ class SlurmExecutor:
         """Stop polling; jobs keep running."""
         for task in (*self._tasks, *([self._polling] if self._polling is not None else [])):
             task.cancel()
+        for process in tuple(self._processes):
+            process.kill()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     # -- polling: one squeue for all runs
 
@@ -348,7 +365,11 @@ class SlurmExecutor:
 
     async def _poll(self) -> None:
         while self._workers:
-            await self._refresh()
+            try:
+                await self._refresh()
+            except Exception:
+                # Boundary of the poll: no answer of Slurm, however odd, may leave the other runs unobserved.
+                logger.exception("%s: the answer of squeue cannot be used; will retry", self.name)
             with suppress(TimeoutError):
                 pace_s = _CLOSE_POLL_S if self._close_watchers else self.settings.poll_s
                 await asyncio.wait_for(self._nudge.wait(), max(pace_s, _CLOSE_POLL_S))
@@ -482,34 +503,36 @@ class SlurmExecutor:
 
     async def _run(self, program: str, *arguments: str, script: str = "") -> str:
         """Run a command of Slurm and return its output; raise EngineUnavailable with its message."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._run_in_thread, (program, *arguments), script)
+
+    def _run_in_thread(self, argv: Sequence[str], script: str) -> str:
         variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
-        async with self._commands:
+        try:
+            process = subprocess.Popen(
+                argv,
+                env={**variables, "LC_ALL": "C"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            remedy = "install Slurm's client programs here, or add their folder to the daemon's PATH"
+            raise EngineUnavailable(f"{argv[0]} cannot be started ({error.strerror}): {remedy}") from error
+        restore_limits(process.pid)
+        with process:
+            self._processes.add(process)
             try:
-                process = await asyncio.create_subprocess_exec(
-                    program,
-                    *arguments,
-                    env={**variables, "LC_ALL": "C"},
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.PIPE,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                remedy = "install Slurm's client programs here, or add their folder to the daemon's PATH"
-                raise EngineUnavailable(f"{program} cannot be started ({error.strerror}): {remedy}") from error
-            restore_limits(process.pid)
-            try:
-                async with asyncio.timeout(_COMMAND_S):
-                    output, errors = await process.communicate(script.encode())
-            except TimeoutError:
-                raise EngineUnavailable(f"{program} did not answer within {_COMMAND_S:g} s") from None
+                output, errors = process.communicate(script.encode(), _COMMAND_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise EngineUnavailable(f"{argv[0]} did not answer within {_COMMAND_S:g} s") from None
             finally:
-                if process.returncode is None:
-                    with suppress(ProcessLookupError):
-                        process.kill()
+                self._processes.discard(process)
         if process.returncode:
             text = " ".join(errors.decode(errors="replace").split())[-500:]
-            raise _Refused(text or f"{program} ended with exit code {process.returncode}")
+            raise _Refused(text or f"{argv[0]} ended with exit code {process.returncode}")
         return output.decode(errors="replace")
 
 
