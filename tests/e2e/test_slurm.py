@@ -1,0 +1,135 @@
+"""Runs on a real Slurm cluster of three nodes: the daemon's side of it, from queue to preemption."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gym_gui.services.trainer.errors import InvalidConfig
+from gym_gui.testing import RunningDaemon, processes_of, random_config
+from gym_gui.testing_slurm import SlurmCluster, why_no_slurm
+from mosaic_wire.paths import Home
+from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.testing import wait_until
+
+pytestmark = pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm() or "Slurm can be started")
+
+ENDLESS = {"timesteps": 1_000_000, "steps_per_second": 200}
+QUICK = {"heartbeat_s": 0.2, "grace_s": 2, "silence_s": 60, "handshake_s": 60, "min_free_disk_mb": 0}
+MakeDaemon = Callable[..., RunningDaemon]
+
+
+@pytest.fixture
+def cluster() -> Iterator[SlurmCluster]:
+    """A cluster of this test alone: its controller and nodes may be killed."""
+    with SlurmCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def daemon(cluster: SlurmCluster, home: Home, tmp_path: Path) -> Iterator[RunningDaemon]:
+    """A daemon with the executor `cluster`."""
+    executor = {"type": "slurm", "partition": "main", "poll_s": 0.5}
+    hook = ["sh", "-c", f"cat >> {tmp_path}/hook.jsonl; echo >> {tmp_path}/hook.jsonl"]
+    settings = {**QUICK, "executors": {"cluster": executor}, "on_end_command": hook}
+    with RunningDaemon(home, tmp_path / "config", settings=settings, environment=cluster.environment) as daemon:
+        yield daemon
+
+
+def submit(daemon: RunningDaemon, *, resources: dict[str, Any] | None = None, **parameters: Any) -> pb.Run:
+    config = random_config(resources=resources, **parameters)
+    config.setdefault("scheduling", {})["executor"] = "cluster"
+    return daemon.client.submit(config).run
+
+
+def test_a_run_waits_in_slurm_runs_on_a_node_and_is_recovered_by_the_next_daemon(
+    daemon: RunningDaemon, cluster: SlurmCluster
+) -> None:
+    with pytest.raises(InvalidConfig, match=r"there is no executor 'clutser'; known are local, cluster"):
+        daemon.client.submit({**random_config(), "scheduling": {"executor": "clutser"}})
+    four = {"cpus": {"requested": 4}}
+    running = [submit(daemon, resources=four, **ENDLESS).run_id for _ in range(3)]
+    nodes = {daemon.wait_for(run_id, "EXEC").node for run_id in running}
+    assert nodes == {"n1", "n2", "n3"}, "4 CPUs each: more than this machine has, and it does not matter"
+    waiting = submit(daemon, resources=four, timesteps=20).run_id
+    daemon.wait_for_run(waiting, lambda run: run.queue_reason == "cluster: Pending: Resources")
+    [local, slurm] = daemon.client.machines()
+    assert (local.name, slurm.name, slurm.type) == ("local", "cluster", "slurm")
+    assert [(node.name, node.cpus, node.cpus_free) for node in slurm.nodes] == [(f"n{n}", 4, 0) for n in (1, 2, 3)]
+    assert (slurm.own_running, slurm.own_queued, slurm.pending) == (3, 1, 1)
+    daemon.kill()
+    cluster.run("scontrol", "update", f"job={cluster.jobs()[0]}", "comment=seen")
+    daemon.start()
+    for run_id in running:
+        assert daemon.client.get(run_id).status == "EXEC"
+    assert len(cluster.jobs()) == 4, "none was submitted twice"
+    daemon.client.cancel(running[0])
+    assert daemon.wait_for(running[0]).outcome == "cancelled"
+    assert processes_of(running[0]) == []
+    ended = daemon.wait_for(waiting)
+    assert (ended.outcome, ended.attempt) == ("completed", 1)
+    assert '"event":"run_completed"' in daemon.output(waiting)
+    for run_id in running[1:]:
+        assert daemon.client.get(run_id).attempt == 1
+
+
+def test_a_preempted_run_continues_from_its_checkpoint(
+    daemon: RunningDaemon, cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    run_id = submit(daemon, timesteps=600, steps_per_second=150, checkpoint_every=50).run_id
+    daemon.wait_for_run(run_id, lambda run: run.step > 120)
+    urgent = cluster.run(
+        "sbatch", "--parsable", "--partition=urgent", "--nodes=3", "--exclusive", "--wrap=sleep 1"
+    ).strip()
+    daemon.wait_for_run(run_id, lambda run: run.attempt == 2 and run.status == "EXEC", timeout_s=120)
+    ended = daemon.wait_for(run_id)
+    assert (ended.outcome, ended.attempt, ended.retries, ended.step) == ("completed", 2, 0, 600)
+    events = [event.kind for event in daemon.client.history(run_id)]
+    assert events.count("preempted") == 1
+    loaded = next(event for event in daemon.lifecycle(run_id) if event.event == "checkpoint_loaded")
+    assert loaded.payload["step"] >= 50
+    assert wait_until(lambda: [each["event"] for each in _hooks(tmp_path)] == ["preempted", "ended"])
+
+
+def preempt(cluster: SlurmCluster) -> None:
+    """Take all nodes for a moment."""
+    cluster.run("sbatch", "--partition=urgent", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
+
+
+def _hooks(folder: Path) -> list[dict[str, Any]]:
+    file = folder / "hook.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@pytest.mark.slow  # the controller is also killed in test_executor_contract
+def test_a_controller_that_is_killed_and_started_again_loses_no_run(
+    daemon: RunningDaemon, cluster: SlurmCluster
+) -> None:
+    run_id = submit(daemon, **ENDLESS).run_id
+    daemon.wait_for(run_id, "EXEC")
+    assert wait_until(lambda: "RUNNING" in cluster.run("squeue", "--format=%T"))
+    cluster.run("scontrol", "--quiet", "ping")
+    cluster.kill_controller()
+    queued = submit(daemon, timesteps=20).run_id
+    daemon.wait_for_run(queued, lambda run: "cluster: " in run.queue_reason, timeout_s=120)
+    step = daemon.client.get(run_id).step
+    daemon.wait_for_run(run_id, lambda run: run.step > step)
+    cluster.start_controller()
+    assert daemon.wait_for(queued, timeout_s=120).outcome == "completed"
+    daemon.client.cancel(run_id)
+    assert daemon.wait_for(run_id).outcome == "cancelled"
+    assert daemon.client.get(run_id).attempt == 1
+
+
+@pytest.mark.slow
+def test_a_run_on_a_node_that_dies_continues_on_another(daemon: RunningDaemon, cluster: SlurmCluster) -> None:
+    run_id = submit(daemon, timesteps=3000, steps_per_second=150, checkpoint_every=50).run_id
+    node = daemon.wait_for_run(run_id, lambda run: run.step > 120).node
+    cluster.kill_node(node)
+    ended = daemon.wait_for(run_id, timeout_s=170)
+    assert (ended.outcome, ended.attempt, ended.step) == ("completed", 2, 3000)
+    assert ended.node != node
+    assert "node_lost" in daemon.event_kinds(run_id)
