@@ -115,7 +115,7 @@ async def _run(launch: Launch, report: NodeReport) -> NodeReport:
         limit = None if exited.done() else await asyncio.to_thread(worker.limit_hit)
     await worker.stop_tree(_LEFTOVER_GRACE_S if exited.done() else launch.grace_s)
     stopped.cancel()
-    return replace(report, exit_code=await exited, problem=limit or "")
+    return replace(report, exit_code=await exited, problem=limit or "", was_told_to_end=stopping.is_set())
 
 
 async def _wait_until_ready(launch: Launch, stopping: asyncio.Event) -> str:

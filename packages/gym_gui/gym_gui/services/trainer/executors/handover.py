@@ -72,6 +72,8 @@ class NodeReport:
     """Of the worker; None if the guard could not start it"""
     problem: str = ""
     """Why the guard ended it, or could not start it"""
+    was_told_to_end: bool = False
+    """Whether the daemon or Slurm ended it"""
     is_interruption: bool = False
     """Whether the run is to be queued again for that"""
 

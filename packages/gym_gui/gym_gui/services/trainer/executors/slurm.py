@@ -149,6 +149,10 @@ class SlurmWorker(Worker):
             self._ending = EngineEnding(report.problem, NODE_LOST)
         elif state in _BY_SLURM:
             self._ending = None if self._is_being_ended else EngineEnding(_BY_SLURM[state])
+        elif not state and report is not None and report.was_told_to_end:
+            # A job that slurmctld had not saved when it died: its node ends it when slurmctld is back.
+            if not self._is_being_ended:
+                self._ending = EngineEnding(f"Slurm no longer knows its job {self.job_id}, and ended it", NODE_LOST)
         elif report is None and state in ("", "NODE_FAIL", "BOOT_FAIL"):
             what = f"its node failed{where}" if state else f"Slurm no longer knows its job {self.job_id}"
             self._ending = EngineEnding(what, NODE_LOST)
