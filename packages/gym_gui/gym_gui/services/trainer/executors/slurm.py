@@ -67,6 +67,13 @@ _BY_SLURM = {
     "CANCELLED": "its job was cancelled in Slurm, not by MOSAIC",
     "LAUNCH_FAILED": "Slurm could not launch its job",
 }
+_LOST = {
+    "": "Slurm no longer knows its job {job}",
+    "NODE_FAIL": "its node failed{where}",
+    "BOOT_FAIL": "its node failed{where}",
+    # A guard reports before it ends, unless it found no launch: an earlier start of the job has taken it.
+    "COMPLETED": "Slurm forgot that job {job} was running, and started it again{where}",
+}
 _MAY_WORK_LATER = re.compile(
     r"contact slurm controller|timed out|temporarily|connect|zero bytes|MaxSubmit|not responding|in standby",
     re.IGNORECASE,
@@ -153,9 +160,8 @@ class SlurmWorker(Worker):
             # A job that slurmctld had not saved when it died: its node ends it when slurmctld is back.
             if not self._is_being_ended:
                 self._ending = EngineEnding(f"Slurm no longer knows its job {self.job_id}, and ended it", NODE_LOST)
-        elif report is None and state in ("", "NODE_FAIL", "BOOT_FAIL"):
-            what = f"its node failed{where}" if state else f"Slurm no longer knows its job {self.job_id}"
-            self._ending = EngineEnding(what, NODE_LOST)
+        elif report is None and state in _LOST:
+            self._ending = EngineEnding(_LOST[state].format(job=self.job_id, where=where), NODE_LOST)
             # Slurm has lost sight of the node, which may be alive: never start the next attempt beside this one.
             await ForeignWorker(NO_PROCESS, self.mark, self.stdout).wait()
         elif report is None:
