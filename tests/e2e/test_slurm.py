@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gym_gui.cli import executor_check, main
 from gym_gui.services.trainer.errors import InvalidConfig
 from gym_gui.testing import RunningDaemon, processes_of, random_config
 from gym_gui.testing_slurm import SlurmCluster, why_no_slurm
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.run_request import run_request
 from mosaic_wire.testing import wait_until
 
 pytestmark = pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm() or "Slurm can be started")
@@ -102,6 +106,37 @@ def _hooks(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
+def test_the_commands_name_the_cluster_and_test_it(
+    daemon: RunningDaemon, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mosaic(*text: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as exit_:
+            main(text)
+        return int(exit_.value.code or 0), capsys.readouterr().out
+
+    code, out = mosaic("machines", "--json")
+    assert code == 0
+    [local, slurm] = json.loads(out)
+    assert (local["type"], slurm["problem"], [node["gpus_free"] for node in slurm["nodes"]]) == (
+        "local",
+        None,
+        [1, 1, 1],
+    )
+    code, out = mosaic(
+        "train", "random", "none", "--worker", "random", "--on", "cluster", "--total-timesteps", "20", "-d"
+    )
+    run_id = out.split()[0]
+    daemon.wait_for(run_id)
+    code, out = mosaic("show", run_id)
+    assert re.search(r"runs on +cluster, node n\d", out)
+    monkeypatch.setattr(executor_check, "_STEPS_PER_SECOND", 0.0)  # ten seconds add nothing here
+    code, out = mosaic("doctor", "--executor", "cluster")
+    assert (code, [line[2:8].strip() for line in out.splitlines()[:4]]) == (0, ["execut", "start", "worker", "end"])
+    code, out = mosaic("doctor", "--executor", "clutser")
+    assert code == 1
+    assert "did you mean 'cluster'?" in out
+
+
 @pytest.mark.slow
 def test_a_controller_that_is_killed_and_started_again_loses_no_run(
     daemon: RunningDaemon, cluster: SlurmCluster
@@ -131,3 +166,78 @@ def test_a_run_on_a_node_that_dies_continues_on_another(daemon: RunningDaemon, c
     assert (ended.outcome, ended.attempt, ended.step) == ("completed", 2, 3000)
     assert ended.node != node
     assert "node_lost" in daemon.event_kinds(run_id)
+
+
+@pytest.mark.slow
+def test_a_sweep_and_ten_seeds_end_right_although_a_node_dies(daemon: RunningDaemon, cluster: SlurmCluster) -> None:
+    trial = {
+        "algo": "random",
+        "env_id": "none",
+        "worker": "random",
+        "total_timesteps": 60,
+        "fixed": {"checkpoint_every": 10},
+        "scheduling": {"executor": "cluster"},
+    }
+    settings = {"trials": 30, "parallel": 6, "sampler": "random", "trial": trial}
+    config = run_request(
+        "sweep",
+        algo="sweep",
+        env_id="none",
+        total_timesteps=30,
+        seed=1,
+        extras={"algo_params": {**settings, "parameters": {"steps_per_second": "float:40:80"}}},
+    )
+    sweep = daemon.client.submit(config).run.run_id
+    seeds = [
+        submit(daemon, seed=seed, timesteps=300, steps_per_second=40, checkpoint_every=20) for seed in range(1, 11)
+    ]
+    daemon.wait_for_run(sweep, lambda run: run.step >= 3, timeout_s=120)
+    on = {run.node for run in daemon.client.list(statuses=["EXEC"]).runs if run.executor}
+    victim = sorted(on)[0]
+    cluster.kill_node(victim)
+    assert daemon.wait_for(sweep, timeout_s=400).outcome == "completed"
+    ended = [daemon.wait_for(run.run_id, timeout_s=200) for run in seeds]
+    assert [(run.outcome, run.step) for run in ended] == [("completed", 300)] * 10
+    trials = [run for run in daemon.client.list(include_archived=True).runs if run.submitted_by == sweep]
+    assert [run.outcome for run in trials] == ["completed"] * 30
+    again = [run for run in (*ended, *trials) if run.attempt > 1]
+    assert again, "the node had runs"
+    for run in again:
+        assert "node_lost" in daemon.event_kinds(run.run_id)
+    assert cluster.jobs() == []
+
+
+@pytest.mark.slow
+def test_a_training_that_is_preempted_three_times_ends_with_the_weights_of_an_undisturbed_one(
+    daemon: RunningDaemon, cluster: SlurmCluster
+) -> None:
+    def train(*, executor: str) -> str:
+        config = run_request(
+            "cleanrl",
+            algo="ppo",
+            env_id="CartPole-v1",
+            seed=3,
+            total_timesteps=60_000,
+            extras={"checkpoint_freq": 2_048, "algo_params": {"cuda": False}},
+            scheduling={"executor": executor},
+        )
+        return daemon.client.submit(config).run.run_id
+
+    undisturbed, run_id = train(executor="local"), train(executor="cluster")
+    for attempt in (2, 3, 4):
+        before = daemon.wait_for_run(run_id, lambda run: run.status == "EXEC" and run.step > 0, timeout_s=120).step
+        daemon.wait_for_run(run_id, lambda run, at=before: run.step > at + 5_000 or run.status == "TERM", timeout_s=120)
+        preempt(cluster)
+        daemon.wait_for_run(run_id, lambda run, at=attempt: run.attempt == at, timeout_s=120)
+    ended = daemon.wait_for(run_id, timeout_s=300)
+    assert (ended.outcome, ended.attempt, ended.retries) == ("completed", 4, 0)
+    assert daemon.event_kinds(run_id).count("preempted") == 3
+    assert daemon.wait_for(undisturbed, timeout_s=300).outcome == "completed"
+    assert _weights(daemon, run_id) == _weights(daemon, undisturbed)
+
+
+def _weights(daemon: RunningDaemon, run_id: str) -> str:
+    """The digest of the last checkpoint's tensors."""
+    folder = daemon.home.run_folder(run_id)
+    last = max(daemon.manifest(run_id).checkpoints, key=lambda entry: entry.step)
+    return hashlib.sha256((folder.root / last.path / "state.safetensors").read_bytes()).hexdigest()

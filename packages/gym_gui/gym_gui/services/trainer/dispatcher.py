@@ -75,6 +75,8 @@ _CANCEL_S = 5.0
 _STATISTICS_FLUSH_S = 1.0
 _MAX_RETRY_WAIT_S = 60.0
 _RETRY_S = 1.0
+_STARTING = (RunStatus.INIT, RunStatus.HSHK)
+"""States of a run with a process that has not allocated its memory yet"""
 _MAX_NODES_LOST = 5
 """After so many nodes that failed under a run, each further one counts as a fault of the run"""
 _MAX_FAILURES = 10
@@ -286,7 +288,7 @@ class TrainerDispatcher:
             if record.executor:
                 waits = self._why_not_handed_over(record, handed_over)
             else:
-                started = [each.record for each in self.supervisors.values() if each.record.status is RunStatus.HSHK]
+                started = [each.record for each in self.supervisors.values() if each.record.status in _STARTING]
                 starting = [each for each in (*self._being_launched.values(), *started) if not each.executor]
                 waits = await asyncio.to_thread(self._shortage, record, starting)
             if record.run_id not in self.queue:
