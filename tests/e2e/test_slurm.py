@@ -16,7 +16,7 @@ from gym_gui.testing import RunningDaemon, processes_of, random_config
 from gym_gui.testing_slurm import SlurmCluster, why_no_slurm
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
-from mosaic_wire.run_request import run_request
+from mosaic_wire.run_request import Extras, run_request
 from mosaic_wire.testing import wait_until
 
 pytestmark = pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm() or "Slurm can be started")
@@ -170,23 +170,12 @@ def test_a_run_on_a_node_that_dies_continues_on_another(daemon: RunningDaemon, c
 
 @pytest.mark.slow
 def test_a_sweep_and_ten_seeds_end_right_although_a_node_dies(daemon: RunningDaemon, cluster: SlurmCluster) -> None:
-    trial = {
-        "algo": "random",
-        "env_id": "none",
-        "worker": "random",
-        "total_timesteps": 60,
-        "fixed": {"checkpoint_every": 10},
-        "scheduling": {"executor": "cluster"},
-    }
-    settings = {"trials": 30, "parallel": 6, "sampler": "random", "trial": trial}
-    config = run_request(
-        "sweep",
-        algo="sweep",
-        env_id="none",
-        total_timesteps=30,
-        seed=1,
-        extras={"algo_params": {**settings, "parameters": {"steps_per_second": "float:40:80"}}},
-    )
+    trial = {**random_config(timesteps=60, checkpoint_every=10), "scheduling": {"executor": "cluster"}}
+    trial["metadata"]["worker"]["config"].pop("seed")
+    speed = {"steps_per_second": {"kind": "float", "low": 40.0, "high": 80.0}}
+    settings = {"parameters": speed, "trial": trial, "parallel": 6, "sampler": "random"}
+    extras: Extras = {"algo_params": settings}
+    config = run_request("sweep", algo="sweep", env_id="none", total_timesteps=30, seed=1, extras=extras)
     sweep = daemon.client.submit(config).run.run_id
     seeds = [
         submit(daemon, seed=seed, timesteps=300, steps_per_second=40, checkpoint_every=20) for seed in range(1, 11)
@@ -217,8 +206,8 @@ def test_a_training_that_is_preempted_three_times_ends_with_the_weights_of_an_un
             algo="ppo",
             env_id="CartPole-v1",
             seed=3,
-            total_timesteps=60_000,
-            extras={"checkpoint_freq": 2_048, "algo_params": {"cuda": False}},
+            total_timesteps=2_000_000,
+            extras={"checkpoint_freq": 50_000, "algo_params": {"cuda": False}},
             scheduling={"executor": executor},
         )
         return daemon.client.submit(config).run.run_id
@@ -226,7 +215,9 @@ def test_a_training_that_is_preempted_three_times_ends_with_the_weights_of_an_un
     undisturbed, run_id = train(executor="local"), train(executor="cluster")
     for attempt in (2, 3, 4):
         before = daemon.wait_for_run(run_id, lambda run: run.status == "EXEC" and run.step > 0, timeout_s=120).step
-        daemon.wait_for_run(run_id, lambda run, at=before: run.step > at + 5_000 or run.status == "TERM", timeout_s=120)
+        daemon.wait_for_run(
+            run_id, lambda run, at=before: run.step > at + 150_000 or run.status == "TERM", timeout_s=120
+        )
         preempt(cluster)
         daemon.wait_for_run(run_id, lambda run, at=attempt: run.attempt == at, timeout_s=120)
     ended = daemon.wait_for(run_id, timeout_s=300)
