@@ -79,7 +79,8 @@ def main() -> None:
     if reason := why_no_slurm():
         sys.exit(f"no Slurm cluster can be started: {reason}")
     one_second = {"timesteps": 20, "steps_per_second": 20}
-    with SlurmCluster() as cluster, temporary_home() as (home, config_home):
+    # One CPU per node: with more, this machine's cores, not Slurm, would limit both ways.
+    with SlurmCluster(cpus=1) as cluster, temporary_home() as (home, config_home):
         settings = {"heartbeat_s": 1, "executors": {"cluster": {"type": "slurm", "max_submitted": 1000}}}
         with RunningDaemon(home, config_home, settings=settings, environment=cluster.environment) as daemon:
             first_line_of_a_run(daemon)  # describes the worker and fills caches

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gym_gui.cli import executor_check, main
 from gym_gui.services.trainer.errors import InvalidConfig
-from gym_gui.testing import RunningDaemon, processes_of, random_config
+from gym_gui.testing import RunningDaemon, install_scripted_worker, processes_of, random_config, scripted_config
 from gym_gui.testing_slurm import SlurmCluster, why_no_slurm
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
@@ -23,7 +23,18 @@ pytestmark = pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm() or "
 
 ENDLESS = {"timesteps": 1_000_000, "steps_per_second": 200}
 QUICK = {"heartbeat_s": 0.2, "grace_s": 2, "silence_s": 60, "handshake_s": 60, "min_free_disk_mb": 0}
-MakeDaemon = Callable[..., RunningDaemon]
+HILL = """
+session = open_session()
+with session:
+    session.started()
+    for step in range(1, config.total_timesteps + 1):
+        if session.stop_requested.wait(0.01):
+            session.finish(ExitOutcome.CANCELLED, exit_code=130)
+            raise SystemExit(130)
+        session.progress(step, config.total_timesteps, config.parameters["x"])
+    session.finish(ExitOutcome.COMPLETED, exit_code=0)
+"""
+"""A worker of one second whose return is its parameter"""
 
 
 @pytest.fixture
@@ -170,11 +181,11 @@ def test_a_run_on_a_node_that_dies_continues_on_another(daemon: RunningDaemon, c
 
 @pytest.mark.slow
 def test_a_sweep_and_ten_seeds_end_right_although_a_node_dies(daemon: RunningDaemon, cluster: SlurmCluster) -> None:
-    trial = {**random_config(timesteps=60, checkpoint_every=10), "scheduling": {"executor": "cluster"}}
+    install_scripted_worker(daemon.home, "hill", HILL)
+    trial = {**scripted_config("hill", timesteps=100), "scheduling": {"executor": "cluster"}}
     trial["metadata"]["worker"]["config"].pop("seed")
-    speed = {"steps_per_second": {"kind": "float", "low": 40.0, "high": 80.0}}
-    settings = {"parameters": speed, "trial": trial, "parallel": 6, "sampler": "random"}
-    extras: Extras = {"algo_params": settings}
+    ranges = {"x": {"kind": "float", "low": 0.0, "high": 1.0}}
+    extras: Extras = {"algo_params": {"parameters": ranges, "trial": trial, "parallel": 6, "sampler": "random"}}
     config = run_request("sweep", algo="sweep", env_id="none", total_timesteps=30, seed=1, extras=extras)
     sweep = daemon.client.submit(config).run.run_id
     seeds = [
