@@ -292,8 +292,13 @@ async def test_secrets_are_in_no_listing_of_slurm_and_their_file_is_taken_away(
     await printed(one)
     assert not file.exists()
     assert "hunter2" not in cluster.run("scontrol", "show", "job", waiting.job_id)
+    unstarted = launch(SLEEP, cpus=4.0, gpus=1)
+    never = await slurm.submit(unstarted)
+    assert await never.stop_tree(0.5)
+    assert not launch_file(slurm._config_home, unstarted.mark).exists(), "nor does it stay behind a cancelled run"
     for each in (waiting, *others):
         assert await each.stop_tree(0.5)
+    never.close()
     for each in (holder, waiting, *others):
         each.close()
 

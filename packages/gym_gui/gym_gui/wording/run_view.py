@@ -81,6 +81,8 @@ def remark_on(run: pb.Run) -> str:
         text = f"stopped early: {early}" if (early := stopped_early(run)) else ""
     else:
         text = run.reason
+        if not text and run.node and run.status != RunStatus.TERM:
+            text = f"on {run.executor}, {run.node}"
     return one_line(" ".join(text.split())) if text else ""
 
 

@@ -282,14 +282,18 @@ class RunSupervisor:
                 )
                 self._send_requested()
             else:
-                self.record = await self._journal.apply(
-                    record.run_id,
-                    RunEvent.PAUSED,
-                    reason="stopped by signal: this worker cannot pause itself",
-                    paused_by_signal=True,
-                    insist=False,
-                )
                 await self._handle.pause_tree()
+                try:
+                    self.record = await self._journal.apply(
+                        record.run_id,
+                        RunEvent.PAUSED,
+                        reason="stopped by signal: this worker cannot pause itself",
+                        paused_by_signal=True,
+                        insist=False,
+                    )
+                except RegistryUnwritable:
+                    await self._handle.continue_tree()
+                    raise
                 self._paused_since = self._monotonic()
             return self.record
 
@@ -301,10 +305,10 @@ class RunSupervisor:
                 state = "already running" if record.status is RunStatus.EXEC else STATE_LABELS[record.status]
                 raise NotPossibleNow(f"run {record.run_id} is {state}; only a paused run can be resumed")
             if record.paused_by_signal:
+                await self._handle.continue_tree()
                 self.record = await self._journal.apply(
                     record.run_id, RunEvent.RESUMED, paused_by_signal=False, insist=False
                 )
-                await self._handle.continue_tree()
                 self._note_resumed()
             else:
                 self.record = await self._journal.record(
@@ -398,6 +402,8 @@ class RunSupervisor:
                 # Bounded, so that a flood of events delays neither of them.
                 await self._apply_lifecycle(at_most=_EVENTS_PER_POLL, insist=False)
             await self._update_flags()
+            if (node := self._handle.node) != self.record.node:  # reported after the worker had registered
+                self.record = await self._journal.record(self.record.run_id, "", node=node, insist=False)
         return limit
 
     def _poll_files(self) -> str:

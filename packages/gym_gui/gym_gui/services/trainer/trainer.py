@@ -436,6 +436,8 @@ class Trainer:
                 raise NotPossibleNow(
                     f"run {run_id} is {_state_label(record)}; the priority counts only while it is queued"
                 )
+            if run_id in self.dispatcher.supervisors:
+                raise NotPossibleNow(f"run {run_id} is in the queue of {record.executor}, whose priorities are its own")
             if not -1000 <= priority <= 1000:
                 raise InvalidConfig([Problem("priority", f"expected -1000 to 1000, got {priority}")])
             changes["priority"] = priority

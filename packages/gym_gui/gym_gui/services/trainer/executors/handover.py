@@ -22,6 +22,7 @@ from gym_gui.services.trainer.launch import Launch
 _MAX_BYTES = 4 << 20
 _FOLDER = "launches"
 _REPORT = "node.json"
+_TAKEN = ".taken"
 _PATHS = ("cwd", "stdout", "stderr")
 
 
@@ -39,7 +40,7 @@ def offer(file: Path, launch: Launch) -> None:
 
 def take(file: Path) -> Launch | None:
     """Take the launch away and return it; None if it was taken or withdrawn before."""
-    taken = file.with_suffix(".taken")
+    taken = file.with_suffix(_TAKEN)
     try:
         os.rename(file, taken)  # atomic: of a job and the daemon, one succeeds
     except FileNotFoundError:
@@ -51,6 +52,12 @@ def take(file: Path) -> Launch | None:
         taken.unlink()
     paths = {name: Path(document[name]) for name in _PATHS}
     return Launch(**{**document, **paths, "argv": tuple(document["argv"])})
+
+
+def discard(file: Path) -> None:
+    """Remove what is left of a launch whose attempt is over."""
+    for path in (file, file.with_suffix(_TAKEN)):
+        path.unlink(missing_ok=True)
 
 
 def withdraw(file: Path) -> bool:

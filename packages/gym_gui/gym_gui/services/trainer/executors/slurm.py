@@ -25,9 +25,9 @@ from typing import Any
 from mosaic_wire.files import open_plain
 
 from gym_gui.config.settings import SlurmSettings
-from gym_gui.services.trainer.errors import EngineUnavailable, SpawnFailed
+from gym_gui.services.trainer.errors import EngineUnavailable, NotPossibleNow, SpawnFailed
 from gym_gui.services.trainer.executors.contract import NO_PROCESS, Attempt, EngineEnding, Machines, Node, Worker
-from gym_gui.services.trainer.executors.handover import NodeReport, launch_file, offer, withdraw
+from gym_gui.services.trainer.executors.handover import NodeReport, discard, launch_file, offer, withdraw
 from gym_gui.services.trainer.executors.local import ForeignWorker, is_held
 from gym_gui.services.trainer.launch import Launch
 from gym_gui.services.trainer.limits import StartedThreads, restore_limits
@@ -167,6 +167,7 @@ class SlurmWorker(Worker):
         elif report is None:
             output = await asyncio.to_thread(_last_lines, self.stdout.with_name(_LOG))
             self._ending = EngineEnding(f"its job {self.job_id} ended ({state}{where}) without running it: {output}")
+        await asyncio.to_thread(self._executor.discard_launch, self.mark)
         self._ended.set()
 
     def has_left_traces(self) -> bool:
@@ -407,6 +408,10 @@ class SlurmExecutor:
                 if worker.missed >= _MISSED_POLLS:
                     self.settle(worker)
 
+    def discard_launch(self, mark: str) -> None:
+        """Remove the launch of an attempt that is over, which may have ended before a job took it (in a thread)."""
+        discard(launch_file(self._config_home, mark))
+
     def silence(self) -> str:
         """Return why Slurm does not answer, or an empty text."""
         return self._silence
@@ -484,7 +489,10 @@ class SlurmExecutor:
 
     async def signal_guard(self, worker: SlurmWorker, signal_name: str) -> None:
         """Send a signal to the guard of a running job."""
-        await self._run("scancel", "--quiet", "--batch", f"--signal={signal_name}", worker.job_id)
+        try:
+            await self._run("scancel", "--quiet", "--batch", f"--signal={signal_name}", worker.job_id)
+        except EngineUnavailable as error:
+            raise NotPossibleNow(f"{self.name} does not carry it out: {error}; try again later") from error
 
     async def _cancel_by_name(self, name: str) -> None:
         with suppress(EngineUnavailable):  # without its launch the job does nothing
