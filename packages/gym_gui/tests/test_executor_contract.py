@@ -65,6 +65,12 @@ async def executor(request: pytest.FixtureRequest) -> AsyncIterator[Executor]:
     chosen.close()
 
 
+slow_on_slurm = pytest.mark.parametrize(
+    "executor", ["local", pytest.param("slurm", marks=pytest.mark.slow)], indirect=True
+)
+"""For variants: `test_the_whole_tree_ends_with_a_worker_that_is_stopped` and others run on Slurm in every CI"""
+
+
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[MakeLaunch]:
     """Make launches of Python code; whatever a failed test leaves running is killed at the end."""
@@ -133,6 +139,7 @@ async def test_a_worker_gets_its_environment_and_writes_to_files_only_we_can_rea
     worker.close()
 
 
+@slow_on_slurm
 async def test_a_worker_that_was_killed_says_by_what(executor: Executor, launch: MakeLaunch) -> None:
     worker = await executor.submit(launch("import os; os.kill(os.getpid(), 11)"))
     assert await worker.wait() == -signal.SIGSEGV
@@ -140,6 +147,7 @@ async def test_a_worker_that_was_killed_says_by_what(executor: Executor, launch:
     worker.close()
 
 
+@slow_on_slurm
 async def test_a_run_without_a_gpu_sees_none(executor: Executor, launch: MakeLaunch) -> None:
     one = launch("import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']))")
     worker = await executor.submit(one)
@@ -173,6 +181,7 @@ async def test_the_whole_tree_ends_with_a_worker_that_is_stopped(executor: Execu
     worker.close()
 
 
+@slow_on_slurm
 async def test_what_a_worker_leaves_behind_ends_as_well(executor: Executor, launch: MakeLaunch) -> None:
     one = launch(f"{ESCAPING}os.wait()\ntime.sleep(0.5)\n")
     worker = await executor.submit(one)
@@ -199,6 +208,7 @@ async def test_a_tree_is_paused_and_continues(executor: Executor, launch: MakeLa
     worker.close()
 
 
+@slow_on_slurm
 async def test_a_memory_limit_is_enforced(executor: Executor, launch: MakeLaunch) -> None:
     code = f"import time\nhoard = b'x' * (300 << 20)\n{READY}time.sleep(120)\n"
     worker = await executor.submit(launch(code, memory_mb=100))
@@ -241,6 +251,7 @@ async def test_a_claim_whose_worker_was_never_started_is_known_as_such(executor:
     assert await executor.attach(attempt_of(one)) is None
 
 
+@slow_on_slurm
 async def test_what_cannot_be_started_says_why(executor: Executor, launch: MakeLaunch) -> None:
     one = launch("", argv=("/nowhere/python",))
     if isinstance(executor, SlurmExecutor):  # known only on the node
@@ -265,6 +276,7 @@ async def test_a_job_that_slurm_refuses_says_why(slurm: SlurmExecutor, launch: M
     assert slurm.trouble() == "", "others may be accepted"
 
 
+@pytest.mark.slow
 async def test_a_gpu_run_sees_the_gpu_that_slurm_chose(slurm: SlurmExecutor, launch: MakeLaunch) -> None:
     one = launch("import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']), 'SLURM_JOB_ID' in os.environ)", gpus=1)
     worker = await slurm.submit(one)
@@ -324,6 +336,7 @@ async def test_a_submission_whose_answer_was_lost_is_not_made_twice(
     assert await slurm.attach(attempt_of(one)) is None
 
 
+@pytest.mark.slow
 async def test_a_guard_that_is_killed_takes_the_tree_with_it(slurm: SlurmExecutor, launch: MakeLaunch) -> None:
     one = launch(f"{ESCAPING}time.sleep(120)\n")
     worker = await slurm.submit(one)
@@ -348,6 +361,7 @@ def _command_line(pid: int) -> str:
         return ""
 
 
+@pytest.mark.slow
 async def test_a_job_cancelled_by_others_says_so(
     slurm: SlurmExecutor, cluster: SlurmCluster, launch: MakeLaunch
 ) -> None:
