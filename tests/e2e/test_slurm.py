@@ -157,6 +157,9 @@ def test_a_controller_that_is_killed_and_started_again_loses_no_run(
     cluster.kill_controller()  # it may not have saved the job: then its node ends it later, and it is started again
     queued = submit(daemon, timesteps=20).run_id
     daemon.wait_for_run(queued, lambda run: "cluster: " in run.queue_reason, timeout_s=120)
+    unwanted = submit(daemon, timesteps=20).run_id
+    daemon.client.cancel(unwanted)
+    assert daemon.wait_for(unwanted).outcome == "cancelled", "which needs no answer of Slurm"
     step = daemon.client.get(run_id).step
     daemon.wait_for_run(run_id, lambda run: run.step > step)
     cluster.start_controller()

@@ -217,6 +217,10 @@ class SlurmWorker(Worker):
         """Let the guard end the tree, then let Slurm end the job; return whether it is over."""
         deadline, next_try = time.monotonic() + grace_s + _FORCE_AFTER_S, 0.0
         self._is_being_ended = self._is_being_ended or not self.is_over
+        if not self.is_over and await self._executor.withdraw(self):
+            self._is_settling = True
+            self._ended.set()  # no job can start it any more, whether Slurm answers now or not
+            return True
         with self._executor.polling_closely():
             while not self._ended.is_set():
                 now = time.monotonic()
@@ -299,8 +303,7 @@ class SlurmExecutor:
             answer = await self._run(*self._sbatch(worker.name, launch), script=_script(self._python, file))
             worker.job_id = answer.split(";")[0].strip()  # ID[;CLUSTER]
         except EngineUnavailable as error:
-            if await asyncio.to_thread(withdraw, file):
-                self._spawn(self._cancel_by_name(worker.name))
+            if await self.withdraw(worker):
                 self._refusal, self._refused_until = str(error), time.monotonic() + _RETRY_S
                 if isinstance(error, _Refused) and not _MAY_WORK_LATER.search(str(error)):
                     self._refused_until = 0.0  # only this run is refused
@@ -318,14 +321,20 @@ class SlurmExecutor:
             return None
         return self._follow(worker)
 
+    async def withdraw(self, worker: SlurmWorker) -> bool:
+        """Take back the launch of a worker, so that no job starts it; return False if a job has."""
+        if not await asyncio.to_thread(withdraw, launch_file(self._config_home, worker.mark)):
+            return False
+        self._spawn(self._cancel_by_name(worker.name))
+        return True
+
     async def _is_submitted(self, worker: SlurmWorker) -> bool:
         """Return whether a submission was answered, though nobody heard it; otherwise make sure that none will be."""
         await asyncio.to_thread(_end_submission, worker.name)
         job = (await self._query()).get(worker.name)
         if job is not None and job.state in _WAITING | _RUNNING:
             return True
-        if await asyncio.to_thread(withdraw, launch_file(self._config_home, worker.mark)):
-            self._spawn(self._cancel_by_name(worker.name))
+        if await self.withdraw(worker):
             return False
         return await asyncio.to_thread(worker.has_left_traces)
 
