@@ -67,7 +67,7 @@ def test_a_run_waits_in_slurm_runs_on_a_node_and_is_recovered_by_the_next_daemon
         daemon.client.submit({**random_config(), "scheduling": {"executor": "clutser"}})
     four = {"cpus": {"requested": 4}}
     running = [submit(daemon, resources=four, **ENDLESS).run_id for _ in range(3)]
-    nodes = {daemon.wait_for(run_id, "EXEC").node for run_id in running}
+    nodes = {daemon.wait_for_run(run_id, lambda run: run.status == "EXEC" and run.node).node for run_id in running}
     assert nodes == {"n1", "n2", "n3"}, "4 CPUs each: more than this machine has, and it does not matter"
     waiting = submit(daemon, resources=four, timesteps=20).run_id
     daemon.wait_for_run(waiting, lambda run: run.queue_reason == "cluster: Pending: Resources")
@@ -174,7 +174,7 @@ def test_a_controller_that_is_killed_and_started_again_loses_no_run(
 @pytest.mark.slow
 def test_a_run_on_a_node_that_dies_continues_on_another(daemon: RunningDaemon, cluster: SlurmCluster) -> None:
     run_id = submit(daemon, timesteps=3000, steps_per_second=150, checkpoint_every=50).run_id
-    node = daemon.wait_for_run(run_id, lambda run: run.step > 120).node
+    node = daemon.wait_for_run(run_id, lambda run: run.step > 120 and run.node).node
     cluster.kill_node(node)
     ended = daemon.wait_for(run_id, timeout_s=170)
     assert (ended.outcome, ended.attempt, ended.step) == ("completed", 2, 3000)
@@ -195,7 +195,7 @@ def test_a_sweep_and_ten_seeds_end_right_although_a_node_dies(daemon: RunningDae
         submit(daemon, seed=seed, timesteps=300, steps_per_second=40, checkpoint_every=20) for seed in range(1, 11)
     ]
     daemon.wait_for_run(sweep, lambda run: run.step >= 3, timeout_s=120)
-    on = {run.node for run in daemon.client.list(statuses=["EXEC"]).runs if run.executor}
+    on = {run.node for run in daemon.client.list(statuses=["EXEC"]).runs if run.node}
     victim = sorted(on)[0]
     cluster.kill_node(victim)
     assert daemon.wait_for(sweep, timeout_s=400).outcome == "completed"

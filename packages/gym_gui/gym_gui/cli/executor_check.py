@@ -88,7 +88,7 @@ def _findings_of(client: TrainerClient, run: pb.Run) -> Iterator[Finding]:
     if run.status in (RunStatus.FAULT, RunStatus.TERM):
         yield _broken("start", run)
         return
-    yield Finding("start", "ok", f"on node {run.node or 'here'} after {waited} in the queue")
+    yield Finding("start", "ok", f"after {waited} in the queue")
     run = _wait_while(client, run, (RunStatus.HSHK, RunStatus.RDY), _RUN_S)
     if run.status != RunStatus.EXEC:
         yield _broken("worker", run)
@@ -98,7 +98,8 @@ def _findings_of(client: TrainerClient, run: pb.Run) -> Iterator[Finding]:
     if run.outcome != RunOutcome.COMPLETED:
         yield _broken("end", run)
         return
-    yield Finding("end", "ok", f"completed: {run.step} steps in {formats.duration(run.finished_at - run.started_at)}")
+    took = formats.duration(run.finished_at - run.started_at)
+    yield Finding("end", "ok", f"completed {run.step} steps in {took} on {run.node or 'this machine'}")
     client.delete(run.run_id)
 
 

@@ -50,8 +50,6 @@ _STATUS_EVENTS = {
 }
 _LEFTOVER_GRACE_S = 2.0
 """Children of a worker that has ended get this long after SIGTERM"""
-_START_REPORT_S = 5.0
-"""How long a registration waits until the engine reports where it has started the worker"""
 _LIMIT_POLL_S = 2.0
 """How often memory and process counts are measured where the kernel does not enforce them"""
 _NO_PROGRESS_S = 300.0
@@ -221,10 +219,7 @@ class RunSupervisor:
 
     async def registered(self, **changes: Any) -> RunRecord:
         """Store a valid registration and return the record."""
-        with suppress(TimeoutError):  # it has started, whatever its engine has reported so far
-            async with asyncio.timeout(_START_REPORT_S):
-                await self._handle.started(soon=True)
-        await self._dispatched()
+        await self._dispatched()  # it has started, whatever its engine has reported so far
         async with self._lock:
             self._last_beat = self._monotonic()
             if self.record.status is RunStatus.HSHK:
@@ -350,7 +345,9 @@ class RunSupervisor:
         started = asyncio.create_task(self._handle.started())
         try:
             await asyncio.sleep(0)  # on this machine it has started already
-            while not (started.done() or exited.done() or self.is_cancelled or self._fault):
+            while self.record.status is RunStatus.INIT and not (
+                started.done() or exited.done() or self.is_cancelled or self._fault
+            ):
                 wake = asyncio.create_task(self._wake.wait())
                 await asyncio.wait({started, exited, wake}, return_when=asyncio.FIRST_COMPLETED)
                 wake.cancel()
@@ -402,7 +399,7 @@ class RunSupervisor:
                 # Bounded, so that a flood of events delays neither of them.
                 await self._apply_lifecycle(at_most=_EVENTS_PER_POLL, insist=False)
             await self._update_flags()
-            if (node := self._handle.node) != self.record.node:  # reported after the worker had registered
+            if (node := self._handle.node) not in ("", self.record.node):  # reported after the worker had registered
                 self.record = await self._journal.record(self.record.run_id, "", node=node, insist=False)
         return limit
 
@@ -641,7 +638,14 @@ class RunSupervisor:
 
     async def _store(self, ending: Ending, finished_at: float) -> Finished:
         run_id = self.record.run_id
-        no_process: dict[str, Any] = {"pid": 0, "stalled": False, "no_progress": False, "paused_by_signal": False}
+        node = self._handle.node or self.record.node
+        no_process: dict[str, Any] = {
+            "node": node,
+            "pid": 0,
+            "stalled": False,
+            "no_progress": False,
+            "paused_by_signal": False,
+        }
         if not self._gave_up:
             await run_quick_io(self._process_logs)
             await run_long_io(self._mask.clean_run, self._home, run_id)

@@ -55,8 +55,8 @@ class Worker:
 
     # -- while it waits in its engine's queue
 
-    async def started(self, *, soon: bool = False) -> None:
-        """Wait until the engine has started it; `soon`: it must have, so that asking the engine now is worth it."""
+    async def started(self) -> None:
+        """Wait until the engine reports that it has started it."""
 
     @property
     def waits_for(self) -> str:

@@ -186,13 +186,9 @@ class SlurmWorker(Worker):
 
     # -- the contract
 
-    async def started(self, *, soon: bool = False) -> None:
+    async def started(self) -> None:
         """Wait until Slurm runs the job."""
-        if not soon:
-            await self._started.wait()
-            return
-        with self._executor.polling_closely():
-            await self._started.wait()
+        await self._started.wait()
 
     @property
     def waits_for(self) -> str:
@@ -491,8 +487,7 @@ class SlurmExecutor:
             else:
                 if worker.state not in _RUNNING:
                     await self._run("scancel", "--quiet", "--state=PENDING", worker.job_id)
-                if worker.state not in _WAITING:
-                    await self._run("scancel", "--quiet", "--batch", "--signal=TERM", worker.job_id)
+                await self._run("scancel", "--quiet", "--batch", "--signal=TERM", worker.job_id)
         except EngineUnavailable as error:
             logger.info("job %s cannot be ended now; will retry: %s", worker.job_id, error)
 
