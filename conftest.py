@@ -71,6 +71,8 @@ LONG_MODULES = (
     "workers/llm_worker/tests/test_conformance.py",
     "tests/e2e/test_scripts.py",
     "packages/gym_gui/tests/test_local_executor.py",
+    "packages/gym_gui/tests/test_executor_contract.py",
+    "tests/e2e/test_slurm.py",
     "workers/cleanrl_worker/tests/test_ppo_presets.py",
     "tests/e2e/test_daemon_restart.py",
     "tests/e2e/test_bench.py",

@@ -165,7 +165,7 @@ CLUMSY = """
 import logging, os, pathlib, sys
 from gym_gui.config.settings import load_settings
 from gym_gui.services.trainer import daemon
-from gym_gui.services.trainer.executors import LocalExecutor
+from gym_gui.services.trainer.executors.local import LocalExecutor
 from mosaic_wire.paths import find_home
 
 class ClumsyExecutor(LocalExecutor):

@@ -33,6 +33,7 @@ from mosaic_wire.run_status import UNFINISHED, RunStatus
 from mosaic_wire.testing import wait_until
 from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec
 
+from gym_gui.config.settings import to_toml
 from gym_gui.services.trainer.client import TrainerClient
 from gym_gui.services.trainer.errors import TrainerError
 from gym_gui.services.trainer.local_daemon import running_record
@@ -61,7 +62,7 @@ class RunningDaemon:
         self.script = script
         """Python code to run as the daemon (with parts a test replaced); empty: the daemon as users start it"""
         config_home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lines = [f"{key} = {_toml(value)}" for key, value in {"port": 0, **(settings or {})}.items()]
+        lines = [f"{key} = {to_toml(value)}" for key, value in {"port": 0, **(settings or {})}.items()]
         (config_home / "settings.toml").write_text("\n".join(lines) + "\n")
         self._process: subprocess.Popen[bytes] | None = None
         self._client: TrainerClient | None = None
@@ -425,14 +426,6 @@ def scripted_config(name: str, *, timesteps: int = 100, **parameters: Any) -> di
     config["metadata"]["worker"].update(type=name, module=f"{name}.cli")
     worker_part(config)["algo"] = "script"
     return config
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    return str(value) if isinstance(value, int | float) else f'"{value}"'
 
 
 def make_overlay_with(project: Path, folder: Path) -> Path:

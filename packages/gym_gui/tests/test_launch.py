@@ -41,7 +41,8 @@ def build(tmp_path: Path, *, cpus: float = 1.0, memory_mb: int | None = None, **
         "grpc_target": "unix:/somewhere/daemon.sock",
         "base_env": {},
     }
-    record: Any = SimpleNamespace(run_id=RUN_ID, attempt=2, cpus=cpus, memory_mb=memory_mb, gpus_mandatory=0)
+    limits = {"cpus": cpus, "memory_mb": memory_mb, "max_wallclock_minutes": None}
+    record: Any = SimpleNamespace(run_id=RUN_ID, attempt=2, gpus=0, gpus_mandatory=0, **limits)
     worker = changes.pop("spec", None) or spec()
     settings = Settings(max_processes=changes.pop("max_processes", 4096))
     return build_launch(worker, record, Home(tmp_path), settings, **(values | changes))

@@ -20,7 +20,8 @@ import grpc
 import pytest
 from gym_gui.services.trainer.cgroups import AttemptGroup, Cgroups
 from gym_gui.services.trainer.errors import SpawnFailed
-from gym_gui.services.trainer.executors import LocalExecutor, WorkerHandle
+from gym_gui.services.trainer.executors.contract import Attempt, Worker
+from gym_gui.services.trainer.executors.local import LocalExecutor
 from gym_gui.services.trainer.launch import Launch
 from gym_gui.services.trainer.process_tree import (
     ProcessIdentity,
@@ -82,6 +83,11 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
                 folder.rmdir()
 
 
+def attempt(mark: str, identity: ProcessIdentity | None = None) -> Attempt:
+    """What the registry knows of an attempt; without an identity only that it was claimed."""
+    return Attempt("", mark, Path("/nowhere"), identity=identity, memory_mb=512, max_processes=100)
+
+
 def descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 
@@ -99,7 +105,7 @@ async def printed(launch: Launch, lines: int = 1) -> list[str]:
     raise AssertionError(f"{launch.stdout} has not {lines} lines; stderr: {launch.stderr.read_text()}")
 
 
-def nothing_left(worker: WorkerHandle) -> bool:
+def nothing_left(worker: Worker) -> bool:
     return tree_of(worker.identity, worker.mark) == []
 
 
@@ -357,8 +363,7 @@ def test_a_daemon_that_shed_everything_is_found_in_its_control_group(
         assert escaped is not None
         assert await worker.wait() == 0
         # The next daemon knows nothing but the mark.
-        assert executor.find(one.mark) == escaped
-        again = await executor.attach(worker.identity, one.mark)
+        again = await executor.attach(attempt(one.mark, worker.identity))
         assert again is not None
         assert await again.wait() is None
         assert escaped.is_alive()
@@ -366,7 +371,7 @@ def test_a_daemon_that_shed_everything_is_found_in_its_control_group(
         assert not escaped.is_alive()
         again.close()
         worker.close()
-        assert executor.find(one.mark) is None
+        assert marked_processes(one.mark) == []
 
     asyncio.run(scenario())
 
@@ -515,7 +520,7 @@ import asyncio, os, sys
 from pathlib import Path
 from gym_gui.services.trainer.cgroups import Cgroups
 from gym_gui.services.trainer.launch import Launch
-from gym_gui.services.trainer.executors import LocalExecutor
+from gym_gui.services.trainer.executors.local import LocalExecutor
 
 async def main() -> None:
     mark, folder, way, code = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
@@ -548,8 +553,11 @@ def test_a_worker_outlives_its_daemon_and_the_next_one_takes_it_over(executor: L
 
     async def scenario() -> None:
         assert identity.is_alive()
-        assert executor.find(mark) == identity
-        worker = await executor.attach(identity, mark, memory_mb=512, max_processes=100)
+        unknown = await executor.attach(attempt(mark))
+        assert unknown is not None
+        assert unknown.identity == identity, "a claim without a stored process is found by its mark"
+        unknown.close()
+        worker = await executor.attach(attempt(mark, identity))
         assert worker is not None
         assert executor._cgroups is not None or not worker.is_limited
         assert worker.limit_hit() is None
@@ -558,7 +566,7 @@ def test_a_worker_outlives_its_daemon_and_the_next_one_takes_it_over(executor: L
         assert await worker.stop_tree(0.2)
         assert await waiting is None, "not our child: its exit code is unknown"
         worker.close()
-        assert executor.find(mark) is None
+        assert marked_processes(mark) == []
 
     asyncio.run(scenario())
 
@@ -569,7 +577,7 @@ def test_the_end_of_another_processes_child_is_noticed(executor: LocalExecutor, 
     identity = start_in_another_daemon(mark, tmp_path, code, executor)
 
     async def scenario() -> None:
-        worker = await executor.attach(identity, mark)
+        worker = await executor.attach(attempt(mark, identity))
         assert worker is not None
         waiting = asyncio.create_task(worker.wait())
         await asyncio.sleep(0)
@@ -591,8 +599,8 @@ def test_what_has_exited_cannot_be_attached(executor: LocalExecutor, launch: Cal
         assert await worker.stop_tree(0)
         worker.close()
         for identity in (worker.identity, None):
-            assert await executor.attach(identity, one.mark) is None
-        assert executor.find(one.mark) is None
+            assert await executor.attach(attempt(one.mark, identity)) is None
+        assert marked_processes(one.mark) == []
 
     asyncio.run(scenario())
 
@@ -603,7 +611,7 @@ def test_a_stranger_with_the_same_pid_is_left_alone(executor: LocalExecutor, lau
         worker = await executor.submit(one)
         await printed(one)
         earlier = replace(worker.identity, start_ticks=worker.identity.start_ticks - 100)
-        assert await executor.attach(earlier, "another.mark") is None
+        assert await executor.attach(attempt("another.mark", earlier)) is None
         assert worker.identity.is_alive()
         assert await worker.stop_tree(0)
         worker.close()
@@ -666,7 +674,7 @@ def test_closing_a_handle_leaves_a_living_worker_alone(executor: LocalExecutor, 
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert worker.identity.is_alive()
-        again = await executor.attach(worker.identity, one.mark)
+        again = await executor.attach(attempt(one.mark, worker.identity))
         assert again is not None
         assert await again.stop_tree(0)
         assert await again.wait() in (-signal.SIGTERM, -signal.SIGKILL)

@@ -23,7 +23,6 @@ from gym_gui.services.trainer.process_tree import (
     read_process_table,
     read_stat,
     send_signal,
-    session_leader,
     tree_of,
 )
 from mosaic_wire import env
@@ -170,7 +169,6 @@ def test_a_double_forked_daemon_is_found_by_its_mark(start: Start, mark: str) ->
     process.wait()
     assert [member.pid for member in tree_of(identity, mark)] == [daemon]
     assert [member.pid for member in marked_processes(mark)] == [daemon]
-    assert session_leader(mark) == ProcessIdentity.of(daemon), "what is left stands for the leader"
 
 
 def test_the_session_counts_while_the_leader_is_a_zombie_and_not_after(start: Start, mark: str) -> None:
@@ -210,16 +208,6 @@ def test_a_leader_in_a_foreign_session_does_not_drag_that_session_in(start: Star
     process = start(SLEEP, new_session=False)
     tree = tree_of(identity_of(process), mark)
     assert [member.pid for member in tree] == [process.pid]
-
-
-def test_the_session_leader_is_the_oldest_with_the_mark(start: Start, mark: str) -> None:
-    process = start(
-        "import os, time\nif os.fork() == 0:\n    os.setsid(); print('ready', flush=True)\ntime.sleep(60)\n"
-    )
-    first_line(process)
-    assert session_leader(mark) == identity_of(process)
-    assert session_leader(f"{mark}x") is None
-    assert session_leader("") is None
 
 
 def test_a_mark_is_compared_whole(start: Start, mark: str) -> None:

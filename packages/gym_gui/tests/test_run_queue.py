@@ -17,6 +17,7 @@ class Waiting:
     priority: int = 0
     cpus: float = 1.0
     gpus: int = 0
+    executor: str = ""
 
 
 def start_what_fits(queue: RunQueue, ledger: ResourceLedger) -> list[str]:
@@ -99,3 +100,10 @@ def test_a_run_that_requests_nothing_does_not_wait():
     assert start_what_fits(queue, ledger) == []
     ledger.release("running")
     assert start_what_fits(queue, ledger) == ["a"], "and takes no other run's place"
+
+
+def test_a_run_that_waits_for_a_cluster_keeps_no_place_of_this_machine():
+    queue = queue_of(Waiting("there", 1, cpus=4, gpus=8, executor="cluster"), Waiting("here", 2, cpus=2))
+    assert start_what_fits(queue, ResourceLedger(Inventory(2, 1000))) == ["here"]
+    assert (queue.count("cluster"), queue.count("")) == (1, 0)
+    assert queue.reason("there").startswith("waiting")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 
 import pytest
-from gym_gui.config.settings import Settings, load_settings
+from gym_gui.config.settings import Settings, SlurmSettings, load_settings
 from hypothesis import given
 from hypothesis import strategies as st
 from mosaic_wire.errors import ConfigProblems
@@ -99,6 +100,32 @@ def test_a_file_that_is_not_text_is_a_problem(tmp_path):
 
 
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.lists(st.text(max_size=5))
+
+
+def test_a_cluster_is_read_with_its_defaults(tmp_path):
+    path = tmp_path / "settings.toml"
+    path.write_text('[executors.a100]\ntype = "slurm"\npartition = "gpu"\noptions = ["--constraint=avx512"]\n')
+    cluster = load_settings(path).executors["a100"]
+    assert cluster == SlurmSettings(partition="gpu", options=("--constraint=avx512",))
+    assert (cluster.gres, cluster.max_submitted) == ("gpu", 200)
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ('[executors.a]\npartition = "gpu"', r"\[executors.a\] needs type = \"slurm\""),
+        ('[executors.a]\ntype = "ray"', "there is no other type yet"),
+        ('[executors.local]\ntype = "slurm"', "needs another name.*local is the daemon's own machine"),
+        ('[executors.a]\ntype = "slurm"\npartiton = "gpu"', "no setting 'partiton'; did you mean 'partition'"),
+        ('[executors.a]\ntype = "slurm"\nqos = "--wrap=x"', "qos: expected a name as Slurm knows it"),
+        ('[executors.a]\ntype = "slurm"\noptions = ["--exp=ALL"]', "--exp cannot be given here: MOSAIC sets it itself"),
+        ('[executors.a]\ntype = "slurm"\noptions = ["-p", "gpu"]', "expected long options of sbatch in one piece"),
+        ('[executors.a]\ntype = "slurm"\nmax_submitted = 0', "max_submitted: must lie between 1"),
+    ],
+)
+def test_a_wrong_cluster_says_what_is_wrong_with_it(tmp_path, table, expected):
+    problem = problems_in(tmp_path / "settings.toml", table)["executors"]
+    assert re.search(expected, problem.message)
 
 
 @given(st.dictionaries(st.sampled_from([field.name for field in fields(Settings)]) | st.text(max_size=10), VALUES))

@@ -57,6 +57,37 @@ ENDINGS = {
     "killed": (EndingFacts(EXEC, -9), RunEvent.FAULTED, "SIGKILL"),
     "crashed": (EndingFacts(EXEC, -11), RunEvent.FAULTED, "SIGSEGV"),
     "gone without a trace": (EndingFacts(EXEC, None), RunEvent.FAULTED, "left no exit.json"),
+    "preempted, which its SIGTERM shows as well": (
+        EndingFacts(EXEC, 130, CANCELLED, engine_reason="preempted by Slurm on n1", interruption="preempted"),
+        RunEvent.FAULTED,
+        "preempted by Slurm on n1",
+    ),
+    "preempted after its last step": (
+        EndingFacts(EXEC, 0, COMPLETED, engine_reason="preempted by Slurm", interruption="preempted"),
+        RunEvent.COMPLETED,
+        "completed",
+    ),
+    "cancelled and preempted": (
+        EndingFacts(EXEC, 130, CANCELLED, engine_reason="preempted by Slurm", cancel_requested=True),
+        RunEvent.CANCELLED,
+        "on request",
+    ),
+    "released and preempted": (
+        EndingFacts(
+            PAUSE,
+            0,
+            release_requested=True,
+            engine_reason="preempted by Slurm",
+            exit_record=exit_record(ExitOutcome.RELEASED, 0),
+        ),
+        RunEvent.RELEASED,
+        "checkpointed",
+    ),
+    "never started by its engine": (
+        EndingFacts(RunStatus.INIT, None, engine_reason="its job was cancelled in Slurm, not by MOSAIC"),
+        RunEvent.FAULTED,
+        "not by MOSAIC",
+    ),
     "a stranger's SIGTERM": (EndingFacts(EXEC, 130, CANCELLED), RunEvent.FAULTED, "did not come from MOSAIC"),
     "cancelled": (EndingFacts(EXEC, 130, CANCELLED, cancel_requested=True), RunEvent.CANCELLED, "on request"),
     "cancelled by force": (EndingFacts(EXEC, -9, cancel_requested=True), RunEvent.CANCELLED, "on request"),
@@ -136,3 +167,12 @@ async def test_a_manifest_that_finds_no_room_is_one_line_of_the_log_however_long
     await finalizing.finalize(RunFolder(tmp_path), record, "failed", "", lambda *text: reported.append(text))
     line = "run R: its manifest cannot be written; will retry: No space left on device"
     assert (reported, caplog.messages) == ([("manifest", line)] * 3, [line])
+
+
+def test_only_an_interruption_is_marked_as_one() -> None:
+    preempted = conclude(EndingFacts(EXEC, 130, CANCELLED, engine_reason="preempted", interruption="preempted"))
+    assert preempted.interruption == "preempted"
+    out_of_time = conclude(EndingFacts(EXEC, 130, CANCELLED, engine_reason="out of time"))
+    assert out_of_time.interruption == ""
+    cancelled = conclude(EndingFacts(EXEC, 130, cancel_requested=True, engine_reason="x", interruption="preempted"))
+    assert cancelled.interruption == ""

@@ -70,6 +70,8 @@ class Scheduling(_Strict):
     """How often a fault is retried from the last good checkpoint"""
     silence_s: Annotated[float, Field(ge=1, le=86_400)] | None = None
     """Silence limit of this run; None: the daemon's"""
+    executor: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    """Where it runs: an executor of the daemon's settings; None: the daemon's machine"""
 
 
 class Toggle(_Strict):

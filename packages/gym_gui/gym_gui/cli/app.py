@@ -60,6 +60,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "System": {
         "daemon": ("daemon", "Start, stop and inspect the trainer daemon."),
+        "machines": ("machines", "List where runs can run: this machine, and clusters."),
         "workers": ("workers", "List installed workers."),
         "algos": ("workers", "List algorithms."),
         "envs": ("workers", "List environments."),

@@ -63,6 +63,7 @@ class CommaSeparated(click.ParamType[tuple[str, ...]]):
 @click.option("--name", help="Name of the benchmark.  [default: made from the settings]")
 @click.option("--parallel", is_flag=True, help="As many at a time as there is room for; else one, undisturbed.")
 @click.option("--gpus", type=click.IntRange(min=0), default=0, metavar="N", help="GPUs to reserve for each run.")
+@click.option("--on", "executor", metavar="NAME", help="Where to run: an executor of `mosaic machines`.")
 @click.option("--retry-failed", is_flag=True, help="Queue runs of this benchmark that failed once more.")
 @click.option("--install-missing", is_flag=True, help="Install what a run lacks before it starts.")
 @click.option("--worker", metavar="NAME", help="The worker, when several have an algorithm.")
@@ -155,8 +156,9 @@ def _carry_out(client: TrainerClient, plan: BenchPlan, folder: Path, options: di
     from gym_gui.services.analytics.bench_report import Bench
 
     # Alone on the machine by reserving it whole: the daemon enforces it.
-    cpus = 1.0 if options["parallel"] else max(1.0, client.health().cpus_total)
-    queue_options = QueueOptions(cpus, options["gpus"], options["install_missing"], options["retry_failed"])
+    executor = options["executor"] or ""
+    cpus = 1.0 if options["parallel"] or executor else max(1.0, client.health().cpus_total)
+    queue_options = QueueOptions(cpus, options["gpus"], options["install_missing"], options["retry_failed"], executor)
     queued = queue(client, plan, queue_options)
     for each in queued.misfits:
         notify(f"left out: {each.algo} on {each.env_id}: {each.reason}")
@@ -340,6 +342,7 @@ class QueueOptions:
     gpus: int = 0
     install_missing: bool = False
     retry_failed: bool = False
+    executor: str = ""
 
 
 def queue(client: TrainerClient, plan: BenchPlan, options: QueueOptions) -> Queued:
@@ -386,7 +389,14 @@ def newest_tries(runs: Sequence[pb.Run]) -> list[pb.Run]:
 def _submit(
     client: TrainerClient, plan: BenchPlan, cell: Cell, options: QueueOptions, key: str, failed: pb.Run | None = None
 ) -> tuple[pb.Run, bool]:
-    config = config_of(plan, cell, cpus=options.cpus, gpus=options.gpus, install_missing=options.install_missing)
+    config = config_of(
+        plan,
+        cell,
+        cpus=options.cpus,
+        gpus=options.gpus,
+        install_missing=options.install_missing,
+        executor=options.executor,
+    )
     if failed is not None:
         config["tags"].append(f"{_RETRY}{failed.run_id}")
     answer = submit_once(client, config, key)

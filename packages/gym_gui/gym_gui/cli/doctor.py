@@ -49,11 +49,12 @@ OLDEST_SANE_CLOCK = 1_735_689_600
 
 @click.command()
 @click.option("--wandb", "only_wandb", is_flag=True, help="Whether Weights & Biases can be reached from here, only.")
+@click.option("--executor", metavar="NAME", help="Test an executor with a run of ten seconds, only.")
 @json_option
 @pass_cli
-def doctor_command(cli: Cli, /, as_json: bool, only_wandb: bool) -> int:
+def doctor_command(cli: Cli, /, as_json: bool, only_wandb: bool, executor: str | None) -> int:
     """Check this machine, its packages, the home and the daemon; suggest remedies. Exit 1 if something is broken."""
-    if cli.connect:
+    if cli.connect and not executor:  # a run on an executor tests the daemon's machine from anywhere
         from gym_gui.cli.daemon import relay_program
 
         with cli.client() as client:
@@ -61,7 +62,12 @@ def doctor_command(cli: Cli, /, as_json: bool, only_wandb: bool) -> int:
                 notify(f"the daemon at {cli.connect} answers; this is its machine:")
                 options = {"--json": as_json, "--wandb": only_wandb}
                 return relay_program(client, "", "doctor", [name for name, is_given in options.items() if is_given])
-    findings = list(wandb_findings(cli) if only_wandb else (each for check in _checks(cli) for each in check()))
+    if executor:
+        from gym_gui.cli.executor_check import executor_findings
+
+        findings = list(executor_findings(cli, executor))
+    else:
+        findings = list(wandb_findings(cli) if only_wandb else (each for check in _checks(cli) for each in check()))
     if as_json:
         write_json(asdict(finding) for finding in findings)
     else:

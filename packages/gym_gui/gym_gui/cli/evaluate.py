@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 @click.option("--expect-return", type=float, metavar="X", help="Exit 1 when the mean return is below this.")
 @click.option("--install-missing", is_flag=True, help="Install what the evaluation lacks before it starts.")
 @click.option("-d/-f", "--detach/--follow", help="Queue and return, do not follow.")
+@click.option("--on", "executor", metavar="NAME", help="Where to run: an executor of `mosaic machines`.")
 @json_option
 @pass_cli
 def eval_command(cli: Cli, /, policy: str | None, random_env: str | None, **options: Any) -> int:
@@ -66,6 +67,8 @@ def eval_command(cli: Cli, /, policy: str | None, random_env: str | None, **opti
         else:
             chosen = choose(client, str(policy), options["checkpoint"])
         config = evaluation_config(cli, chosen, options)
+        if options["executor"]:
+            config["scheduling"] = {"executor": options["executor"]}
         answer, as_json = submit_once(client, config), options["as_json"]
         run = answer.run
         for note in answer.notes:

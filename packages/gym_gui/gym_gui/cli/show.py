@@ -96,6 +96,7 @@ def _pairs(run: pb.Run, here: pb.Run) -> Iterator[tuple[str, str]]:
     yield "reason", run.reason if run.reason != run.outcome else ""
     yield "stopped early", stopped_early(run)
     yield "waits for", run.queue_reason
+    yield "runs on", run.executor + (f", node {run.node}" if run.node else "")
     yield "progress", _progress(run)
     yield "curves", figures_of(run)
     yield "evaluation", evaluation_text(evaluation_of(run))

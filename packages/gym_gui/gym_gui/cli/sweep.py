@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gym_gui.services.sweeps import SweepDocument
     from gym_gui.services.trainer.client import TrainerClient
 
-_OTHERWISE = ("parameters", "fixed", "cpus", "gpus", "memory_mb", "install_missing", "tags")
+_OTHERWISE = ("parameters", "fixed", "cpus", "gpus", "memory_mb", "executor", "install_missing", "tags")
 _OF_THE_COMMAND = ("resume", "only_print", "detach", "as_json")
 """Options that are not keys of a sweep as they are"""
 
@@ -103,6 +103,7 @@ class Trials(click.ParamType[int]):
 @click.option("--cpus", type=click.FloatRange(min=0), metavar="N", help="CPUs of each run.  [default: 1]")
 @click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="GPUs of each run.  [default: 0]")
 @click.option("--memory-mb", type=click.IntRange(min=16), metavar="MB", help="Memory limit of each run.")
+@click.option("--on", "executor", metavar="NAME", help="Where the trials run: an executor of `mosaic machines`.")
 @click.option("--install-missing", is_flag=True, help="Install what the trials lack before they start.")
 @click.option("--worker", metavar="NAME", help="The worker, when several have the algorithm.")
 @click.option("--name", help="Name of the sweep.")
@@ -317,6 +318,8 @@ def _merged(document: dict[str, Any], options: dict[str, Any], problems: list[st
     resources = {"cpus": options["cpus"], "gpus": options["gpus"], "memory_mb": options["memory_mb"]}
     if given_resources := {name: value for name, value in resources.items() if value is not None}:
         values["resources"] = {**(values.get("resources") or {}), **given_resources}
+    if options["executor"]:
+        values["scheduling"] = {**(values.get("scheduling") or {}), "executor": options["executor"]}
     return values
 
 

@@ -93,6 +93,7 @@ def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: s
 @click.option("--max-wallclock", type=Minutes(), help="Time limit: 90 (minutes), 2h, 1d.")
 @click.option("--priority", type=click.IntRange(-1000, 1000), metavar="N", help="Higher goes first.  [default: 0]")
 @click.option("--retries", type=click.IntRange(0, 100), metavar="N", help="Retry a fault this often.  [default: 0]")
+@click.option("--on", "executor", metavar="NAME", help="Where to run: an executor of `mosaic machines`.")
 @click.option("--tag", "tags", multiple=True, help="A tag; may be repeated.")
 @click.option("--name", help="Name of the run.")
 @click.option("--notes", help="A note on the run.")
@@ -267,7 +268,7 @@ def resources_of(options: Mapping[str, Any]) -> dict[str, Any]:
             "memory_mb": options["memory_mb"],
             "max_wallclock_minutes": options["max_wallclock"],
         },
-        "scheduling": {"priority": options["priority"], "retries": options["retries"]},
+        "scheduling": {"priority": options["priority"], "retries": options["retries"], "executor": options["executor"]},
     }
 
 

@@ -39,6 +39,25 @@ class Profile:
 
 
 @dataclass(frozen=True)
+class SlurmSettings:
+    """A Slurm cluster whose nodes share the daemon's disk: `[executors.NAME]` with type = "slurm"."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    gres: str = "gpu"
+    """what a GPU is called in --gres: "gpu", or with its model, "gpu:a100\""""
+    options: tuple[str, ...] = ()
+    """more options of sbatch, such as "--constraint=avx512\""""
+    python: Path | None = None
+    """interpreter on the nodes that has gym_gui; None: the daemon's"""
+    max_submitted: int = 200
+    """runs in Slurm at a time; later ones wait in the daemon's queue"""
+    poll_s: float = 2.0
+    """seconds between two calls of squeue, one for all runs"""
+
+
+@dataclass(frozen=True)
 class Settings:
     """The daemon's settings that a user may change."""
 
@@ -78,6 +97,8 @@ class Settings:
     """a CleanRL checkout, for `mosaic train --source upstream`; CLEANRL_HOME wins over it"""
     daemons: Mapping[str, Profile] = field(default_factory=dict)
     """daemons on other machines by name, for --connect NAME"""
+    executors: Mapping[str, SlurmSettings] = field(default_factory=dict)
+    """clusters that runs can be handed over to by name, for --on NAME"""
 
 
 def settings_file() -> Path:
@@ -253,6 +274,71 @@ def _profiles(value: Any) -> dict[str, Profile]:
     return found
 
 
+_EXECUTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_SLURM_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:,@+-]*|")
+_OWN_OPTIONS = (
+    *("--job-name", "--output", "--error", "--input", "--open-mode", "--export", "--export-file", "--wrap", "--array"),
+    *("--requeue", "--no-requeue", "--parsable", "--chdir", "--nodes", "--ntasks", "--signal", "--wait", "--test-only"),
+)
+"""Options of sbatch that MOSAIC sets itself, or that would break its view of the job"""
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str) or not _SLURM_WORD.fullmatch(value):
+        raise ValueError(f"expected a name as Slurm knows it, got {value!r}")
+    return value
+
+
+def _slurm_options(value: Any) -> tuple[str, ...]:
+    options = _command(value)
+    for option in options:
+        name = option.partition("=")[0]
+        if not re.fullmatch(r"--[a-z][a-z0-9-]+", name):
+            raise ValueError(
+                f'expected long options of sbatch in one piece, such as "--constraint=avx512", got {option!r}'
+            )
+        if any(own.startswith(name) for own in _OWN_OPTIONS):  # getopt accepts abbreviations
+            raise ValueError(f"{name} cannot be given here: MOSAIC sets it itself")
+    return options
+
+
+def _executors(value: Any) -> dict[str, SlurmSettings]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f'expected tables such as [executors.cluster] with type = "slurm", got {value!r}')
+    return {name: _executor(name, entry) for name, entry in value.items()}
+
+
+def _executor(name: str, entry: Any) -> SlurmSettings:
+    where = f"[executors.{name}]"
+    if not _EXECUTOR_NAME.fullmatch(name) or name == "local":
+        raise ValueError(f"{where} needs another name: letters, digits, - and _; local is the daemon's own machine")
+    if not isinstance(entry, Mapping) or entry.get("type") != "slurm":
+        raise ValueError(f'{where} needs type = "slurm" (there is no other type yet), got {entry!r}')
+    values = {}
+    for key, given in entry.items():
+        if key == "type":
+            continue
+        if (check := _SLURM_CHECKS.get(key)) is None:
+            close = nearest(key, _SLURM_CHECKS)
+            raise ValueError(f"{where} has no setting {key!r}" + (f"; did you mean {close!r}?" if close else ""))
+        try:
+            values[key] = check(given)
+        except ValueError as error:
+            raise ValueError(f"{where} {key}: {error}") from None
+    return SlurmSettings(**values)
+
+
+_SLURM_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "partition": _word,
+    "account": _word,
+    "qos": _word,
+    "gres": _word,
+    "options": _slurm_options,
+    "python": _file,
+    "max_submitted": _between(1, 100_000, int),
+    "poll_s": _between(0.1, 600),
+}
+
 _DAY_S = 86_400
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "heartbeat_s": _between(0.05, 3600),
@@ -274,6 +360,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "custom_scripts": _folders,
     "cleanrl_home": _folder,
     "daemons": _profiles,
+    "executors": _executors,
 }
 
 # ---------------------------------------------------------------- writing

@@ -81,6 +81,8 @@ def remark_on(run: pb.Run) -> str:
         text = f"stopped early: {early}" if (early := stopped_early(run)) else ""
     else:
         text = run.reason
+        if not text and run.node and run.status != RunStatus.TERM:
+            text = f"on {run.executor}, {run.node}"
     return one_line(" ".join(text.split())) if text else ""
 
 
@@ -191,6 +193,8 @@ def run_document(run: pb.Run) -> dict[str, Any]:
         "archived": run.archived,
         "flags": list(run.flags),
         "queue_reason": run.queue_reason,
+        "executor": run.executor or "local",
+        "node": run.node or None,
         "parent": _parent(run),
         "submitted_by": run.submitted_by or None,
         "created_at": run.created_at or None,

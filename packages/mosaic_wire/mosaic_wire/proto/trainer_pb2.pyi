@@ -392,6 +392,8 @@ class Run(_message.Message):
     EXTRAS_JSON_FIELD_NUMBER: _builtins.int
     LEARNING_JSON_FIELD_NUMBER: _builtins.int
     EVENT_SEQ_FIELD_NUMBER: _builtins.int
+    EXECUTOR_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     number: _builtins.int
     """order of submission, never reused"""
@@ -451,6 +453,10 @@ class Run(_message.Message):
     """its parameters that are no defaults and may change what is learned; empty: unknown"""
     event_seq: _builtins.int
     """the newest event of this run's history"""
+    executor: _builtins.str
+    """of the daemon's settings; empty: the daemon's machine"""
+    node: _builtins.str
+    """where its executor started it last; empty: the daemon's machine, or not yet"""
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """last values of important curves, and mean_return_100"""
@@ -514,10 +520,12 @@ class Run(_message.Message):
         extras_json: _builtins.str = ...,
         learning_json: _builtins.str = ...,
         event_seq: _builtins.int = ...,
+        executor: _builtins.str = ...,
+        node: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_episodic_return", b"_episodic_return", "_eta_s", b"_eta_s", "_seconds_since_step", b"_seconds_since_step", "_seed", b"_seed", "_sps", b"_sps", "episodic_return", b"episodic_return", "eta_s", b"eta_s", "parent", b"parent", "seconds_since_step", b"seconds_since_step", "seed", b"seed", "sps", b"sps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episodic_return", b"_episodic_return", "_eta_s", b"_eta_s", "_seconds_since_step", b"_seconds_since_step", "_seed", b"_seed", "_sps", b"_sps", "algo", b"algo", "archived", b"archived", "attempt", b"attempt", "capabilities_json", b"capabilities_json", "cpus", b"cpus", "created_at", b"created_at", "env_id", b"env_id", "episodic_return", b"episodic_return", "eta_s", b"eta_s", "event_seq", b"event_seq", "extras_json", b"extras_json", "finished_at", b"finished_at", "flags", b"flags", "gpu_ids", b"gpu_ids", "gpus", b"gpus", "learning_json", b"learning_json", "logs_dir", b"logs_dir", "max_wallclock_minutes", b"max_wallclock_minutes", "memory_mb", b"memory_mb", "metrics", b"metrics", "name", b"name", "notes", b"notes", "number", b"number", "outcome", b"outcome", "parent", b"parent", "pid", b"pid", "priority", b"priority", "protocol_version", b"protocol_version", "queue_reason", b"queue_reason", "reason", b"reason", "result_json", b"result_json", "retries", b"retries", "run_dir", b"run_dir", "run_id", b"run_id", "seconds_since_step", b"seconds_since_step", "seed", b"seed", "size_bytes", b"size_bytes", "sps", b"sps", "started_at", b"started_at", "status", b"status", "step", b"step", "submitted_by", b"submitted_by", "tags", b"tags", "total", b"total", "worker_id", b"worker_id", "worker_type", b"worker_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episodic_return", b"_episodic_return", "_eta_s", b"_eta_s", "_seconds_since_step", b"_seconds_since_step", "_seed", b"_seed", "_sps", b"_sps", "algo", b"algo", "archived", b"archived", "attempt", b"attempt", "capabilities_json", b"capabilities_json", "cpus", b"cpus", "created_at", b"created_at", "env_id", b"env_id", "episodic_return", b"episodic_return", "eta_s", b"eta_s", "event_seq", b"event_seq", "executor", b"executor", "extras_json", b"extras_json", "finished_at", b"finished_at", "flags", b"flags", "gpu_ids", b"gpu_ids", "gpus", b"gpus", "learning_json", b"learning_json", "logs_dir", b"logs_dir", "max_wallclock_minutes", b"max_wallclock_minutes", "memory_mb", b"memory_mb", "metrics", b"metrics", "name", b"name", "node", b"node", "notes", b"notes", "number", b"number", "outcome", b"outcome", "parent", b"parent", "pid", b"pid", "priority", b"priority", "protocol_version", b"protocol_version", "queue_reason", b"queue_reason", "reason", b"reason", "result_json", b"result_json", "retries", b"retries", "run_dir", b"run_dir", "run_id", b"run_id", "seconds_since_step", b"seconds_since_step", "seed", b"seed", "size_bytes", b"size_bytes", "sps", b"sps", "started_at", b"started_at", "status", b"status", "step", b"step", "submitted_by", b"submitted_by", "tags", b"tags", "total", b"total", "worker_id", b"worker_id", "worker_type", b"worker_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__episodic_return: _TypeAlias = _typing.Literal["episodic_return"]  # noqa: Y015
     _WhichOneofArgType__episodic_return: _TypeAlias = _typing.Literal["_episodic_return", b"_episodic_return"]  # noqa: Y015
@@ -1741,6 +1749,122 @@ class DeleteFilterResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteFilterResponse: _TypeAlias = DeleteFilterResponse  # noqa: Y015
+
+@_typing.final
+class ListMachinesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMachinesRequest: _TypeAlias = ListMachinesRequest  # noqa: Y015
+
+@_typing.final
+class ListMachinesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTORS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def executors(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExecutorState]: ...
+    def __init__(
+        self,
+        *,
+        executors: _abc.Iterable[Global___ExecutorState] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["executors", b"executors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMachinesResponse: _TypeAlias = ListMachinesResponse  # noqa: Y015
+
+@_typing.final
+class ExecutorState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    OWN_QUEUED_FIELD_NUMBER: _builtins.int
+    OWN_RUNNING_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """local, or of the daemon's settings"""
+    type: _builtins.str
+    """local | slurm"""
+    problem: _builtins.str
+    """why its engine does not answer; empty: it does"""
+    pending: _builtins.int
+    """jobs of all users in its engine's queue"""
+    own_queued: _builtins.int
+    """runs of this daemon that wait for it, here or in its engine"""
+    own_running: _builtins.int
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        type: _builtins.str = ...,
+        problem: _builtins.str = ...,
+        nodes: _abc.Iterable[Global___Node] | None = ...,
+        pending: _builtins.int = ...,
+        own_queued: _builtins.int = ...,
+        own_running: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "nodes", b"nodes", "own_queued", b"own_queued", "own_running", b"own_running", "pending", b"pending", "problem", b"problem", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecutorState: _TypeAlias = ExecutorState  # noqa: Y015
+
+@_typing.final
+class Node(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
+    CPUS_FREE_FIELD_NUMBER: _builtins.int
+    MEMORY_MB_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    GPUS_FREE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    state: _builtins.str
+    """in the engine's words"""
+    cpus: _builtins.float
+    cpus_free: _builtins.float
+    memory_mb: _builtins.int
+    gpus: _builtins.int
+    gpus_free: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        state: _builtins.str = ...,
+        cpus: _builtins.float = ...,
+        cpus_free: _builtins.float = ...,
+        memory_mb: _builtins.int = ...,
+        gpus: _builtins.int = ...,
+        gpus_free: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "cpus_free", b"cpus_free", "gpus", b"gpus", "gpus_free", b"gpus_free", "memory_mb", b"memory_mb", "name", b"name", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Node: _TypeAlias = Node  # noqa: Y015
 
 @_typing.final
 class GetHealthRequest(_message.Message):

@@ -174,6 +174,11 @@ class TrainerServiceStub:
                 request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.GetHealthRequest.SerializeToString,
                 response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.Health.FromString,
                 _registered_method=True)
+        self.ListMachines = channel.unary_unary(
+                '/gymgui.trainer.TrainerService/ListMachines',
+                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.ListMachinesRequest.SerializeToString,
+                response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.ListMachinesResponse.FromString,
+                _registered_method=True)
         self.Shutdown = channel.unary_unary(
                 '/gymgui.trainer.TrainerService/Shutdown',
                 request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.ShutdownRequest.SerializeToString,
@@ -393,6 +398,12 @@ class TrainerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListMachines(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Shutdown(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -580,6 +591,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.GetHealth,
                     request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.GetHealthRequest.FromString,
                     response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.Health.SerializeToString,
+            ),
+            'ListMachines': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMachines,
+                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.ListMachinesRequest.FromString,
+                    response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.ListMachinesResponse.SerializeToString,
             ),
             'Shutdown': grpc.unary_unary_rpc_method_handler(
                     servicer.Shutdown,
@@ -1373,6 +1389,33 @@ class TrainerService:
             '/gymgui.trainer.TrainerService/GetHealth',
             mosaic__wire_dot_proto_dot_trainer__pb2.GetHealthRequest.SerializeToString,
             mosaic__wire_dot_proto_dot_trainer__pb2.Health.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMachines(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gymgui.trainer.TrainerService/ListMachines',
+            mosaic__wire_dot_proto_dot_trainer__pb2.ListMachinesRequest.SerializeToString,
+            mosaic__wire_dot_proto_dot_trainer__pb2.ListMachinesResponse.FromString,
             options,
             channel_credentials,
             insecure,

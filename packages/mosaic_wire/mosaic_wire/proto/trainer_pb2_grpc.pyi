@@ -79,6 +79,7 @@ class TrainerServiceStub:
     ListFilters: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ListFiltersRequest, _trainer_pb2.ListFiltersResponse]
     DeleteFilter: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.DeleteFilterRequest, _trainer_pb2.DeleteFilterResponse]
     GetHealth: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.GetHealthRequest, _trainer_pb2.Health]
+    ListMachines: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ListMachinesRequest, _trainer_pb2.ListMachinesResponse]
     Shutdown: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ShutdownRequest, _trainer_pb2.ShutdownResponse]
     RegisterWorker: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.RegisterWorkerRequest, _trainer_pb2.RegisterWorkerResponse]
     """---- workers"""
@@ -132,6 +133,7 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
     ListFilters: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ListFiltersRequest, _trainer_pb2.ListFiltersResponse]  # type: ignore[assignment]
     DeleteFilter: _aio.UnaryUnaryMultiCallable[_trainer_pb2.DeleteFilterRequest, _trainer_pb2.DeleteFilterResponse]  # type: ignore[assignment]
     GetHealth: _aio.UnaryUnaryMultiCallable[_trainer_pb2.GetHealthRequest, _trainer_pb2.Health]  # type: ignore[assignment]
+    ListMachines: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ListMachinesRequest, _trainer_pb2.ListMachinesResponse]  # type: ignore[assignment]
     Shutdown: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ShutdownRequest, _trainer_pb2.ShutdownResponse]  # type: ignore[assignment]
     RegisterWorker: _aio.UnaryUnaryMultiCallable[_trainer_pb2.RegisterWorkerRequest, _trainer_pb2.RegisterWorkerResponse]  # type: ignore[assignment]
     """---- workers"""
@@ -350,6 +352,13 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.GetHealthRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_trainer_pb2.Health, _abc.Awaitable[_trainer_pb2.Health]]: ...
+
+    @_abc_1.abstractmethod
+    def ListMachines(
+        self,
+        request: _trainer_pb2.ListMachinesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_trainer_pb2.ListMachinesResponse, _abc.Awaitable[_trainer_pb2.ListMachinesResponse]]: ...
 
     @_abc_1.abstractmethod
     def Shutdown(

@@ -181,7 +181,7 @@ def default_name(
 
 
 def config_of(
-    plan: BenchPlan, cell: Cell, *, cpus: float, gpus: int = 0, install_missing: bool = False
+    plan: BenchPlan, cell: Cell, *, cpus: float, gpus: int = 0, install_missing: bool = False, executor: str = ""
 ) -> dict[str, Any]:
     """Return the run config of a cell."""
     return run_request(
@@ -198,6 +198,7 @@ def config_of(
         },
         run_name=f"{plan.name}-{cell.player.replace(' ', '-')}-{cell.env_id}-s{cell.seed}"[:200],
         resources={"cpus": {"requested": cpus}, "gpus": gpus},
+        scheduling={"executor": executor or None},
         tags=[plan.tag],
     )
 

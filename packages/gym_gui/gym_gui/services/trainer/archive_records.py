@@ -26,7 +26,7 @@ _OF_THE_DAEMON = frozenset(
     {
         *("pid", "start_ticks", "boot_id", "pid_namespace", "mark", "run_token_sha256", "session_token_sha256"),
         *("worker_instance", "lifecycle_seq", "cancel_requested", "cancel_reason", "pause_requested"),
-        *("paused_by_signal", "released", "stalled", "no_progress", "claimed", "gpu_ids", "queue_reason"),
+        *("paused_by_signal", "released", "stalled", "no_progress", "claimed", "gpu_ids", "queue_reason", "job_id"),
     }
 )
 """Columns that are meaningful only on the machine that ran the run"""

@@ -23,13 +23,14 @@ from mosaic_wire.redaction import is_secret_ref
 from mosaic_wire.run_config import TrainRunConfig
 from mosaic_wire.run_request import PART_KEYS, runs_script, with_worker_part, worker_part
 from mosaic_wire.run_request import PART_PATH as PATH
-from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec
+from mosaic_wire.worker_spec import AlgorithmSpec, WorkerSpec, nearest
 
 from gym_gui.config.settings import Settings
 from gym_gui.services.trainer.catalog import WorkerCatalog, run_in_catalog
 from gym_gui.services.trainer.describe import environment_without_secrets
 from gym_gui.services.trainer.errors import InvalidConfig, UnknownWorker
 from gym_gui.services.trainer.limits import restore_limits
+from gym_gui.services.trainer.records import LOCAL
 from gym_gui.services.trainer.resources import ResourceLedger, ResourceRequest
 from gym_gui.services.trainer.validation.json_document import read_config_text
 from gym_gui.services.trainer.validation.train_config import identity_of, presentable, validate_train_run_config
@@ -106,7 +107,15 @@ class ConfigChecks:
         request = ResourceRequest(
             resources.cpus.requested, resources.gpus.requested, resources.gpus.mandatory, resources.memory_mb
         )
-        problems = self._ledger.lacking(request)
+        name = config.scheduling.executor
+        if name in (None, LOCAL):
+            problems = self._ledger.lacking(request)
+        elif name in self._settings.executors:
+            problems = []  # its engine knows what it has
+        else:
+            known = ", ".join((LOCAL, *self._settings.executors))
+            text = f"there is no executor {name!r}; known are {known} ([executors.{name}] in the settings adds it)"
+            problems = [Problem("scheduling.executor", text, nearest(name, (LOCAL, *self._settings.executors)))]
         spec = await self._catalog.find(worker.type)
         answer = await self._processes.ask(spec, _without_references(worker.config))
         problems += [Problem(_place(each.path), each.message, each.suggestion) for each in answer.problems]

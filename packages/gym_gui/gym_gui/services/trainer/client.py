@@ -55,6 +55,7 @@ WITHOUT_TRAINING = (Mode.EVALUATE, Mode.INTERACTIVE)
 _SUBMISSION_S = 30.0
 """Longer than other calls, because the worker checks the config, and its check process may have to start"""
 _MANY_S = 60.0
+_ENGINES_S = 60.0
 _MIN_SUFFIX = 4
 """Ids of one day have a common prefix, so suffixes are accepted, but shorter ones could match by chance"""
 _CHANNEL_OPTIONS = [
@@ -488,6 +489,11 @@ class TrainerClient:
     def health(self) -> pb.Health:
         """Return what the daemon reports about itself and the machine."""
         return self._call(self._stub.GetHealth, pb.GetHealthRequest())
+
+    def machines(self) -> Sequence[pb.ExecutorState]:
+        """Return where runs can run; an engine that does not answer takes a while."""
+        request = pb.ListMachinesRequest()
+        return self._call(self._stub.ListMachines, request, timeout_s=max(self.timeout_s, _ENGINES_S)).executors
 
     def shutdown(self) -> int:
         """Stop the daemon; return how many runs keep running."""

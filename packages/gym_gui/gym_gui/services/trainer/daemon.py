@@ -35,11 +35,14 @@ from gym_gui.services.trainer.catalog import WorkerCatalog
 from gym_gui.services.trainer.checking import CheckProcesses, ConfigChecks
 from gym_gui.services.trainer.dispatcher import TrainerDispatcher
 from gym_gui.services.trainer.errors import HomeInUse, ListenFailed, RegistryUnwritable, TrainerError
-from gym_gui.services.trainer.executors import LocalExecutor
+from gym_gui.services.trainer.executors.contract import Executor
+from gym_gui.services.trainer.executors.local import LocalExecutor
+from gym_gui.services.trainer.executors.slurm import SlurmExecutor
 from gym_gui.services.trainer.journal import Journal
 from gym_gui.services.trainer.limits import StartedThreads, raise_descriptor_limit
 from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.process_tree import ProcessIdentity, read_stat
+from gym_gui.services.trainer.records import LOCAL
 from gym_gui.services.trainer.registry import RunRegistry
 from gym_gui.services.trainer.resources import Inventory, ResourceLedger, detect_inventory
 from gym_gui.services.trainer.secrets import SecretStore
@@ -173,10 +176,10 @@ async def _serve(home: Home, settings: Settings, listening: Listening | None, in
 async def _serve_journal(
     home: Home, settings: Settings, listening: Listening | None, inventory: Inventory, token: str, journal: Journal
 ) -> None:
-    served = home.identity
+    served, executors = home.identity, _executors(settings)
     catalog, secret_store = WorkerCatalog(home), SecretStore(config_home(), home=home)
     ledger = ResourceLedger(inventory)
-    stopping, executor, metrics = asyncio.Event(), LocalExecutor(), MetricHub(home)
+    stopping, metrics = asyncio.Event(), MetricHub(home)
 
     def grant(run_id: str, credits: int) -> None:
         if (supervisor := dispatcher.supervisors.get(run_id)) is not None:
@@ -187,7 +190,7 @@ async def _serve_journal(
         home,
         journal=journal,
         catalog=catalog,
-        executor=executor,
+        executors=executors,
         ledger=ledger,
         guard=CapacityGuard(
             home, min_free_disk_mb=settings.min_free_disk_mb, min_free_memory_mb=settings.min_free_memory_mb
@@ -254,7 +257,13 @@ async def _serve_journal(
         await dispatcher.stop()
         await metrics.close()
         telemetry.close()
-        executor.close()
+        for executor in executors.values():
+            executor.close()
+
+
+def _executors(settings: Settings) -> dict[str, Executor]:
+    engines = {name: SlurmExecutor(name, each, config_home()) for name, each in settings.executors.items()}
+    return {LOCAL: LocalExecutor(), **engines}
 
 
 async def _stop_without_home(

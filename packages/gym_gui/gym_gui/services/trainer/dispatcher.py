@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -27,8 +28,14 @@ from gym_gui.config.settings import Settings
 from gym_gui.logging_config.log_constants import LOG_TRAINER_RUN_WAITS
 from gym_gui.services.trainer.capacity import CapacityGuard
 from gym_gui.services.trainer.catalog import WorkerCatalog, run_in_catalog
-from gym_gui.services.trainer.errors import InvalidTransition, NotPossibleNow, RunNotFound, TrainerError
-from gym_gui.services.trainer.executors import ForeignWorker, LocalExecutor, WorkerHandle
+from gym_gui.services.trainer.errors import (
+    EngineUnavailable,
+    InvalidTransition,
+    NotPossibleNow,
+    RunNotFound,
+    TrainerError,
+)
+from gym_gui.services.trainer.executors.contract import NO_PROCESS, Attempt, Executor, Machines, Worker
 from gym_gui.services.trainer.file_threads import run_long_io, run_quick_io
 from gym_gui.services.trainer.finalize import finalize
 from gym_gui.services.trainer.fsm import RunEvent, RunStatus
@@ -39,7 +46,15 @@ from gym_gui.services.trainer.limits import shortage
 from gym_gui.services.trainer.metrics.hub import MetricHub
 from gym_gui.services.trainer.metrics.store import run_statistics
 from gym_gui.services.trainer.process_tree import ProcessIdentity, pid_namespace, read_home
-from gym_gui.services.trainer.records import RunRecord, RunStatistics
+from gym_gui.services.trainer.records import (
+    INTERRUPTIONS,
+    LOCAL,
+    NODE_LOST,
+    PREEMPTED,
+    HistoryEvent,
+    RunRecord,
+    RunStatistics,
+)
 from gym_gui.services.trainer.resources import Reservation, ResourceLedger, ResourceRequest, RunQueue
 from gym_gui.services.trainer.run_files import last_checkpoint_step, size_of_run
 from gym_gui.services.trainer.run_supervisor import Finished, RunSupervisor, output_tails
@@ -60,6 +75,10 @@ _CANCEL_S = 5.0
 _STATISTICS_FLUSH_S = 1.0
 _MAX_RETRY_WAIT_S = 60.0
 _RETRY_S = 1.0
+_STARTING = (RunStatus.INIT, RunStatus.HSHK)
+"""States of a run with a process that has not allocated its memory yet"""
+_MAX_NODES_LOST = 5
+"""After so many nodes that failed under a run, each further one counts as a fault of the run"""
 _MAX_FAILURES = 10
 """A run that cannot be supervised or recovered is closed after this many failures"""
 _LOG_POLL_S, _LOG_POLL_PER_RUN_S = 0.25, 0.005
@@ -75,7 +94,7 @@ class TrainerDispatcher:
         *,
         journal: Journal,
         catalog: WorkerCatalog,
-        executor: LocalExecutor,
+        executors: Mapping[str, Executor],
         ledger: ResourceLedger,
         guard: CapacityGuard,
         secret_store: SecretStore,
@@ -86,18 +105,20 @@ class TrainerDispatcher:
     ) -> None:
         self._home, self._journal, self._settings = home, journal, settings
         self._metrics, self._telemetry = metrics, telemetry
-        self._catalog, self._executor, self._ledger, self._guard = catalog, executor, ledger, guard
+        self._catalog, self._executors, self._ledger, self._guard = catalog, executors, ledger, guard
         self._secret_store, self._hooks = secret_store, EndHooks(settings)
         self._launcher = RunLauncher(
             home,
             journal=journal,
             catalog=catalog,
-            executor=executor,
+            executors=executors,
             secret_store=secret_store,
             settings=settings,
             grpc_target=grpc_target,
         )
         self.queue = RunQueue()
+        self._handed_over: dict[str, str] = {}
+        """By run that an engine queues or runs, the executor"""
         self.supervisors: dict[str, RunSupervisor] = {}
         self._token_owners: dict[str, str] = {}
         self._launching: dict[str, asyncio.Event] = {}
@@ -195,7 +216,20 @@ class TrainerDispatcher:
 
     def waiting_reason(self, run_id: str) -> str:
         """Return why a queued run has not started yet."""
+        if (supervisor := self.supervisors.get(run_id)) is not None:
+            return supervisor.waits_for
         return self._preparing.get(run_id) or self.queue.reason(run_id)
+
+    async def machines(self) -> dict[str, tuple[str, Machines, int, int]]:
+        """Return by executor its type, its machines, and how many runs of this daemon wait for it and run there."""
+        answers = await asyncio.gather(*(executor.machines() for executor in self._executors.values()))
+        found = {}
+        for (name, executor), machines in zip(self._executors.items(), answers, strict=True):
+            own = "" if name == LOCAL else name
+            live = [each.record.status for each in self.supervisors.values() if each.record.executor == own]
+            queued = self.queue.count(own) + live.count(RunStatus.INIT)
+            found[name] = executor.type, machines, queued, len(live) - live.count(RunStatus.INIT)
+        return found
 
     def _report_preparing(self, run_id: str, message: str) -> None:
         self._preparing[run_id] = f"preparing environment: {message}"
@@ -249,24 +283,52 @@ class TrainerDispatcher:
         """Start queued runs by priority, then age; return whether the machine lacks memory or disk."""
         if short := time.monotonic() < self._halted_until:
             return short
+        handed_over = Counter(self._handed_over.values())
         for record in self.queue.candidates(self._ledger):
-            started = [each.record for each in self.supervisors.values() if each.record.status is RunStatus.HSHK]
-            starting = [*self._being_launched.values(), *started]
-            shortage = await asyncio.to_thread(self._shortage, record, starting)
+            if record.executor:
+                waits = self._why_not_handed_over(record, handed_over)
+            else:
+                started = [each.record for each in self.supervisors.values() if each.record.status in _STARTING]
+                starting = [each for each in (*self._being_launched.values(), *started) if not each.executor]
+                waits = await asyncio.to_thread(self._shortage, record, starting)
             if record.run_id not in self.queue:
                 continue  # cancelled while the machine was checked
-            if shortage is not None:
-                self._wait(record, shortage)
+            if waits is not None:
+                self._wait(record, waits)
                 short = True
                 continue
-            reservation = self._ledger.reserve(record.run_id, request_of(record))
+            reservation = self._reserve(record)
             if isinstance(reservation, str):
                 self._wait(record, reservation)
                 continue
+            handed_over[record.executor] += 1
             self.queue.remove(record.run_id)
             self._launching[record.run_id], self._being_launched[record.run_id] = asyncio.Event(), record
             self._spawn(self._launch_and_supervise(record, reservation), f"run {record.run_id}")
         return short
+
+    def _why_not_handed_over(self, record: RunRecord, handed_over: Mapping[str, int]) -> str | None:
+        """Return why a run cannot be handed over to its engine now, or None."""
+        name = record.executor
+        if (executor := self._executors.get(name)) is None:
+            return f"waiting for executor {name!r}, which is not in the settings: add [executors.{name}], or cancel it"
+        if handed_over[name] >= executor.max_submitted:
+            return f"waiting: {handed_over[name]} runs are already with {name} (max_submitted)"
+        return executor.trouble() or None
+
+    def _reserve(self, record: RunRecord) -> Reservation | str:
+        """Reserve what the run needs of this machine: nothing if an engine runs it."""
+        if not record.executor:
+            return self._ledger.reserve(record.run_id, request_of(record))
+        return self._hold(record)
+
+    def _hold(self, record: RunRecord) -> Reservation:
+        """Record what a run that has, or gets, a process holds."""
+        reservation = Reservation(record.cpus, record.memory_mb or 0, record.gpu_ids)
+        if record.executor:
+            self._handed_over[record.run_id], reservation = record.executor, Reservation(0.0)
+        self._ledger.restore(record.run_id, reservation)
+        return reservation
 
     def _wait(self, record: RunRecord, reason: str) -> None:
         if self.queue.blocked(record, reason):
@@ -290,11 +352,16 @@ class TrainerDispatcher:
         run_id = record.run_id
         try:
             launched = await self._launcher.launch(record, reservation.gpu_ids)
-            supervisor = None if launched is None else await self._dispatched(run_id, *launched)
+            current = await self._journal.read(self._journal.registry.get, run_id)
+            supervisor = None if launched is None else self._supervisor(current, *launched)
+        except EngineUnavailable as error:
+            await self._launch_later(record, str(error))
+            return
         except Exception as error:
             # Boundary of a run: its slots must be released after any error.
             if lacking := shortage(error) or shortage(error.__cause__):
-                await self._launch_later(record, lacking)
+                self._halted_until = max(self._halted_until, time.monotonic() + _CAPACITY_RECHECK_S)
+                await self._launch_later(record, f"the daemon cannot start it now: {lacking}")
                 return
             is_known = isinstance(error, TrainerError | WireError | OSError)
             logger.error("run %s could not be started: %s", run_id, error, exc_info=not is_known)
@@ -309,9 +376,8 @@ class TrainerDispatcher:
             return
         await self._supervise(supervisor)
 
-    async def _launch_later(self, record: RunRecord, lacking: str) -> None:
-        """Put a run back in the queue while the daemon lacks processes, descriptors, memory or disk space."""
-        self._halted_until = max(self._halted_until, time.monotonic() + _CAPACITY_RECHECK_S)
+    async def _launch_later(self, record: RunRecord, reason: str) -> None:
+        """Put a run back in the queue: the daemon lacks processes, memory or disk space, or an engine is away."""
         record = await self._journal.record(record.run_id, "", **_NO_PROCESS)
         self._release(record.run_id)
         if record.cancel_requested:
@@ -319,24 +385,10 @@ class TrainerDispatcher:
             await self._end_cancelled(record.run_id)
             return
         self.queue.add(record)
-        self._wait(record, f"the daemon cannot start it now: {lacking}")
+        self._wait(record, reason)
         self._launched(record.run_id)
 
-    async def _dispatched(self, run_id: str, handle: WorkerHandle, secrets: Mapping[str, str]) -> RunSupervisor:
-        identity = handle.identity
-        record = await self._journal.apply(
-            run_id,
-            RunEvent.DISPATCHED,
-            expected=RunStatus.INIT,
-            pid=identity.pid,
-            start_ticks=identity.start_ticks,
-            boot_id=identity.boot_id,
-            claimed=False,
-            queue_reason="",
-        )
-        return self._supervisor(record, handle, secrets)
-
-    def _supervisor(self, record: RunRecord, handle: WorkerHandle, secrets: Mapping[str, str]) -> RunSupervisor:
+    def _supervisor(self, record: RunRecord, handle: Worker, secrets: Mapping[str, str]) -> RunSupervisor:
         supervisor = RunSupervisor(
             record,
             handle,
@@ -392,6 +444,7 @@ class TrainerDispatcher:
 
     def _release(self, run_id: str) -> None:
         """Free the slots of a run whose process tree has ended."""
+        self._handed_over.pop(run_id, None)
         self._ledger.release(run_id)
         self._wake.set()
 
@@ -433,6 +486,8 @@ class TrainerDispatcher:
 
     async def _handle_ending(self, finished: Finished) -> None:
         record = finished.record
+        if finished.ending.interruption:
+            self._spawn(self._run_hooks([record], finished.ending.interruption), "hooks")
         if finished.ending.event is RunEvent.FAULTED:
             await self._retry_or_give_up(record, retry=not finished.ending.is_final)
         elif record.status is RunStatus.TERM:
@@ -456,11 +511,15 @@ class TrainerDispatcher:
         run_id, reason = record.run_id, record.fault_reason or record.reason
         record = await self._journal.read(self._journal.registry.get, run_id)
         events = await self._journal.read(self._journal.registry.history, run_id)
-        retried = sum(event.kind == RunEvent.RETRIED for event in events)
+        counts, last = Counter(event.kind for event in events), _last_interruption(events)
+        # Preemption is the engine's policy and costs no retry; nor do lost nodes, unless the run seems to be the cause.
+        is_free = last == PREEMPTED or (last == NODE_LOST and counts[NODE_LOST] <= _MAX_NODES_LOST)
+        free = counts[PREEMPTED] + min(counts[NODE_LOST], _MAX_NODES_LOST) - is_free
+        retried = counts[RunEvent.RETRIED] - free
         if record.cancel_requested:
             await self._end_cancelled(run_id)
-        elif retry and retried < record.retries:
-            wait_s = min(_MAX_RETRY_WAIT_S, 2.0**retried)
+        elif retry and (is_free or retried < record.retries):
+            wait_s = _RETRY_S if is_free else min(_MAX_RETRY_WAIT_S, 2.0**retried)
             again = await self._journal.apply(
                 run_id,
                 RunEvent.RETRIED,
@@ -581,9 +640,9 @@ class TrainerDispatcher:
             if not self._home.run_folder(run_id).root.exists()
         }
 
-    async def _run_hooks(self, ended: Sequence[RunRecord]) -> None:
+    async def _run_hooks(self, ended: Sequence[RunRecord], event: str = "ended") -> None:
         for record in ended:
-            if problem := await self._hooks.run(record):
+            if problem := await self._hooks.run(record, event):
                 with suppress(RunNotFound):
                     await self._journal.record(record.run_id, "hook_failed", reason=problem)
 
@@ -666,10 +725,8 @@ class TrainerDispatcher:
 
     async def _close_unrecovered(self, record: RunRecord, problem: str) -> None:
         """End a run whose recovery failed repeatedly: first its processes, then its record."""
-        identity = _identity_of(record)
-        self._refuse_foreign_process(identity)
         self.supervisors.pop(record.run_id, None)
-        handle = await self._attach(record, identity)
+        handle = await self._attach(record)
         if handle is not None and not await handle.stop_tree(self._settings.grace_s):
             raise NotPossibleNow(f"some processes of run {record.run_id} cannot be ended yet")
         self._release(record.run_id)
@@ -685,30 +742,21 @@ class TrainerDispatcher:
             request = replace(request_of(record), gpus=0, gpus_mandatory=0)
             if record.cancel_requested:
                 await self._end_cancelled(record.run_id)
-            elif (reason := self._ledger.impossible(request)) is not None:
+            elif not record.executor and (reason := self._ledger.impossible(request)) is not None:
                 await self._fault_without_process(record, reason)
             else:
                 self.enqueue(record)
             return
         if record.status is RunStatus.PAUSE and record.released:
             return
-        if record.status is RunStatus.INIT:
-            identity = self._executor.find(record.mark)
-            is_missing = identity is None and not self._is_in_other_container(record)
-            if is_missing and not await run_quick_io(self._has_lifecycle_events, record):
-                # The daemon died between claim and start: no process was started.
-                record = await self._journal.record(record.run_id, "", claimed=False)
-                self.enqueue(record)
-                return
-        else:
-            identity = _identity_of(record)
-        self._refuse_foreign_process(identity)
-        await self._reattach(record, identity)
-
-    @staticmethod
-    def _is_in_other_container(record: RunRecord) -> bool:
-        """Return whether the run was started in another PID namespace, whose processes are invisible here."""
-        return record.pid_namespace not in ("", pid_namespace())
+        worker = await self._attach(record)
+        is_untouched = worker is None and record.status is RunStatus.INIT
+        if is_untouched and not await run_quick_io(self._has_lifecycle_events, record):
+            # The daemon died between claim and start: no process was started.
+            record = await self._journal.record(record.run_id, "", claimed=False, job_id="")
+            self.enqueue(record)
+            return
+        await self._reattach(record, worker or Worker(_identity_of(record) or NO_PROCESS, record.mark))
 
     def _refuse_foreign_process(self, identity: ProcessIdentity | None) -> None:
         """Raise NotPossibleNow when the process belongs to another home, of which this home is a copy."""
@@ -728,39 +776,44 @@ class TrainerDispatcher:
         except NotAPlainFile:
             return True  # whatever it is, the attempt put it there
 
-    async def _attach(self, record: RunRecord, identity: ProcessIdentity | None) -> WorkerHandle | None:
-        return await self._executor.attach(
-            identity,
+    async def _attach(self, record: RunRecord) -> Worker | None:
+        name = record.executor or LOCAL
+        if (executor := self._executors.get(name)) is None:
+            raise NotPossibleNow(
+                f"it was handed over to executor {name!r}, which is not in the settings any more: "
+                f"put [executors.{name}] back and restart the daemon"
+            )
+        identity = _identity_of(record)
+        self._refuse_foreign_process(identity)
+        attempt = Attempt(
+            record.run_id,
             record.mark,
+            self._home.run_logs(record.run_id) / "stdout.log",
+            identity=identity,
+            job_id=record.job_id,
+            pid_namespace=record.pid_namespace,
             memory_mb=record.memory_mb,
             max_processes=self._settings.max_processes,
-            output=self._home.run_logs(record.run_id) / "stdout.log" if self._is_in_other_container(record) else None,
         )
+        worker = await executor.attach(attempt)
+        if worker is not None and identity is None:
+            self._refuse_foreign_process(worker.identity)
+        return worker
 
-    async def _reattach(self, record: RunRecord, identity: ProcessIdentity | None) -> None:
+    async def _reattach(self, record: RunRecord, worker: Worker) -> None:
         run_id = record.run_id
         secrets = await asyncio.to_thread(self._secret_store.known, run_id)
-        self._ledger.restore(run_id, Reservation(record.cpus, record.memory_mb or 0, record.gpu_ids))
-        handle = await self._attach(record, identity)
-        if isinstance(handle, ForeignWorker):
-            logger.warning(
-                "run %s keeps running in another PID namespace: its reports arrive, but it cannot be ended here", run_id
-            )
-        if handle is None:
-            handle = WorkerHandle(identity or ProcessIdentity(0, 0, ""), record.mark)
-        if record.status is RunStatus.INIT:
-            record = await self._journal.apply(
-                run_id,
-                RunEvent.DISPATCHED,
-                claimed=False,
-                pid=handle.identity.pid,
-                start_ticks=handle.identity.start_ticks,
-                boot_id=handle.identity.boot_id,
-            )
-        supervisor = self._supervisor(record, handle, secrets)
+        self._hold(record)
+        supervisor = self._supervisor(record, worker, secrets)
         await supervisor.restore_history(await self._journal.read(self._journal.registry.history, run_id))
         await self._journal.record(run_id, REATTACHED, reason="a new daemon recovered the run")
         self._spawn(self._supervise(supervisor), f"run {run_id}")
+
+
+def _last_interruption(events: Sequence[HistoryEvent]) -> str:
+    """Return how the engine ended the last attempt, or an empty text if it did not."""
+    kinds = [event.kind for event in events if event.kind in (RunEvent.RETRIED, RunEvent.REQUEUED, *INTERRUPTIONS)]
+    return kinds[-1] if kinds and kinds[-1] in INTERRUPTIONS else ""
 
 
 _NO_PROCESS: dict[str, Any] = {
@@ -772,6 +825,7 @@ _NO_PROCESS: dict[str, Any] = {
     "session_token_sha256": "",
     "worker_instance": "",
     "gpu_ids": (),
+    "job_id": "",
 }
 
 

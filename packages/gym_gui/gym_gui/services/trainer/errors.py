@@ -11,6 +11,7 @@ TrainerError
 ├── NotPossibleNow         a request that this run's state does not allow
 ├── NotAllowed             wrong or missing token
 ├── SpawnFailed            the worker process could not be started
+├── EngineUnavailable      an executor's engine does not answer now
 ├── RegistryError          the database cannot be used
 │   ├── RegistryTooNew     written by a newer MOSAIC
 │   └── RegistryUnwritable disk full, read-only, damaged
@@ -97,6 +98,10 @@ class NotAllowed(TrainerError):
 
 class SpawnFailed(TrainerError):
     """The worker process could not be started."""
+
+
+class EngineUnavailable(TrainerError):
+    """An executor's engine does not answer now; nothing was started, and a later try may work."""
 
 
 class RegistryError(TrainerError):

@@ -49,18 +49,27 @@ class EndHooks:
         self._settings = settings
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
-    async def run(self, record: RunRecord) -> str:
-        """Run the hooks of the settings; return what went wrong with them, or nothing."""
+    async def run(self, record: RunRecord, event: str = "ended") -> str:
+        """Run the hooks of the settings; return what went wrong with them, or nothing.
+
+        `event`: "ended", or how its engine interrupted a run that is queued again ("preempted", "node_lost").
+        """
         command, url = tuple(self._settings.on_end_command), self._settings.on_end_webhook
         if not (command or url):
             return ""
         names = ("run_id", "name", "outcome", "reason", "algo", "env_id", "seed", "step", "result")
         details = {name: getattr(record, name) for name in names}
-        message = json.dumps({**details, "worker": record.worker_type, "return": record.episodic_return})
+        message = json.dumps(
+            {"event": event, **details, "worker": record.worker_type, "return": record.episodic_return}
+        )
         problems: list[str] = []
         async with self._slots:
-            if command:  # the details are JSON on stdin; two environment variables serve one-liners
-                variables = {"MOSAIC_RUN_ID": record.run_id, "MOSAIC_OUTCOME": str(record.outcome or "")}
+            if command:  # the details are JSON on stdin; three environment variables serve one-liners
+                variables = {
+                    "MOSAIC_RUN_ID": record.run_id,
+                    "MOSAIC_OUTCOME": str(record.outcome or ""),
+                    "MOSAIC_EVENT": event,
+                }
                 problems.append(await _run(f"on_end_command {command[0]!r}", command, message, variables))
             if url:
                 request = json.dumps({"url": url, "message": message, "timeout_s": math.ceil(_TIMEOUT_S)})

@@ -62,6 +62,11 @@ class Launch:
     """Processes and threads of the whole tree"""
     cpus: float = 1.0
     """The CPU weight of the group, not a limit"""
+    gpus: int = 0
+    """For an engine, which chooses them; those of this machine are in the environment"""
+    max_wallclock_minutes: float | None = None
+    grace_s: float = 30.0
+    """Between SIGTERM and SIGKILL"""
 
 
 def inherited_environment(base_env: Mapping[str, str]) -> dict[str, str]:
@@ -123,6 +128,9 @@ def build_launch(
         memory_mb=record.memory_mb,
         max_processes=settings.max_processes,
         cpus=record.cpus,
+        gpus=record.gpus,
+        max_wallclock_minutes=record.max_wallclock_minutes,
+        grace_s=settings.grace_s,
     )
 
 

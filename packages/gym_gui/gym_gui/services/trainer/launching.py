@@ -25,12 +25,12 @@ from gym_gui.config.settings import Settings
 from gym_gui.services.trainer import process_tree
 from gym_gui.services.trainer.catalog import WorkerCatalog
 from gym_gui.services.trainer.errors import SpawnFailed
-from gym_gui.services.trainer.executors import LocalExecutor, WorkerHandle
+from gym_gui.services.trainer.executors.contract import Executor, Worker
 from gym_gui.services.trainer.file_threads import run_long_io
 from gym_gui.services.trainer.journal import Journal
 from gym_gui.services.trainer.launch import build_launch, is_training
 from gym_gui.services.trainer.process_tree import ProcessIdentity, pid_namespace, read_home, read_mark
-from gym_gui.services.trainer.records import RunRecord
+from gym_gui.services.trainer.records import LOCAL, RunRecord
 from gym_gui.services.trainer.secrets import SecretStore, referred_secrets, to_environment
 from gym_gui.services.trainer.tokens import digest, new_token
 from gym_gui.services.trainer.worker_logs import tail_text
@@ -45,15 +45,15 @@ class RunLauncher:
         *,
         journal: Journal,
         catalog: WorkerCatalog,
-        executor: LocalExecutor,
+        executors: Mapping[str, Executor],
         secret_store: SecretStore,
         settings: Settings,
         grpc_target: str,
     ) -> None:
-        self._home, self._journal, self._catalog, self._executor = home, journal, catalog, executor
+        self._home, self._journal, self._catalog, self._executors = home, journal, catalog, executors
         self._secret_store, self._settings, self._grpc_target = secret_store, settings, grpc_target
 
-    async def launch(self, record: RunRecord, gpu_ids: Sequence[str]) -> tuple[WorkerHandle, dict[str, str]] | None:
+    async def launch(self, record: RunRecord, gpu_ids: Sequence[str]) -> tuple[Worker, dict[str, str]] | None:
         """Start the worker; return its handle and the run's secrets, or None when the run was cancelled before that."""
         run_id = record.run_id
         spec = await self._catalog.find(record.worker_type)
@@ -66,7 +66,7 @@ class RunLauncher:
             "",
             claimed=True,
             mark=mark,
-            pid_namespace=pid_namespace(),
+            pid_namespace="" if record.executor else pid_namespace(),
             run_token_sha256=digest(token),
             gpu_ids=tuple(gpu_ids),
         )
@@ -81,10 +81,18 @@ class RunLauncher:
             base_env=os.environ,
             gpu_ids=gpu_ids,
             run_token=token,
-            grpc_target=self._grpc_target,
+            grpc_target=self._target_of(record),
             secrets=to_environment(secrets),
         )
-        return await self._executor.submit(launch), secrets
+        worker = await self._executors[record.executor or LOCAL].submit(launch)
+        if worker.job_id:
+            reason = f"{record.executor}: job {worker.job_id}"
+            await self._journal.record(run_id, "handed_over", reason=reason, job_id=worker.job_id)
+        return worker, secrets
+
+    def _target_of(self, record: RunRecord) -> str:
+        """Return how the run's worker reaches the daemon: by the socket of the home, whose disk its node shares."""
+        return self._grpc_target
 
     async def prepare(self, record: RunRecord, on_progress: Callable[[str, str], None]) -> str:
         """Let the worker install what the run lacks; return what went wrong, or an empty text."""

@@ -195,14 +195,6 @@ def marked_processes(
     return [ProcessIdentity.from_stat(stat) for stat in found]
 
 
-def session_leader(mark: str) -> ProcessIdentity | None:
-    """Return the oldest session leader with this mark, or else the oldest process with it."""
-    table = read_process_table()
-    marked = marked_processes(mark, table=table)
-    leaders = (identity for identity in marked if table[identity.pid].session == identity.pid)
-    return next(leaders, marked[0] if marked else None)
-
-
 def tree_of(
     identity: ProcessIdentity | None,
     mark: str,

@@ -13,6 +13,12 @@ from gym_gui.services.trainer.fsm import RunOutcome, RunStatus
 _BEYOND_TOTAL = 16
 """A script's curves may count frames or agents' steps: up to this many per step of its total"""
 
+LOCAL = "local"
+"""The executor of runs that name none: this machine"""
+
+PREEMPTED, NODE_LOST = INTERRUPTIONS = ("preempted", "node_lost")
+"""How an engine ends an attempt without the run's doing; also the kinds of these events in its history"""
+
 PauseRequest = Literal["", "pause", "release", "resume"]
 
 
@@ -70,6 +76,8 @@ class NewRun:
     retries: int = 0
     extras: Mapping[str, Any] = field(default_factory=dict)
     """Redacted by the caller"""
+    executor: str = ""
+    """Of the settings; empty: this machine"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +157,14 @@ class RunRecord:
     """the dispatcher reserved resources and may have started a process"""
     pid_namespace: str = ""
     """Of the daemon that started it; empty (an older MOSAIC) counts as the own one"""
+    job_id: str = ""
+    """The job of its executor's engine; empty on this machine"""
+
+    # ---- sent to clients
+    executor: str = ""
+    """Of the settings; empty: this machine"""
+    node: str = ""
+    """Where its executor started it last; empty on this machine"""
 
     @property
     def flags(self) -> tuple[str, ...]:

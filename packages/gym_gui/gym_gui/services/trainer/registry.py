@@ -38,7 +38,7 @@ _UNSETTLED = 500
 _OF_THIS_MACHINE = {
     *("number", "event_seq", "pid", "start_ticks", "boot_id", "pid_namespace", "mark", "worker_instance", "claimed"),
     *("run_token_sha256", "session_token_sha256", "cancel_requested", "cancel_reason", "pause_requested"),
-    *("paused_by_signal", "released", "stalled", "no_progress"),
+    *("paused_by_signal", "released", "stalled", "no_progress", "job_id"),
 }
 """Columns that an archive does not carry"""
 

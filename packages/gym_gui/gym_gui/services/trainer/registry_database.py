@@ -478,4 +478,10 @@ _VERSION_4: Migration = ("ALTER TABLE submissions ADD COLUMN fingerprint TEXT NO
 
 _VERSION_5: Migration = ("ALTER TABLE runs ADD COLUMN pid_namespace TEXT NOT NULL DEFAULT ''",)
 
-MIGRATIONS: tuple[Migration, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)
+_VERSION_6: Migration = (
+    "ALTER TABLE runs ADD COLUMN executor TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE runs ADD COLUMN job_id TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE runs ADD COLUMN node TEXT NOT NULL DEFAULT ''",
+)
+
+MIGRATIONS: tuple[Migration, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6)

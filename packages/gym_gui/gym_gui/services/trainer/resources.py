@@ -187,7 +187,7 @@ class RunQueue:
         self._runs: dict[str, RunRecord] = {}
         self._order: list[str] | None = None
         self._weightless: set[str] = set()
-        """Runs that request no CPU and no GPU (sweeps), which never have to wait"""
+        """Runs that need nothing of this machine: sweeps, and those of other executors"""
         self._reasons: dict[str, str] = {}
         self._waiting: set[str] = set()
         """Runs that could not start when it was their turn"""
@@ -200,11 +200,15 @@ class RunQueue:
     def __contains__(self, run_id: str) -> bool:
         return run_id in self._runs
 
+    def count(self, executor: str) -> int:
+        """Return how many runs wait for this executor; empty: this machine."""
+        return sum(record.executor == executor for record in self._runs.values())
+
     def add(self, record: RunRecord) -> None:
         """Queue a run, or move a queued one to its new place."""
         self._runs[record.run_id] = record
         self._order = None
-        if record.cpus <= 0 and record.gpus == 0:
+        if record.executor or (record.cpus <= 0 and record.gpus == 0):
             self._weightless.add(record.run_id)
 
     def get(self, run_id: str) -> RunRecord | None:
@@ -249,8 +253,9 @@ class RunQueue:
 
     def _keep_place(self, record: RunRecord, reason: str) -> None:
         self._reasons[record.run_id] = reason
-        self._set_aside_cpus += record.cpus
-        self._set_aside_gpus += record.gpus
+        if record.run_id not in self._weightless:
+            self._set_aside_cpus += record.cpus
+            self._set_aside_gpus += record.gpus
 
     def reason(self, run_id: str) -> str:
         """Return why this run waits, or an empty text if it is not queued."""

@@ -10,7 +10,6 @@ import asyncio
 import hmac
 import logging
 import shutil
-import signal
 import sys
 import threading
 import time
@@ -37,7 +36,7 @@ from mosaic_wire.proto import trainer_pb2 as pb
 
 from gym_gui.config.settings import Settings
 from gym_gui.services.trainer.errors import InvalidTransition, NotAllowed, NotPossibleNow, RegistryUnwritable
-from gym_gui.services.trainer.executors import WorkerHandle
+from gym_gui.services.trainer.executors.contract import Worker
 from gym_gui.services.trainer.file_threads import run_long_io, run_quick_io
 from gym_gui.services.trainer.finalize import finalize
 from gym_gui.services.trainer.fsm import OUTCOMES, RunEvent, RunStatus
@@ -88,7 +87,7 @@ class RunSupervisor:
     def __init__(
         self,
         record: RunRecord,
-        handle: WorkerHandle,
+        handle: Worker,
         *,
         home: Home,
         journal: Journal,
@@ -203,8 +202,32 @@ class RunSupervisor:
         if self._controls is not None:
             self._controls.put_nowait(pb.ControlCommand(kind=pb.ControlCommand.CREDITS, credits=credits))
 
+    @property
+    def waits_for(self) -> str:
+        """Return why its engine has not started it yet."""
+        return self._handle.waits_for
+
+    async def _dispatched(self) -> None:
+        """Store that its process has started."""
+        async with self._lock:
+            if self.record.status is RunStatus.INIT:
+                process = self._handle.identity
+                self.record = await self._journal.apply(
+                    self.record.run_id,
+                    RunEvent.DISPATCHED,
+                    expected=RunStatus.INIT,
+                    pid=process.pid,
+                    start_ticks=process.start_ticks,
+                    boot_id=process.boot_id,
+                    node=self._handle.node,
+                    claimed=False,
+                    queue_reason="",
+                )
+                self._last_beat = self._monotonic()
+
     async def registered(self, **changes: Any) -> RunRecord:
         """Store a valid registration and return the record."""
+        await self._dispatched()  # it has started, whatever its engine has reported so far
         async with self._lock:
             self._last_beat = self._monotonic()
             if self.record.status is RunStatus.HSHK:
@@ -262,14 +285,18 @@ class RunSupervisor:
                 )
                 self._send_requested()
             else:
-                self.record = await self._journal.apply(
-                    record.run_id,
-                    RunEvent.PAUSED,
-                    reason="stopped by signal: this worker cannot pause itself",
-                    paused_by_signal=True,
-                    insist=False,
-                )
-                self._handle.signal_tree(signal.SIGSTOP)
+                await self._handle.pause_tree()
+                try:
+                    self.record = await self._journal.apply(
+                        record.run_id,
+                        RunEvent.PAUSED,
+                        reason="stopped by signal: this worker cannot pause itself",
+                        paused_by_signal=True,
+                        insist=False,
+                    )
+                except RegistryUnwritable:
+                    await self._handle.continue_tree()
+                    raise
                 self._paused_since = self._monotonic()
             return self.record
 
@@ -281,10 +308,10 @@ class RunSupervisor:
                 state = "already running" if record.status is RunStatus.EXEC else STATE_LABELS[record.status]
                 raise NotPossibleNow(f"run {record.run_id} is {state}; only a paused run can be resumed")
             if record.paused_by_signal:
+                await self._handle.continue_tree()
                 self.record = await self._journal.apply(
                     record.run_id, RunEvent.RESUMED, paused_by_signal=False, insist=False
                 )
-                self._handle.signal_tree(signal.SIGCONT)
                 self._note_resumed()
             else:
                 self.record = await self._journal.record(
@@ -304,8 +331,9 @@ class RunSupervisor:
     async def run(self) -> Finished:
         """Watch until no process is left, store the ending and return it."""
         exited = asyncio.create_task(self._handle.wait())
-        self._last_beat = self._monotonic()  # no heartbeat could be received before
         try:
+            await self._wait_for_start(exited)
+            self._last_beat = self._monotonic()  # no heartbeat could be received before
             while not (exited.done() or self._fault or self.is_cancelled):
                 wake, poll_s = asyncio.create_task(self._wake.wait()), self._next_poll_s()
                 due = self._monotonic() + poll_s
@@ -319,6 +347,24 @@ class RunSupervisor:
             return await self._end(exited)
         finally:
             exited.cancel()
+
+    async def _wait_for_start(self, exited: asyncio.Task[int | None]) -> None:
+        """Wait while the run is in its engine's queue, then store that it has started."""
+        started = asyncio.create_task(self._handle.started())
+        try:
+            await asyncio.sleep(0)  # on this machine it has started already
+            while self.record.status is RunStatus.INIT and not (
+                started.done() or exited.done() or self.is_cancelled or self._fault
+            ):
+                wake = asyncio.create_task(self._wake.wait())
+                await asyncio.wait({started, exited, wake}, return_when=asyncio.FIRST_COMPLETED)
+                wake.cancel()
+                self._wake.clear()
+            if started.done():
+                started.result()
+                await self._dispatched()
+        finally:
+            started.cancel()
 
     def _discount_stall(self, late_s: float) -> None:
         """Do not count time in which the daemon itself stalled (SIGSTOP, a busy machine, a locked registry)."""
@@ -361,6 +407,8 @@ class RunSupervisor:
                 # Bounded, so that a flood of events delays neither of them.
                 await self._apply_lifecycle(at_most=_EVENTS_PER_POLL, insist=False)
             await self._update_flags()
+            if (node := self._handle.node) not in ("", self.record.node):  # reported after the worker had registered
+                self.record = await self._journal.record(self.record.run_id, "", node=node, insist=False)
         return limit
 
     def _poll_files(self) -> str:
@@ -542,6 +590,7 @@ class RunSupervisor:
             exit_record = None if self._gave_up else await run_quick_io(ExitRecord.read, self._folder.exit_record)
             if exit_record is not None and exit_record.attempt != self.record.attempt:
                 exit_record = None
+            engine = self._handle.engine_ending
             ending = conclude(
                 EndingFacts(
                     status=self.record.status,
@@ -555,6 +604,8 @@ class RunSupervisor:
                     stderr=await run_quick_io(self._stderr_excerpt) if code == BAD_INPUT else "",
                     failed_for_good=self._failed_for_good,
                     cancel_reason=self.record.cancel_reason,
+                    engine_reason=engine.reason if engine is not None else "",
+                    interruption=engine.kind if engine is not None else "",
                 )
             )
             if ending.event is RunEvent.FAULTED and self._disk_was_full and "No space left" not in ending.reason:
@@ -598,7 +649,14 @@ class RunSupervisor:
 
     async def _store(self, ending: Ending, finished_at: float) -> Finished:
         run_id = self.record.run_id
-        no_process: dict[str, Any] = {"pid": 0, "stalled": False, "no_progress": False, "paused_by_signal": False}
+        node = self._handle.node or self.record.node
+        no_process: dict[str, Any] = {
+            "node": node,
+            "pid": 0,
+            "stalled": False,
+            "no_progress": False,
+            "paused_by_signal": False,
+        }
         if not self._gave_up:
             await run_quick_io(self._process_logs)
             await run_long_io(self._mask.clean_run, self._home, run_id)
@@ -617,7 +675,9 @@ class RunSupervisor:
         if ending.event is RunEvent.FAULTED:
             if self.record.status is not RunStatus.FAULT:
                 self.record = await self._journal.apply(run_id, RunEvent.FAULTED, reason=ending.reason)
-            self.record = await self._journal.record(run_id, "", fault_reason=ending.reason, **no_process)
+            # An event of its own, so that operators can tell it from a fault, and retries are counted without it.
+            kind, why = (ending.interruption, ending.reason) if ending.interruption else ("", "")
+            self.record = await self._journal.record(run_id, kind, reason=why, fault_reason=ending.reason, **no_process)
             return Finished(self.record, ending)
         outcome = str(OUTCOMES[ending.event])
         await finalize(self._folder, self.record, outcome, ending.reason, self._journal.report_trouble)

@@ -9,10 +9,12 @@ import json
 import logging
 import os
 import shutil
+import socket
 import tempfile
 import time
 from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,6 +46,7 @@ from gym_gui.services.trainer.errors import (
     StaleRun,
     TrainerError,
 )
+from gym_gui.services.trainer.executors.contract import Node
 from gym_gui.services.trainer.file_threads import run_long_io, run_quick_io
 from gym_gui.services.trainer.frame_relay import stream_frames
 from gym_gui.services.trainer.fsm import RunStatus
@@ -51,7 +54,7 @@ from gym_gui.services.trainer.limits import shortage
 from gym_gui.services.trainer.metrics.series import Points
 from gym_gui.services.trainer.metrics.store import Folder
 from gym_gui.services.trainer.programs import argv_of, run_program
-from gym_gui.services.trainer.records import DELETED, HistoryEvent, RunQuery, RunRecord, RunStatistics
+from gym_gui.services.trainer.records import DELETED, LOCAL, HistoryEvent, RunQuery, RunRecord, RunStatistics
 from gym_gui.services.trainer.resources import ResourceLedger
 from gym_gui.services.trainer.run_files import RunFileReader, list_run_files
 from gym_gui.services.trainer.streams import Kind, TelemetryError
@@ -590,6 +593,8 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
     async def GetHealth(self, _request: pb.GetHealthRequest, _context: Any) -> pb.Health:
         """Report the daemon's state and the machine's resources."""
         trainer, free, inventory = self._trainer, self._ledger.free(), self._ledger.inventory
+        live = trainer.dispatcher.supervisors.values()
+        pending = sum(each.record.status is RunStatus.INIT for each in live)  # in the queue of an engine
         return pb.Health(
             version=__version__,
             protocol_version=PROTOCOL_VERSION,
@@ -597,8 +602,8 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             home=str(trainer.home.root),
             addresses=self.addresses,
             uptime_s=time.monotonic() - self._started,
-            queued=len(trainer.dispatcher.queue),
-            running=len(trainer.dispatcher.supervisors),
+            queued=len(trainer.dispatcher.queue) + pending,
+            running=len(live) - pending,
             cpus_total=inventory.cpus,
             cpus_free=free.cpus,
             memory_mb_total=inventory.memory_mb,
@@ -613,6 +618,33 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
             trouble=trainer.journal.trouble,
             last_seq=await trainer.journal.read(trainer.journal.registry.last_seq),
         )
+
+    async def ListMachines(self, _request: pb.ListMachinesRequest, _context: Any) -> pb.ListMachinesResponse:
+        """Report where runs can run: this machine, and what the engines of the settings have."""
+        free, inventory = self._ledger.free(), self._ledger.inventory
+        here = Node(
+            socket.gethostname(),
+            "here",
+            inventory.cpus,
+            free.cpus,
+            inventory.memory_mb,
+            len(inventory.gpus),
+            len(free.gpus),
+        )
+        states = []
+        for name, (kind, machines, queued, running) in (await self._trainer.dispatcher.machines()).items():
+            nodes = (here,) if name == LOCAL else machines.nodes
+            state = pb.ExecutorState(
+                name=name,
+                type=kind,
+                problem=machines.problem,
+                nodes=[pb.Node(**asdict(node)) for node in nodes],
+                pending=machines.pending,
+                own_queued=queued,
+                own_running=running,
+            )
+            states.append(state)
+        return pb.ListMachinesResponse(executors=states)
 
     async def Shutdown(self, _request: pb.ShutdownRequest, _context: Any) -> pb.ShutdownResponse:
         """Stop the daemon; workers keep running."""
@@ -756,7 +788,7 @@ _SAME_FIELDS = (
     *("run_id", "number", "status", "reason", "name", "worker_type", "worker_id", "algo", "env_id", "step", "total"),
     *("episodic_return", "sps", "seconds_since_step", "priority", "tags", "notes", "archived", "created_at", "cpus"),
     *("gpus", "gpu_ids", "attempt", "retries", "pid", "size_bytes", "protocol_version", "event_seq", "metrics"),
-    "submitted_by",
+    *("submitted_by", "executor", "node"),
 )
 _same_values = attrgetter(*_SAME_FIELDS)
 

@@ -25,6 +25,8 @@ class Ending:
     reason: str
     is_final: bool = False
     """Whether a retry cannot help"""
+    interruption: str = ""
+    """One of INTERRUPTIONS, if the run is queued again without using up a retry"""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,10 @@ class EndingFacts:
     failed_for_good: bool = False
     """Whether the worker reported that a retry would fail the same way"""
     cancel_reason: str = ""
+    engine_reason: str = ""
+    """Why its engine ended it; empty if it did not"""
+    interruption: str = ""
+    """The kind of that ending, if the run is to be queued again"""
 
 
 def conclude(facts: EndingFacts) -> Ending:
@@ -70,10 +76,18 @@ def conclude(facts: EndingFacts) -> Ending:
         return Ending(RunEvent.FAULTED, facts.fault)
     if is_done:
         return Ending(RunEvent.FAULTED, f"it reported run_completed in state {facts.status}, before run_started")
-    if facts.release_requested and facts.status is RunStatus.PAUSE:
-        if record is not None and record.outcome is ExitOutcome.RELEASED:
-            return Ending(RunEvent.RELEASED, "checkpointed; CPUs and GPUs are free again")
+    to_be_released = facts.release_requested and facts.status is RunStatus.PAUSE
+    if to_be_released and record is not None and record.outcome is ExitOutcome.RELEASED:
+        return Ending(RunEvent.RELEASED, "checkpointed; CPUs and GPUs are free again")
+    if facts.engine_reason:
+        return Ending(RunEvent.FAULTED, facts.engine_reason, interruption=facts.interruption)
+    if to_be_released:
         return Ending(RunEvent.FAULTED, f"it was to be released, but {describe_exit(code)}")
+    return _conclude_by_itself(facts, code)
+
+
+def _conclude_by_itself(facts: EndingFacts, code: int | None) -> Ending:
+    """Decide how an attempt ended that nothing but itself, or a stranger, ended."""
     if facts.failure:
         return Ending(RunEvent.FAULTED, facts.failure, is_final=facts.failed_for_good)
     if code == 0 and facts.ending_event is None:

@@ -54,7 +54,7 @@ from gym_gui.services.trainer.fsm import RunOutcome, RunStatus
 from gym_gui.services.trainer.journal import Journal
 from gym_gui.services.trainer.launching import INSTALL_MISSING
 from gym_gui.services.trainer.metrics.hub import MetricHub
-from gym_gui.services.trainer.records import NewRun, Parent, RunRecord, RunStatistics
+from gym_gui.services.trainer.records import LOCAL, NewRun, Parent, RunRecord, RunStatistics
 from gym_gui.services.trainer.run_files import delete_run_files, size_of_run
 from gym_gui.services.trainer.run_supervisor import RunSupervisor
 from gym_gui.services.trainer.secrets import SecretStore, lend_secrets, naming_run, split_secrets
@@ -436,6 +436,8 @@ class Trainer:
                 raise NotPossibleNow(
                     f"run {run_id} is {_state_label(record)}; the priority counts only while it is queued"
                 )
+            if run_id in self.dispatcher.supervisors:
+                raise NotPossibleNow(f"run {run_id} is in the queue of {record.executor}, whose priorities are its own")
             if not -1000 <= priority <= 1000:
                 raise InvalidConfig([Problem("priority", f"expected -1000 to 1000, got {priority}")])
             changes["priority"] = priority
@@ -626,6 +628,7 @@ def _new_run(
         silence_s=scheduling.silence_s,
         retries=scheduling.retries,
         extras=dict(extras),
+        executor="" if scheduling.executor in (None, LOCAL) else scheduling.executor,
     )
 
 

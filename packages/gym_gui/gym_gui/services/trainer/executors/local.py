@@ -21,6 +21,7 @@ from mosaic_wire.files import plain_file
 
 from gym_gui.services.trainer.cgroups import AttemptGroup, Cgroups
 from gym_gui.services.trainer.errors import SpawnFailed
+from gym_gui.services.trainer.executors.contract import NO_PROCESS, Attempt, Machines, Worker
 from gym_gui.services.trainer.launch import Launch
 from gym_gui.services.trainer.limits import StartedThreads, restore_limits, shortage
 from gym_gui.services.trainer.process_tree import (
@@ -32,57 +33,11 @@ from gym_gui.services.trainer.process_tree import (
     read_process_table,
     read_stat,
     send_signal,
-    session_leader,
     signal_all,
     tree_of,
 )
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(eq=False)
-class WorkerHandle:
-    """A worker's process tree. This base class stands for one that has ended and left no process."""
-
-    identity: ProcessIdentity
-    mark: str
-    """The run mark in the environment of its processes"""
-
-    async def wait(self) -> int | None:
-        """Wait for the worker's exit and return its code: negative for a signal, None for another daemon's child."""
-        return None
-
-    async def stop_tree(self, grace_s: float) -> bool:
-        """Terminate the tree, wait, then kill it; return whether no process is left."""
-        return True
-
-    def signal_tree(self, signal_number: int) -> int:
-        """Signal every process of the tree; return how many there were."""
-        return 0
-
-    def is_stopped(self) -> bool:
-        """Return whether the worker is stopped (SIGSTOP)."""
-        return False
-
-    @property
-    def is_limited(self) -> bool:
-        """Return whether the kernel enforces the limits; otherwise `limit_hit` has to be polled."""
-        return True
-
-    def usage(self) -> TreeUsage:
-        """Measure the tree now."""
-        return TreeUsage(0, 0, 0)
-
-    def elapsed_s(self) -> float:
-        """Return the seconds since the worker started, unaffected by clock changes."""
-        return 0.0
-
-    def limit_hit(self) -> str | None:
-        """Return which limit the tree has ever reached, or None."""
-        return None
-
-    def close(self) -> None:
-        """Release the handle; a running worker keeps running."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +49,8 @@ class _Started:
 
 class LocalExecutor:
     """Starts, finds and re-attaches workers on this machine."""
+
+    type, max_submitted = "local", 0
 
     def __init__(self, *, use_cgroups: bool = True, cgroups: Cgroups | None = None) -> None:
         self._cgroups = (cgroups or Cgroups.detect()) if use_cgroups else None
@@ -118,36 +75,34 @@ class LocalExecutor:
             max_processes=launch.max_processes,
         )
 
-    async def attach(
-        self,
-        identity: ProcessIdentity | None,
-        mark: str,
-        *,
-        memory_mb: int | None = None,
-        max_processes: int = 4096,
-        output: Path | None = None,
-    ) -> LocalWorker | ForeignWorker | None:
-        """Return a handle of a worker that an earlier daemon started, or None when no process of its tree is left.
+    async def attach(self, attempt: Attempt) -> Worker | None:
+        """Return the worker that an earlier daemon started, or None when no process of its tree is left.
 
         When only the worker itself has ended, `wait` returns at once and `stop_tree` ends its leftover processes.
-        Without `identity` the tree consists of all processes that have the mark.
+        Without an identity the tree consists of all processes that have the mark.
         """
-        known = identity
-        if output is not None:
+        mark, identity = attempt.mark, attempt.identity
+        if attempt.is_in_other_container:
             identity = None  # its pid is of another namespace; its mark is visible if that is inside ours
         group, tree = await asyncio.to_thread(self._find_tree, identity, mark)
         if group is not None:
             group.thaw()  # an earlier daemon may have died in the middle of a kill
-        if not tree:
-            if group is not None:
-                group.remove()
-            if output is not None and await asyncio.to_thread(is_held, output):
-                return ForeignWorker(known or ProcessIdentity(0, 0, ""), mark, output)
+        if tree:
+            leader = identity or tree[0]
+            pidfd, limits = _open_pidfd(leader), (attempt.memory_mb, attempt.max_processes)
+            return LocalWorker(leader, mark, pidfd=pidfd, group=group, memory_mb=limits[0], max_processes=limits[1])
+        if group is not None:
+            group.remove()
+        if not attempt.is_in_other_container:
             return None
-        leader = tree[0] if identity is None else identity
-        return LocalWorker(
-            leader, mark, pidfd=_open_pidfd(leader), group=group, memory_mb=memory_mb, max_processes=max_processes
-        )
+        known = attempt.identity or NO_PROCESS
+        if await asyncio.to_thread(is_held, attempt.stdout):
+            logger.warning(
+                "run %s keeps running in another PID namespace: its reports arrive, but it cannot be ended here",
+                attempt.run_id,
+            )
+            return ForeignWorker(known, mark, attempt.stdout)
+        return Worker(known, mark)
 
     def _find_tree(
         self, identity: ProcessIdentity | None, mark: str
@@ -156,12 +111,13 @@ class LocalExecutor:
         group = self._cgroups.find(mark) if self._cgroups is not None and mark else None
         return group, tree_of(identity, mark, members=group.pids() if group is not None else ())
 
-    def find(self, mark: str) -> ProcessIdentity | None:
-        """Return the worker with this mark, or a process left of its tree; None if there is none."""
-        if (leader := session_leader(mark)) is not None:
-            return leader
-        _, leftovers = self._find_tree(None, mark)
-        return leftovers[0] if leftovers else None
+    def trouble(self) -> str:
+        """Return nothing: the dispatcher measures this machine itself."""
+        return ""
+
+    async def machines(self) -> Machines:
+        """Return nothing: the daemon knows what it has reserved of this machine."""
+        return Machines()
 
     def close(self) -> None:
         """End the executor's thread; workers keep running."""
@@ -381,7 +337,7 @@ _KILL_TIMEOUT_S = 15.0
 """A process that survives SIGKILL for this long hangs in the kernel (a dead network disk)"""
 
 
-class LocalWorker(WorkerHandle):
+class LocalWorker(Worker):
     """A worker process and everything it started.
 
     A child that exited stays a zombie until `stop_tree` or `close`, so that its session id is not reused.
@@ -517,6 +473,14 @@ class LocalWorker(WorkerHandle):
             return len(signal_all(self._tree, signal_number))
         return sum(send_signal(member, signal_number) for member in self._tree())
 
+    async def pause_tree(self) -> None:
+        """Stop every process of the tree."""
+        await asyncio.to_thread(self.signal_tree, signal.SIGSTOP)
+
+    async def continue_tree(self) -> None:
+        """Continue every process of the tree."""
+        await asyncio.to_thread(self.signal_tree, signal.SIGCONT)
+
     def is_stopped(self) -> bool:
         """Return whether the worker is stopped (SIGSTOP), or after its exit, whether all its leftover processes are."""
         stat = self.identity.stat()
@@ -596,7 +560,7 @@ def _exit_code(pidfd: int) -> int | None:
 
 
 @dataclass(eq=False)
-class ForeignWorker(WorkerHandle):
+class ForeignWorker(Worker):
     """A worker in another PID namespace: it reports to the daemon, but cannot be signaled or measured from here.
 
     It is alive while a process there holds the lock on its output, which it inherited with the open file.

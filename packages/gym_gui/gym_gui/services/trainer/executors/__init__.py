@@ -1,0 +1,1 @@
+"""Where workers run: `contract` says what an executor does, `local` and `slurm` do it."""
