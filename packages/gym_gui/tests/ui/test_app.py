@@ -70,12 +70,7 @@ def test_no_class_of_qt_is_left_for_a_thread_to_create(home: Home) -> None:
     )
     variables = {**os.environ, "QT_QPA_PLATFORM": "offscreen"}
     done = subprocess.run(
-        [sys.executable, "-c", code, home.root],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=variables,
+        [sys.executable, "-c", code, home.root], capture_output=True, text=True, timeout=120, check=False, env=variables
     )
     assert (done.stdout, done.stderr) == ("first False []\n", "")
 

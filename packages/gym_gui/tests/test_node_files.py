@@ -1,0 +1,262 @@
+"""What a node sends: written below its run's folders only, resumed, verified, bounded; and nothing lost or doubled."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+from gym_gui.services.trainer.errors import NotPossibleNow, RegistryUnwritable
+from gym_gui.services.trainer.node_files import NodeFiles, inputs_of
+from mosaic_wire.ids import new_run_id
+from mosaic_wire.node import uploads as uploads_module
+from mosaic_wire.node.uploads import FileUploads
+from mosaic_wire.paths import Home
+from mosaic_wire.proto import trainer_pb2 as pb
+from mosaic_wire.testing import wait_until
+
+
+@pytest.fixture
+def run_id(home: Home) -> str:
+    home.create()
+    run_id = new_run_id()
+    home.run_folder(run_id).root.mkdir()
+    return run_id
+
+
+@pytest.fixture
+def files(home: Home, run_id: str) -> NodeFiles:
+    return NodeFiles(home, run_id, max_bytes=1 << 20, min_free_bytes=0)
+
+
+def whole(path: str, data: bytes, *, offset: int = 0, sha256: str | None = None) -> pb.FilePiece:
+    digest = hashlib.sha256(data).hexdigest() if sha256 is None else sha256
+    return pb.FilePiece(path=path, offset=offset, data=data[offset:], size=len(data), sha256=digest, modified_ns=10**18)
+
+
+def test_a_file_is_in_its_place_only_when_it_is_complete_and_right(home, run_id, files) -> None:
+    target = home.run_folder(run_id).root / "checkpoints" / "step-1" / "state.bin"
+    data = os.urandom(3000)
+    first = pb.FilePiece(path="run/checkpoints/step-1/state.bin", data=data[:1000], size=3000)
+    assert files.put(first) == 1000
+    assert not target.exists()
+    assert files.put(whole(first.path, data, offset=1000)) == 3000
+    assert target.read_bytes() == data
+    assert target.stat().st_mtime_ns == 10**18
+    assert [path.name for path in target.parent.iterdir()] == ["state.bin"]
+    assert files.put(whole(first.path, b"another", sha256="0" * 64)) == 0, "a wrong hash: from the beginning"
+    assert target.read_bytes() == data, "the earlier version stays"
+
+
+def test_a_piece_that_was_lost_or_sent_twice_is_answered_with_where_to_continue(home, run_id, files) -> None:
+    data = os.urandom(3000)
+    first = pb.FilePiece(path="run/x", data=data[:1000], size=3000)
+    files.put(first)
+    again = pb.FilePiece(path="run/x", offset=500, data=data[500:600], size=3000)
+    assert files.put(again) == 1000
+    assert files.put(whole("run/x", data, offset=2000)) == 1000
+    other_daemon = NodeFiles(home, run_id, max_bytes=1 << 20, min_free_bytes=0)  # it has no running hash
+    assert other_daemon.put(whole("run/x", data, offset=1000)) == 3000
+    assert (home.run_folder(run_id).root / "x").read_bytes() == data
+
+
+def test_a_growing_file_is_continued_in_its_place(home, run_id, files) -> None:
+    log = home.run_logs(run_id) / "stdout.log"
+    assert files.put(pb.FilePiece(path="logs/stdout.log", offset=5, data=b"x", grows=True)) == 0, "it is not here"
+    files.put(whole("logs/stdout.log", b"one\n"))
+    assert files.put(pb.FilePiece(path="logs/stdout.log", offset=4, data=b"two\n", grows=True)) == 8
+    assert files.put(pb.FilePiece(path="logs/stdout.log", offset=4, data=b"two\n", grows=True)) == 8, "sent twice"
+    assert log.read_bytes() == b"one\ntwo\n"
+    log.write_bytes(b"")  # its cap
+    assert files.put(pb.FilePiece(path="logs/stdout.log", offset=8, data=b"three\n", grows=True)) == 14
+    assert log.read_bytes() == b"three\n"
+    files.put(whole("run/events.jsonl", b"a\n"))
+    end = pb.FilePiece(path="run/events.jsonl", offset=2, size=2, grows=True, sha256=hashlib.sha256(b"b\n").hexdigest())
+    assert files.put(end) == 0, "what is here differs"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("", "run", "run/", "/etc/passwd", "run/../../token", "run/a/../../../token", "run//x", "run/./x", "token"),
+        *("config/config.json", "scripts/x.py", "run/metrics/curves", "run/.x.upload", "run/a\nb", "run/\x00"),
+        *("run/" + "x" * 300, "run/" + "/".join("x" * 40), "../x", "logs/../trainer/token"),
+    ],
+)
+def test_nothing_outside_of_the_runs_folders_is_written_or_removed(home, run_id, files, path: str) -> None:
+    before = sorted(home.root.rglob("*"))
+    with pytest.raises(NotPossibleNow, match="refused"):
+        files.put(whole(path, b"x"))
+    with pytest.raises(NotPossibleNow, match="refused"):
+        files.remove(path)
+    assert sorted(home.root.rglob("*")) == before
+
+
+def test_nothing_is_written_through_a_link(home, run_id, files, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("theirs")
+    folder = home.run_folder(run_id).root
+    (folder / "linked").symlink_to(outside)
+    (folder / "link.log").symlink_to(outside / "file")
+    (folder / ".new.upload").symlink_to(outside / "file")
+    for piece in (
+        whole("run/linked/new", b"x"),
+        pb.FilePiece(path="run/link.log", offset=6, data=b"x", grows=True),
+        whole("run/new", b"x"),
+    ):
+        with pytest.raises(NotPossibleNow, match="link"):
+            files.put(piece)
+    with pytest.raises(NotPossibleNow, match="link"):
+        files.remove("run/linked/file")
+    files.put(whole("run/link.log", b"mine"))  # a new version replaces the link itself
+    assert (outside / "file").read_text() == "theirs"
+    assert [path.name for path in outside.iterdir()] == ["file"]
+    assert (folder / "link.log").read_text() == "mine"
+
+
+def test_a_run_sends_no_more_than_it_may(home, run_id, files, monkeypatch) -> None:
+    files.put(whole("run/a", bytes(600_000)))
+    with pytest.raises(NotPossibleNow, match="run_gb"):
+        files.put(whole("run/b", bytes(600_000)))
+    files.put(whole("run/a", b"smaller"))
+    files.put(whole("run/b", bytes(600_000)))
+    files.remove("run/b")
+    monkeypatch.setattr("gym_gui.services.trainer.node_files.MAX_ENTRIES", 12)
+    pieces = (whole(f"run/folder{number}/x", b"") for number in range(20))
+    with pytest.raises(NotPossibleNow, match="12 files"):
+        [files.put(piece) for piece in pieces]
+    full = NodeFiles(home, run_id, max_bytes=1 << 20, min_free_bytes=1 << 60)
+    with pytest.raises(RegistryUnwritable, match="must stay free"):  # passes: the node keeps it and retries
+        full.put(whole("run/a", b"x"))
+
+
+def test_a_run_starts_from_its_checkpoint_and_its_earlier_attempt_and_nothing_else(home, run_id) -> None:
+    other = home.run_folder(new_run_id())
+    for path in (
+        *(other.checkpoints / "step-1" / "state.json", other.root / "exit.json"),
+        *(home.run_folder(run_id).lifecycle, home.run_folder(run_id).metrics / "curves"),
+        home.run_logs(run_id) / "stdout.log",
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    named = {
+        "checkpoint_path": str(other.checkpoints / "step-1"),
+        "policy_path": str(home.token),
+        "note": "/etc/passwd",
+    }
+    checkpoint = f"{other.root.name}/run/checkpoints/step-1/state.json"
+    found = inputs_of(home, run_id, {"extras": named}, attempt=1)
+    assert [file.path for file in found] == [checkpoint]
+    found = inputs_of(home, run_id, {"extras": named}, attempt=2)
+    assert {file.path for file in found} == {checkpoint, f"{run_id}/run/lifecycle.jsonl", f"{run_id}/logs/stdout.log"}
+
+
+# ---------------------------------------------------------------------- the node's side
+
+
+class BadLink:
+    """A daemon at the end of a link that loses calls, and answers to calls that were carried out."""
+
+    def __init__(self, home: Home, run_id: str, *, seed: int, loss: float) -> None:
+        self._home, self._run_id, self._random, self.loss = home, run_id, random.Random(seed), loss
+        self._files = NodeFiles(home, run_id, max_bytes=1 << 30, min_free_bytes=0)
+        self.lost = 0
+
+    def SendRunFiles(self, request: Any, metadata: Any, timeout: float) -> pb.SendRunFilesResponse:
+        fate = self._random.random()
+        if fate < self.loss / 2:
+            self._lose()
+        if fate < self.loss / 4 or fate > 1 - self.loss / 4:  # the daemon was restarted
+            self._files = NodeFiles(self._home, self._run_id, max_bytes=1 << 30, min_free_bytes=0)
+        states = [pb.FileState(path=piece.path, size=self._files.put(piece)) for piece in request.pieces]
+        for path in request.removed:
+            self._files.remove(path)
+        if fate < self.loss:
+            self._lose()
+        return pb.SendRunFilesResponse(files=states)
+
+    def _lose(self) -> None:
+        self.lost += 1
+        error = grpc.RpcError()
+        error.code, error.details = lambda: grpc.StatusCode.UNAVAILABLE, lambda: "the link is broken"  # type: ignore[attr-defined]
+        raise error
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_worker_that_writes_while_the_link_breaks_leaves_the_same_files_here(
+    home, run_id, tmp_path, monkeypatch, capsys, seed: int
+) -> None:
+    monkeypatch.setattr(uploads_module, "INTERVAL_S", 0.005)
+    monkeypatch.setattr(uploads_module, "_SETTLED_S", 0.0)
+    monkeypatch.setattr(uploads_module, "_PIECE_BYTES", 3000)
+    monkeypatch.setattr(uploads_module, "_LONGEST_RETRY_S", 0.01)
+    choose, there = random.Random(seed), Home(tmp_path / "there")
+    folder = there.run_folder(run_id)
+    folder.checkpoints.mkdir(parents=True)
+    (folder.root / "tensorboard").mkdir()
+    link = BadLink(home, run_id, seed=seed, loss=0.4)
+    sender = FileUploads(link, (), there, run_id, "node-1", bytes_per_s=0)  # type: ignore[arg-type]
+    sender.start()
+    growing = [folder.lifecycle, folder.logs / "stdout.log", folder.root / "tensorboard" / "events.out.tfevents.1"]
+    folder.logs.mkdir()
+    for number in range(120):
+        with choose.choice(growing).open("ab") as stream:
+            stream.write(os.urandom(choose.randrange(5000)))
+        event = choose.random()
+        if event < 0.15:
+            checkpoint = folder.checkpoints / f"step-{number}"
+            checkpoint.mkdir()
+            (checkpoint / "state.bin").write_bytes(os.urandom(choose.randrange(20_000)))
+        elif event < 0.2 and (checkpoints := sorted(folder.checkpoints.iterdir())):
+            (checkpoints[0] / "state.bin").unlink()
+            checkpoints[0].rmdir()
+        elif event < 0.25:
+            growing[2].write_bytes(os.urandom(choose.randrange(9000)))  # as a script that begins anew does
+        elif event < 0.4:
+            replacement = folder.root / "new"
+            replacement.write_bytes(b"{}" * choose.randrange(3000))
+            replacement.replace(folder.manifest)
+        threading.Event().wait(0.001)
+    assert wait_until(lambda: link.lost > 5)
+    assert sender.finish(threading.Event())
+    capsys.readouterr()
+
+    def content(root: Path) -> dict[str, bytes]:
+        return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+    assert content(home.run_folder(run_id).root) == content(folder.root)
+    assert sorted(path.name for path in home.run_folder(run_id).checkpoints.iterdir()) == sorted(
+        path.name for path in folder.checkpoints.iterdir()
+    )
+
+
+def test_a_file_that_is_refused_is_left_and_the_others_arrive(home, run_id, tmp_path, capsys) -> None:
+    there = Home(tmp_path / "there")
+    folder = there.run_folder(run_id).root
+    folder.mkdir(parents=True)
+    (folder / ("x" * 250)).write_text("too long")
+    (folder / "good").write_text("good")
+    files = NodeFiles(home, run_id, max_bytes=1 << 20, min_free_bytes=0)
+
+    def send(request: Any, metadata: Any, timeout: float) -> pb.SendRunFilesResponse:
+        states = []
+        for piece in request.pieces:
+            try:
+                states.append(pb.FileState(path=piece.path, size=files.put(piece)))
+            except NotPossibleNow as error:
+                states.append(pb.FileState(path=piece.path, problem=str(error)))
+        return pb.SendRunFilesResponse(files=states)
+
+    stub: Any = SimpleNamespace(SendRunFiles=send)
+    sender = FileUploads(stub, (), there, run_id, "node-1", bytes_per_s=0)
+    sender.start()
+    assert sender.finish(threading.Event())
+    assert capsys.readouterr().err.count("refused") == 1
+    assert (home.run_folder(run_id).root / "good").read_text() == "good"

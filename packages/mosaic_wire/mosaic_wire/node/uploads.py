@@ -1,0 +1,406 @@
+"""Sends what a worker writes on a node to the daemon: logs as they grow, other files when they are complete.
+
+The files here are the spool. A call that fails is made again, and the daemon's answer says where each file continues,
+so nothing is lost or doubled by a broken link, a restarted daemon or a lost answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from mosaic_wire.daemon_link import AWAY
+from mosaic_wire.errors import SessionError
+from mosaic_wire.files import open_plain, walk
+from mosaic_wire.paths import Home
+from mosaic_wire.proto import trainer_pb2 as messages
+from mosaic_wire.proto.trainer_pb2_grpc import TrainerServiceStub
+
+PLACES = ("run", "logs", "evals")
+INTERVAL_S = 1.0
+_EVENTS = "run/lifecycle.jsonl"
+_EVENT_POLL_S = 0.1
+_KEEPALIVE_S = 2.0
+_PIECE_BYTES = 512 * 1024
+_REQUEST_BYTES = 1 << 20
+_MAX_PIECES = 200
+_SETTLED_S = 1.0
+"""A file that was written to more recently is probably incomplete"""
+_CALL_S = 60.0
+_LONGEST_RETRY_S = 5.0
+_LAST = ("run/analytics.json", "run/exit.json")
+"""They name other files, so they are sent after them"""
+_TEMPORARY = (".tmp", ".upload")
+_TEMPORARY_FAILURES = AWAY | {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
+
+
+class DaemonAway(Exception):
+    """A call failed in a way that may pass."""
+
+
+class Refused(SessionError):
+    """The daemon no longer expects this node."""
+
+
+def grows(name: str) -> bool:
+    """Return whether a file of this name is written from front to end over a long time."""
+    return name.endswith((".log", ".jsonl", ".csv", ".wandb")) or ".tfevents." in name.rpartition("/")[2]
+
+
+@dataclass
+class _Known:
+    """What the daemon has of a file."""
+
+    inode: int
+    size: int
+    modified_ns: int
+    is_verified: bool
+    """Whether the hash of all of it was compared"""
+    is_refused: bool = False
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A file here."""
+
+    name: str
+    path: Path
+    status: os.stat_result
+
+
+class _Version:
+    """One version of a file that is being sent from its beginning."""
+
+    def __init__(self, found: _Found) -> None:
+        self.found = found
+        self._stream = open_plain(found.path)
+        status = os.fstat(self._stream.fileno())
+        self.size, self.inode, self.modified_ns = status.st_size, status.st_ino, status.st_mtime_ns
+        self._offset, self._hash = 0, hashlib.sha256()
+
+    def piece(self) -> messages.FilePiece:
+        """Return the next piece; raise OSError when the file was truncated meanwhile."""
+        self._stream.seek(self._offset)
+        data = self._stream.read(min(_PIECE_BYTES, self.size - self._offset))
+        if not data and self._offset < self.size:
+            raise OSError(f"{self.found.path} was truncated while it was read")
+        complete = self._hash.copy()
+        complete.update(data)
+        is_last = self._offset + len(data) == self.size
+        return messages.FilePiece(
+            path=self.found.name,
+            offset=self._offset,
+            data=data,
+            size=self.size,
+            modified_ns=self.modified_ns,
+            sha256=complete.hexdigest() if is_last else "",
+        )
+
+    def continue_at(self, offset: int) -> None:
+        """Let the next piece begin where the daemon says."""
+        if not self._offset <= offset <= self.size:
+            self._offset, self._hash = 0, hashlib.sha256()
+            offset = offset if 0 <= offset <= self.size else 0
+        self._stream.seek(self._offset)
+        while self._offset < offset:
+            data = self._stream.read(min(_PIECE_BYTES, offset - self._offset))
+            if not data:
+                raise OSError(f"{self.found.path} was truncated while it was read")
+            self._hash.update(data)
+            self._offset += len(data)
+
+    def is_of(self, found: _Found) -> bool:
+        """Return whether this is the version of a file that was found now."""
+        status = found.status
+        return (self.found.path, self.inode, self.size, self.modified_ns) == (
+            found.path,
+            status.st_ino,
+            status.st_size,
+            status.st_mtime_ns,
+        )
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class FileUploads:
+    """Follows a run's folders in a home of this node; `start`, and `finish` when the worker has ended."""
+
+    def __init__(
+        self,
+        stub: TrainerServiceStub,
+        metadata: tuple[tuple[str, str], ...],
+        home: Home,
+        run_id: str,
+        instance: str,
+        *,
+        bytes_per_s: int,
+    ) -> None:
+        self._stub, self._metadata, self._run_id, self._instance = stub, metadata, run_id, instance
+        self._places = {name: path for name, path in home.places_of_run(run_id).items() if name in PLACES}
+        self._bytes_per_s = bytes_per_s
+        self._known: dict[str, _Known] = {}
+        self._version: _Version | None = None
+        """The file that is being sent whole; kept while the daemon is away"""
+        self._begun: set[str] = set()
+        """Files of which the daemon may have a part of a version"""
+        self._called_at = float("-inf")
+        self._problem = ""
+        self._ending, self._aborting = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mosaic-uploads", daemon=True)
+        self.stop_requested = threading.Event()
+        """Set when the daemon ends the run, or no longer expects this node"""
+        self.frame_interval_s = 0.0
+        """How often a viewer wants a frame; 0: nobody looks"""
+        self.is_complete = False
+        """Whether the daemon has confirmed everything"""
+        self.refusal = ""
+        """Why the daemon no longer expects this node"""
+
+    def know(self, name: str, size: int) -> None:
+        """Note that the daemon has this much of a file here, as of one that came from it."""
+        status = self._path_of(name).stat()
+        self._known[name] = _Known(status.st_ino, size, status.st_mtime_ns, is_verified=True)
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    def finish(self, abort: threading.Event) -> bool:
+        """Send the rest, however long the daemon is away; return whether it has everything. `abort` gives up."""
+        self._ending.set()
+        while self._thread.is_alive() and not abort.is_set():
+            self._thread.join(0.2)
+        self._aborting.set()
+        self._thread.join(1)
+        return self.is_complete
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        retry_s = 0.2
+        while not self._aborting.is_set():
+            is_last = self._ending.is_set()  # what the worker wrote before its end is found from here on
+            try:
+                is_idle = self._send_changes(is_last=is_last)
+                retry_s, self._problem = 0.2, ""
+            except DaemonAway as error:
+                if str(error) != self._problem:
+                    self._problem = str(error)
+                    _print(f"the daemon cannot be reached, will retry: {error}")
+                self._aborting.wait(retry_s)
+                retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
+                continue
+            except Refused as error:
+                self.refusal = str(error)
+                self.stop_requested.set()
+                return
+            if is_idle and is_last:
+                self.is_complete = True
+                return
+            if is_idle:
+                self._wait_for_event()
+
+    def _wait_for_event(self) -> None:
+        """Wait for the next pass; not when the worker reports an event, which the daemon is told of at once."""
+        lifecycle, until = self._path_of(_EVENTS), time.monotonic() + INTERVAL_S
+        known = self._known.get(_EVENTS)
+        while time.monotonic() < until and not self._ending.wait(min(_EVENT_POLL_S, INTERVAL_S)):
+            with suppress(FileNotFoundError):
+                if lifecycle.stat().st_size != (known.size if known is not None else 0):
+                    return
+
+    def _send_changes(self, *, is_last: bool) -> bool:
+        """Send what has changed; return whether there was nothing. At the end compare hashes of what grew, too."""
+        changed, removed = self._changes(is_last=is_last)
+        self._send_growing(changed)
+        sent_at = time.monotonic()
+        for found in sorted(changed, key=self._order):
+            if not self._continues(found):
+                for _ in self._send_version(found):
+                    if time.monotonic() - sent_at > INTERVAL_S:
+                        self._send_growing(self._changes(is_last=False)[0])
+                        sent_at = time.monotonic()
+        if removed:
+            self._call([], removed)
+            for name in removed:
+                self._known.pop(name, None)
+                self._begun.discard(name)
+        if changed or removed:
+            return False
+        if time.monotonic() - self._called_at > _KEEPALIVE_S:
+            self._call([], [])
+        return not is_last or self._verify()
+
+    def _order(self, found: _Found) -> tuple[bool, bool, str]:
+        """Sort what was begun first, and what names other files last."""
+        is_begun = self._version is not None and self._version.is_of(found)
+        return not is_begun, found.name in _LAST, found.name
+
+    def _changes(self, *, is_last: bool) -> tuple[list[_Found], list[str]]:
+        """Return files that differ from what the daemon has, and the names of those that are gone."""
+        changed, present, now = [], set(), time.time()
+        for found in self._files():
+            present.add(found.name)
+            known, status = self._known.get(found.name), found.status
+            if known is not None and (
+                known.is_refused
+                or (known.inode, known.size, known.modified_ns) == (status.st_ino, status.st_size, status.st_mtime_ns)
+            ):
+                continue
+            if is_last or grows(found.name) or now - status.st_mtime > _SETTLED_S:
+                changed.append(found)
+        return changed, sorted((self._known.keys() | self._begun) - present)
+
+    def _files(self) -> Iterator[_Found]:
+        derived = str(self._places["run"] / "metrics")  # what the daemon makes of the event files
+        for place, top in self._places.items():
+            for entry in walk(top, enter=lambda entry: entry.path != derived):
+                if entry.is_file(follow_symlinks=False) and not (
+                    entry.name.startswith(".") and entry.name.endswith(_TEMPORARY)
+                ):
+                    with suppress(OSError):  # removed meanwhile
+                        path = Path(entry.path)
+                        name = f"{place}/{path.relative_to(top).as_posix()}"
+                        yield _Found(name, path, entry.stat(follow_symlinks=False))
+
+    def _continues(self, found: _Found) -> bool:
+        """Return whether the file is one that the daemon has the beginning of."""
+        known = self._known.get(found.name)
+        same = known is not None and known.inode == found.status.st_ino and found.status.st_size >= known.size
+        return same and grows(found.name)
+
+    def _send_growing(self, changed: Iterable[_Found]) -> None:
+        """Send what was appended to files, several of them with each call."""
+        waiting = [found for found in changed if self._continues(found)]
+        while waiting:
+            pieces, sizes = [], 0
+            for found in waiting[:_MAX_PIECES]:
+                piece = self._growth(found)
+                pieces.append(piece)
+                sizes += len(piece.data)
+                if sizes >= _REQUEST_BYTES:
+                    break
+            for found, piece, state in zip(waiting, pieces, self._call(pieces, []), strict=False):
+                known = self._known[found.name]
+                if state.problem:
+                    self._refuse(found.name, known, state.problem)
+                elif state.size == 0 and piece.offset:
+                    del self._known[found.name]  # gone there: from its beginning
+                else:
+                    known.size, known.is_verified = state.size, False
+                    if known.size >= found.status.st_size:
+                        known.modified_ns = found.status.st_mtime_ns
+            waiting = [found for found in waiting if self._continues(found) and not self._is_sent(found)]
+
+    def _is_sent(self, found: _Found) -> bool:
+        known = self._known[found.name]
+        return known.is_refused or known.size >= found.status.st_size
+
+    def _growth(self, found: _Found) -> messages.FilePiece:
+        known = self._known[found.name]
+        data = b""
+        with suppress(OSError), open_plain(found.path) as stream:
+            stream.seek(known.size)
+            data = stream.read(min(_PIECE_BYTES, found.status.st_size - known.size))
+        return messages.FilePiece(path=found.name, offset=known.size, data=data, grows=True)
+
+    def _send_version(self, found: _Found) -> Iterator[None]:
+        """Send a file from its beginning, piece after piece; the daemon puts it in its place when its hash is right."""
+        try:
+            if self._version is None or not self._version.is_of(found):
+                self._drop_version()
+                self._version = _Version(found)
+            version = self._version
+            self._begun.add(found.name)
+            while True:
+                piece = version.piece()
+                (state,) = self._call([piece], [])
+                known = _Known(version.inode, version.size, version.modified_ns, is_verified=True)
+                if state.problem:
+                    self._refuse(found.name, known, state.problem)
+                    break
+                if piece.sha256 and state.size == version.size:
+                    self._known[found.name] = known
+                    self._begun.discard(found.name)
+                    break
+                version.continue_at(state.size)
+                yield
+        except OSError:
+            pass  # removed, replaced or truncated meanwhile: the next pass finds out
+        self._drop_version()
+
+    def _drop_version(self) -> None:
+        if self._version is not None:
+            self._version.close()
+            self._version = None
+
+    def _refuse(self, name: str, known: _Known, problem: str) -> None:
+        known.is_refused = True
+        self._known[name] = known
+        _print(problem)
+
+    def _verify(self) -> bool:
+        """Compare the hashes of files that grew; forget those that differ, which are then sent whole."""
+        differ = False
+        for name, known in list(self._known.items()):
+            if known.is_verified or known.is_refused or name.endswith(".log"):  # the daemon redacts and caps logs
+                continue
+            with open_plain(self._path_of(name)) as stream:
+                running = hashlib.sha256()
+                while data := stream.read(_PIECE_BYTES):
+                    running.update(data)
+            sha256 = running.hexdigest()
+            piece = messages.FilePiece(path=name, offset=known.size, size=known.size, sha256=sha256, grows=True)
+            (state,) = self._call([piece], [])
+            known.is_verified = state.size == known.size
+            if not known.is_verified:
+                differ = True
+                del self._known[name]
+        return not differ
+
+    def _path_of(self, name: str) -> Path:
+        place, _, rest = name.partition("/")
+        return self._places[place] / rest
+
+    def _call(self, pieces: list[messages.FilePiece], removed: list[str]) -> list[messages.FileState]:
+        request = messages.SendRunFilesRequest(
+            run_id=self._run_id, instance=self._instance, pieces=pieces, removed=removed
+        )
+        began = time.monotonic()
+        answer = call(self._stub.SendRunFiles, request, self._metadata)
+        self._called_at = time.monotonic()
+        self.frame_interval_s = answer.frame_interval_s
+        if answer.stop:
+            self.stop_requested.set()
+        if self._bytes_per_s:
+            self._aborting.wait(
+                sum(len(piece.data) for piece in pieces) / self._bytes_per_s - (time.monotonic() - began)
+            )
+        return list(answer.files)
+
+
+def call(method: Any, request: Any, metadata: tuple[tuple[str, str], ...], *, timeout_s: float = _CALL_S) -> Any:
+    """Make one call; raise DaemonAway for a failure that may pass, Refused for any other."""
+    try:
+        return method(request, metadata=metadata, timeout=timeout_s)
+    except ValueError as error:  # the channel was closed
+        raise DaemonAway(str(error)) from None
+    except grpc.RpcError as error:
+        if error.code() in _TEMPORARY_FAILURES:
+            raise DaemonAway(error.details() or str(error.code())) from None
+        raise Refused(error.details() or str(error.code())) from None
+
+
+def _print(text: str) -> None:
+    print(f"mosaic node: {text}", file=sys.stderr, flush=True)  # noqa: T201 - the engine's log of this process
