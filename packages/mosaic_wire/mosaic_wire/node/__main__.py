@@ -140,12 +140,7 @@ class Node:
             owner, _, name = file.path.partition("/")
             if owner == run_id and not name.startswith("scripts/"):
                 uploads.know(name, file.size)
-        config = json.loads(opened.worker_config_json)
-        extras = config.get("extras") or {}
-        begins = f"{opened.home}/"
-        for name, value in extras.items():
-            if isinstance(value, str) and value.startswith(begins):
-                extras[name] = str(home.root / value.removeprefix(begins))
+        config = _moved(json.loads(opened.worker_config_json), f"{opened.home}/", f"{home.root}/")
         write_json_atomically(home.worker_config_file(run_id), config, mode=0o600, sealed=True)
         uploads.start()
         return uploads
@@ -311,6 +306,15 @@ class Node:
 
         threading.Thread(target=wait, name="mosaic-give-up", daemon=True).start()
         return giving_up
+
+
+def _moved(value: Any, old: str, new: str) -> Any:
+    """Return a config with the paths that lie in one folder in another."""
+    if isinstance(value, str):
+        return new + value.removeprefix(old) if value.startswith(old) else value
+    if isinstance(value, dict):
+        return {key: _moved(item, old, new) for key, item in value.items()}
+    return [_moved(item, old, new) for item in value] if isinstance(value, list) else value
 
 
 def _frames_folder(root: Path) -> Path:

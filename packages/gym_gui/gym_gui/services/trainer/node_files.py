@@ -39,9 +39,7 @@ def inputs_of(home: Home, run_id: str, worker_config: Mapping[str, Any], *, atte
 
     A path is `<run id>/<place>/<name>`.
     """
-    extras = worker_config.get("extras")
-    named = [value for value in extras.values() if isinstance(value, str)] if isinstance(extras, Mapping) else []
-    tops = [Path(value) for value in named if os.path.isabs(value)]
+    tops = [Path(text) for text in _texts(worker_config.get("extras")) if os.path.isabs(text)]
     if attempt > 1:
         tops += [home.run_folder(run_id).root, home.run_logs(run_id)]
     found: dict[str, pb.RunFile] = {}
@@ -55,6 +53,14 @@ def inputs_of(home: Home, run_id: str, worker_config: Mapping[str, Any], *, atte
             if len(found) > MAX_ENTRIES:
                 raise NotPossibleNow(f"run {run_id} starts from more than {MAX_ENTRIES} files; too many for a node")
     return list(found.values())
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    for item in items:
+        yield from _texts(item)
 
 
 def _place_of(home: Home, path: Path) -> str | None:
