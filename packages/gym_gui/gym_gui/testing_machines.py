@@ -93,7 +93,7 @@ class Machines:
         command = ["ip", "netns", "exec", self.spaces[0], *argv]
         return subprocess.Popen(command, env=variables, text=True, **options)
 
-    def on_client(self, *argv: str) -> subprocess.Popen[str]:
+    def on_client(self, *argv: str, output: Any = subprocess.PIPE) -> subprocess.Popen[str]:
         """Start a program as the other user, who sees nothing of the server's files."""
         own = {
             "PATH": os.environ["PATH"],
@@ -118,8 +118,8 @@ class Machines:
             [*entered, "sh", "-c", script, "sh", *words, *argv],
             env={**os.environ, **places},
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
             text=True,
         )
 

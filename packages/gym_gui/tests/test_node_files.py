@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import random
 import threading
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
+from gym_gui.config.settings import load_settings
 from gym_gui.services.trainer.errors import NotPossibleNow, RegistryUnwritable
 from gym_gui.services.trainer.node_files import NodeFiles, inputs_of
+from gym_gui.services.trainer.nodes import NodeSide
+from mosaic_wire import env
+from mosaic_wire.frames import Frame, FrameReader, FrameWriter, fastlane_path
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.node import uploads as uploads_module
+from mosaic_wire.node.frames import FrameUploads
 from mosaic_wire.node.uploads import FileUploads
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as pb
@@ -260,3 +267,63 @@ def test_a_file_that_is_refused_is_left_and_the_others_arrive(home, run_id, tmp_
     assert sender.finish(threading.Event())
     assert capsys.readouterr().err.count("refused") == 1
     assert (home.run_folder(run_id).root / "good").read_text() == "good"
+
+
+async def test_frames_of_a_node_reach_a_viewer_here_and_are_read_only_for_one(
+    home, run_id, tmp_path, monkeypatch
+) -> None:
+    side = NodeSide(home, run_id, load_settings(tmp_path / "none.toml"))
+    viewer = FrameReader(fastlane_path(run_id))
+    monkeypatch.setenv(env.MOSAIC_FRAMES_DIR, str(tmp_path))  # from here on: the node's
+    worker = FrameWriter(fastlane_path(run_id))
+    loop, sent = asyncio.get_running_loop(), []
+
+    def send(request: Any, metadata: Any, timeout: float) -> pb.SendRunFrameResponse:
+        sent.append(request.frame)
+        asyncio.run_coroutine_threadsafe(side.show(request.frame), loop).result(30)
+        return pb.SendRunFrameResponse(frame_interval_s=side.frame_interval_s)
+
+    stub: Any = SimpleNamespace(SendRunFrame=send)
+    uploads: Any = SimpleNamespace(frame_interval_s=0.0)
+    frames = FrameUploads(stub, (), run_id, "node-1", uploads, 0)
+    monkeypatch.setattr("mosaic_wire.node.frames._IDLE_S", 0.01)
+    frames.start()
+    try:
+        worker.publish(bytes(range(12)), 2, 2)
+        assert viewer.read() is None
+        assert side.frame_interval_s > 0, "a viewer looks"
+        assert not sent, "nobody told the node yet"
+        uploads.frame_interval_s = side.frame_interval_s  # as an answer to the uploads does
+        seen: list[Frame] = []
+
+        def looked() -> bool:
+            if (frame := viewer.read()) is not None:
+                seen.append(frame)
+            return bool(seen)
+
+        assert await asyncio.to_thread(wait_until, looked)
+        assert (seen[0].pixels, seen[0].width, seen[0].height) == (bytes(range(12)), 2, 2)
+    finally:
+        await asyncio.to_thread(frames.close)
+        worker.close()
+        viewer.close()
+        await side.close()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pb.RunFrame(width=2, height=2, encoding="zlib", data=b"no zlib"),
+        pb.RunFrame(width=2, height=2, encoding="zlib", data=zlib.compress(b"short")),
+        pb.RunFrame(width=2, height=2, encoding="rgb", data=bytes(12)),
+        pb.RunFrame(width=8000, height=8000, encoding="zlib", data=zlib.compress(bytes(100))),
+        pb.RunFrame(width=-1, height=5, encoding="zlib", data=zlib.compress(bytes(100))),
+    ],
+)
+async def test_a_frame_that_is_none_is_refused(home, run_id, tmp_path, frame: pb.RunFrame) -> None:
+    side = NodeSide(home, run_id, load_settings(tmp_path / "none.toml"))
+    try:
+        with pytest.raises(NotPossibleNow, match="refused"):
+            await side.show(frame)
+    finally:
+        await side.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import secrets
@@ -88,6 +89,7 @@ class Node:
             uploads = self._prepare(opened)
             try:
                 self._install_missing(opened)
+                uploads.is_preparing = False
                 code = self._run_worker(opened, uploads)
             except SessionError as error:  # sent as what the worker printed, so that the run says why it failed
                 with open(self._home.run_logs(self._bootstrap.run_id) / "stderr.log", "a") as log:
@@ -96,7 +98,10 @@ class Node:
             if not uploads.finish(self._give_up_after(opened.grace_s)):
                 reason = uploads.refusal or "it was told to stop before the daemon had everything"
                 raise SessionError(f"{reason}; what the worker wrote stays in {self._home.root}")
-            shutil.rmtree(self._root, ignore_errors=True)
+            if uploads.refused:
+                print(f"mosaic node: the files that were refused stay in {self._home.root}", file=sys.stderr)  # noqa: T201
+            else:
+                shutil.rmtree(self._root, ignore_errors=True)
             return code
         finally:
             self._channel.close()
@@ -147,6 +152,8 @@ class Node:
 
     def _fetch(self, opened: messages.OpenNodeResponse) -> None:
         """Bring the inputs; of logs only their size, because later output is appended to them."""
+        from mosaic_wire.node.uploads import DaemonAway
+
         missing = {}
         for file in opened.inputs:
             owner, place, rest = file.path.split("/", 2)
@@ -159,22 +166,21 @@ class Node:
                     stream.truncate(file.size)
             else:
                 missing[file.path] = path
-        for _ in range(100):
-            if not missing:
-                return
-            self._fetch_some(missing)
-            if missing and self._stopping.wait(1):
-                break
-        raise SessionError(
-            f"files that run {self._bootstrap.run_id} starts from did not arrive: {', '.join(missing)[:200]}"
-        )
+        deadline = time.monotonic() + _OPEN_S
+        while missing:
+            try:
+                self._fetch_some(missing)
+            except DaemonAway as error:
+                if self._stopping.wait(1) or time.monotonic() > deadline:
+                    raise SessionError(
+                        f"what run {self._bootstrap.run_id} starts from did not arrive: {error}"
+                    ) from None
 
     def _fetch_some(self, missing: dict[str, Path]) -> None:
         """Fetch until the link breaks; what is complete and right is no longer missing."""
-        import hashlib
-
         import grpc
 
+        from mosaic_wire.node.uploads import failure_of
         from mosaic_wire.proto import trainer_pb2 as messages
 
         parts = {path: target.with_name(f"{target.name}.part") for path, target in missing.items()}
@@ -197,8 +203,8 @@ class Node:
                             os.replace(part, missing.pop(piece.path))
                         else:
                             part.unlink()
-        except grpc.RpcError:
-            return  # again from where it broke; a refusal repeats until there are no more tries
+        except grpc.RpcError as error:
+            raise failure_of(error) from None
 
     def _install_missing(self, opened: messages.OpenNodeResponse) -> None:
         """Let the worker install the requirement sets that the run lacks here, if its config allows that."""

@@ -34,6 +34,9 @@ _KEEPALIVE_S = 2.0
 _PIECE_BYTES = 512 * 1024
 _REQUEST_BYTES = 1 << 20
 _MAX_PIECES = 200
+_MAX_ENTRIES = 40_000
+"""More than a daemon accepts, which refuses the rest by name"""
+_MAX_PRINTED = 20
 _SETTLED_S = 1.0
 """A file that was written to more recently is probably incomplete"""
 _CALL_S = 60.0
@@ -61,6 +64,7 @@ def grows(name: str) -> bool:
 class _Known:
     """What the daemon has of a file."""
 
+    path: Path
     inode: int
     size: int
     modified_ns: int
@@ -162,15 +166,19 @@ class FileUploads:
         """Set when the daemon ends the run, or no longer expects this node"""
         self.frame_interval_s = 0.0
         """How often a viewer wants a frame; 0: nobody looks"""
+        self.is_preparing = True
+        """Whether the worker was not started yet"""
         self.is_complete = False
-        """Whether the daemon has confirmed everything"""
+        """Whether the daemon has confirmed everything but what it refused"""
+        self.refused: list[str] = []
+        """Why the daemon refused files"""
         self.refusal = ""
         """Why the daemon no longer expects this node"""
 
     def know(self, name: str, size: int) -> None:
         """Note that the daemon has this much of a file here, as of one that came from it."""
-        status = self._path_of(name).stat()
-        self._known[name] = _Known(status.st_ino, size, status.st_mtime_ns, is_verified=True)
+        status = (path := self._path_of(name)).stat()
+        self._known[name] = _Known(path, status.st_ino, size, status.st_mtime_ns, is_verified=True)
 
     def start(self) -> None:
         """Begin to send."""
@@ -194,10 +202,10 @@ class FileUploads:
             try:
                 is_idle = self._send_changes(is_last=is_last)
                 retry_s, self._problem = 0.2, ""
-            except DaemonAway as error:
+            except (DaemonAway, OSError) as error:  # OSError: a file was removed while it was read
                 if str(error) != self._problem:
                     self._problem = str(error)
-                    _print(f"the daemon cannot be reached, will retry: {error}")
+                    print_message(f"files cannot be sent now, will retry: {error}")
                 self._aborting.wait(retry_s)
                 retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
                 continue
@@ -265,13 +273,13 @@ class FileUploads:
     def _files(self) -> Iterator[_Found]:
         derived = str(self._places["run"] / "metrics")  # what the daemon makes of the event files
         for place, top in self._places.items():
-            for entry in walk(top, enter=lambda entry: entry.path != derived):
+            for entry in walk(top, most=_MAX_ENTRIES, enter=lambda entry: entry.path != derived):
                 if entry.is_file(follow_symlinks=False) and not (
                     entry.name.startswith(".") and entry.name.endswith(_TEMPORARY)
                 ):
                     with suppress(OSError):  # removed meanwhile
                         path = Path(entry.path)
-                        name = f"{place}/{path.relative_to(top).as_posix()}"
+                        name = f"{place}/{path.relative_to(top).as_posix()}".encode("utf-8", "replace").decode()
                         yield _Found(name, path, entry.stat(follow_symlinks=False))
 
     def _continues(self, found: _Found) -> bool:
@@ -284,14 +292,14 @@ class FileUploads:
         """Send what was appended to files, several of them with each call."""
         waiting = [found for found in changed if self._continues(found)]
         while waiting:
-            pieces, sizes = [], 0
+            batch: dict[str, tuple[_Found, messages.FilePiece]] = {}
             for found in waiting[:_MAX_PIECES]:
-                piece = self._growth(found)
-                pieces.append(piece)
-                sizes += len(piece.data)
-                if sizes >= _REQUEST_BYTES:
+                batch[found.name] = found, self._growth(found)
+                if sum(len(piece.data) for _, piece in batch.values()) >= _REQUEST_BYTES:
                     break
-            for found, piece, state in zip(waiting, pieces, self._call(pieces, []), strict=False):
+            waiting = [found for found in waiting if found.name not in batch]
+            for state in self._call([piece for _, piece in batch.values()], []):
+                found, piece = batch[state.path]
                 known = self._known[found.name]
                 if state.problem:
                     self._refuse(found.name, known, state.problem)
@@ -301,11 +309,8 @@ class FileUploads:
                     known.size, known.is_verified = state.size, False
                     if known.size >= found.status.st_size:
                         known.modified_ns = found.status.st_mtime_ns
-            waiting = [found for found in waiting if self._continues(found) and not self._is_sent(found)]
-
-    def _is_sent(self, found: _Found) -> bool:
-        known = self._known[found.name]
-        return known.is_refused or known.size >= found.status.st_size
+                    elif known.size > piece.offset:
+                        waiting.append(found)  # anything else is for the next pass
 
     def _growth(self, found: _Found) -> messages.FilePiece:
         known = self._known[found.name]
@@ -326,7 +331,7 @@ class FileUploads:
             while True:
                 piece = version.piece()
                 (state,) = self._call([piece], [])
-                known = _Known(version.inode, version.size, version.modified_ns, is_verified=True)
+                known = _Known(found.path, version.inode, version.size, version.modified_ns, is_verified=True)
                 if state.problem:
                     self._refuse(found.name, known, state.problem)
                     break
@@ -348,7 +353,9 @@ class FileUploads:
     def _refuse(self, name: str, known: _Known, problem: str) -> None:
         known.is_refused = True
         self._known[name] = known
-        _print(problem)
+        self.refused.append(problem)
+        if len(self.refused) <= _MAX_PRINTED:
+            print_message(problem)
 
     def _verify(self) -> bool:
         """Compare the hashes of files that grew; forget those that differ, which are then sent whole."""
@@ -356,7 +363,7 @@ class FileUploads:
         for name, known in list(self._known.items()):
             if known.is_verified or known.is_refused or name.endswith(".log"):  # the daemon redacts and caps logs
                 continue
-            with open_plain(self._path_of(name)) as stream:
+            with open_plain(known.path) as stream:
                 running = hashlib.sha256()
                 while data := stream.read(_PIECE_BYTES):
                     running.update(data)
@@ -375,7 +382,7 @@ class FileUploads:
 
     def _call(self, pieces: list[messages.FilePiece], removed: list[str]) -> list[messages.FileState]:
         request = messages.SendRunFilesRequest(
-            run_id=self._run_id, instance=self._instance, pieces=pieces, removed=removed
+            run_id=self._run_id, instance=self._instance, pieces=pieces, removed=removed, is_preparing=self.is_preparing
         )
         began = time.monotonic()
         answer = call(self._stub.SendRunFiles, request, self._metadata)
@@ -397,10 +404,16 @@ def call(method: Any, request: Any, metadata: tuple[tuple[str, str], ...], *, ti
     except ValueError as error:  # the channel was closed
         raise DaemonAway(str(error)) from None
     except grpc.RpcError as error:
-        if error.code() in _TEMPORARY_FAILURES:
-            raise DaemonAway(error.details() or str(error.code())) from None
-        raise Refused(error.details() or str(error.code())) from None
+        raise failure_of(error) from None
 
 
-def _print(text: str) -> None:
-    print(f"mosaic node: {text}", file=sys.stderr, flush=True)  # noqa: T201 - the engine's log of this process
+def failure_of(error: Any) -> DaemonAway | Refused:
+    """Return what a failed call means."""
+    kind = DaemonAway if error.code() in _TEMPORARY_FAILURES else Refused
+    return kind(error.details() or str(error.code()))
+
+
+def print_message(text: str) -> None:
+    """Print to the engine's log of this process, if somebody reads it."""
+    with suppress(OSError):
+        print(f"mosaic node: {text}", file=sys.stderr, flush=True)  # noqa: T201 - the process's only output

@@ -2419,8 +2419,11 @@ class SendRunFilesRequest(_message.Message):
     INSTANCE_FIELD_NUMBER: _builtins.int
     PIECES_FIELD_NUMBER: _builtins.int
     REMOVED_FIELD_NUMBER: _builtins.int
+    IS_PREPARING_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     instance: _builtins.str
+    is_preparing: _builtins.bool
+    """the worker was not started yet"""
     @_builtins.property
     def pieces(self) -> _containers.RepeatedCompositeFieldContainer[Global___FilePiece]:
         """none: the node is there"""
@@ -2434,10 +2437,11 @@ class SendRunFilesRequest(_message.Message):
         instance: _builtins.str = ...,
         pieces: _abc.Iterable[Global___FilePiece] | None = ...,
         removed: _abc.Iterable[_builtins.str] | None = ...,
+        is_preparing: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance", "pieces", b"pieces", "removed", b"removed", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance", "is_preparing", b"is_preparing", "pieces", b"pieces", "removed", b"removed", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

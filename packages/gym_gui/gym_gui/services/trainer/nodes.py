@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 
 from mosaic_wire.frames import LARGEST_SIDE, FrameWriter, fastlane_path
 from mosaic_wire.node import INSTANCE_PREFIX
@@ -49,7 +50,8 @@ class NodeSide:
                 threads = run_long_io if piece.sha256 and piece.size > 1 << 24 else run_quick_io
                 states.append(await threads(self._put, piece))
             for path in removed:
-                await run_quick_io(self._files.remove, path)
+                with suppress(NotPossibleNow):  # one that was refused before
+                    await run_quick_io(self._files.remove, path)
             return states
 
     def _put(self, piece: pb.FilePiece) -> pb.FileState:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -231,27 +231,29 @@ class RunSupervisor:
                 self.record = await self._journal.record(
                     self.record.run_id, "on_node", reason=f"on {host}", worker_instance=instance, insist=False
                 )
-        self._note_node()
+        self._note_node(is_preparing=True)
 
-    def node(self) -> NodeSide:
+    def node(self, *, is_preparing: bool = False) -> NodeSide:
         """Return where calls of the node arrive, and note that it was heard."""
-        self._note_node()
+        if self._is_concluded:
+            raise NotAllowed(f"run {self.record.run_id} has no live worker")
+        self._note_node(is_preparing)
         if self._node is None:
             self._node = NodeSide(self._home, self.record.run_id, self._settings)
         return self._node
 
-    async def receive(self, pieces: Sequence[pb.FilePiece], removed: Sequence[str]) -> list[pb.FileState]:
+    async def receive(self, request: pb.SendRunFilesRequest) -> list[pb.FileState]:
         """Write files that the node sent."""
-        states = await self.node().receive(pieces, removed)
-        if any(piece.path in EVENTS for piece in pieces):
+        states = await self.node(is_preparing=request.is_preparing).receive(request.pieces, request.removed)
+        if any(piece.path in EVENTS for piece in request.pieces):
             self._wake.set()
         return states
 
-    def _note_node(self) -> None:
+    def _note_node(self, is_preparing: bool) -> None:
         """Do not count time in which the link to the node was broken, or it was getting ready."""
         now = self._monotonic()
         away = now - self._node_seen_at
-        if self.record.status is RunStatus.HSHK or away > _MISSED_BEATS * self._settings.heartbeat_s:
+        if is_preparing or away > _MISSED_BEATS * self._settings.heartbeat_s:
             self._last_beat = min(now, self._last_beat + away)
         self._node_seen_at = now
 

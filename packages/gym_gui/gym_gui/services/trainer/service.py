@@ -718,14 +718,14 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
                 raise NotAllowed(f"run {request.run_id} does not start from {requested.path[:200]!r}")
             owner, _, path = requested.path.partition("/")
             async for piece in self._file_pieces(owner, path, requested.offset):
-                supervisor.node()  # it is being heard, however long this takes
+                supervisor.node(is_preparing=True)
                 piece.path = requested.path
                 yield piece
 
     async def SendRunFiles(self, request: pb.SendRunFilesRequest, context: Any) -> pb.SendRunFilesResponse:
         """Write files of a run that its node sends."""
         supervisor = await self._of_node(request.run_id, context, request.instance)
-        states = await supervisor.receive(request.pieces, request.removed)
+        states = await supervisor.receive(request)
         return pb.SendRunFilesResponse(
             files=states,
             stop=supervisor.is_cancelled or supervisor.is_ending,
