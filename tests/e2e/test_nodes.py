@@ -104,18 +104,23 @@ def bootstrap_of(cluster: SimpleNamespace, run_id: str) -> Bootstrap:
 
 
 def test_a_run_on_a_node_looks_as_one_here(cluster: SimpleNamespace) -> None:
-    run = cluster.daemon.wait_for(submit(cluster, timesteps=300, checkpoint_every=100).run_id)
+    run_id = submit(cluster, timesteps=300, checkpoint_every=100, steps_per_second=300).run_id
+    with cluster.daemon.client.logs(run_id, follow=True) as chunks:
+        followed = b"".join(chunk.data for chunk in chunks).decode()  # ends with the run
+    run = cluster.daemon.wait_for(run_id)
     assert run.outcome == "completed", run.reason
+    assert followed == cluster.daemon.output(run_id)
     manifest = cluster.daemon.manifest(run.run_id)
     assert (manifest.outcome, [entry.step for entry in manifest.checkpoints]) == ("completed", [100, 200, 300])
     assert "run_completed" in cluster.daemon.output(run.run_id)
     assert [event.event for event in cluster.daemon.lifecycle(run.run_id)][-1] == "run_completed"
     assert {"on_node", "registered", "completed"} <= set(cluster.daemon.event_kinds(run.run_id))
     assert cluster.engine.node(run.run_id).wait(60) == 0
-    assert list(cluster.scratch.iterdir()) == [], "the node keeps nothing"
+    assert wait_until(lambda: not list(cluster.scratch.iterdir())), "the node keeps nothing"
     assert not list(cluster.daemon.home.run_folder(run.run_id).root.rglob(".*.upload"))
 
 
+@pytest.mark.slow  # test_node_files.py restarts the daemon's side between any two calls in every CI
 def test_a_run_on_a_node_outlives_the_daemon_and_nothing_of_it_is_lost_or_doubled(own_cluster: SimpleNamespace) -> None:
     run_id = submit(own_cluster, timesteps=240, steps_per_second=80, checkpoint_every=20).run_id
     wait_for_step(own_cluster, run_id, 30)

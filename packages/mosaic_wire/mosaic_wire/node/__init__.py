@@ -36,7 +36,7 @@ class Bootstrap:
     run_id: str
     attempt: int
     run_token: str = field(repr=False)
-    mark: str = ""
+    mark: str
     """The mark of the worker's processes on the node"""
 
     @classmethod

@@ -60,7 +60,8 @@ def read_bootstrap(source: str) -> Bootstrap:
 class Node:
     """One attempt of a run on this machine."""
 
-    def __init__(self, bootstrap: Bootstrap, root: Path) -> None:
+    def __init__(self, bootstrap: Bootstrap, root: Path, shared: Path) -> None:
+        """`root`: for the run's files; `shared`: for sockets and frames, in memory and with a short path."""
         import grpc
 
         from mosaic_wire.daemon_link import CHANNEL_OPTIONS
@@ -70,7 +71,7 @@ class Node:
         self._bootstrap, self._root = bootstrap, root
         self._home = Home(root / "home")
         self._instance = f"{INSTANCE_PREFIX}{secrets.token_hex(16)}"
-        self._socket = root / "daemon.sock"
+        self._shared, self._socket = shared, shared / "daemon.sock"
         self._relay = TlsRelay(bootstrap, self._socket)
         self._channel = grpc.insecure_channel(unix_target(self._socket), options=CHANNEL_OPTIONS)
         self._stub = TrainerServiceStub(self._channel)
@@ -99,7 +100,7 @@ class Node:
                 reason = uploads.refusal or "it was told to stop before the daemon had everything"
                 raise SessionError(f"{reason}; what the worker wrote stays in {self._home.root}")
             if uploads.refused:
-                print(f"mosaic node: the files that were refused stay in {self._home.root}", file=sys.stderr)  # noqa: T201
+                _print(f"the files that were refused stay in {self._home.root}")
             else:
                 shutil.rmtree(self._root, ignore_errors=True)
             return code
@@ -180,7 +181,7 @@ class Node:
         """Fetch until the link breaks; what is complete and right is no longer missing."""
         import grpc
 
-        from mosaic_wire.node.uploads import failure_of
+        from mosaic_wire.node.uploads import DaemonAway, failure_of
         from mosaic_wire.proto import trainer_pb2 as messages
 
         parts = {path: target.with_name(f"{target.name}.part") for path, target in missing.items()}
@@ -205,6 +206,8 @@ class Node:
                             part.unlink()
         except grpc.RpcError as error:
             raise failure_of(error) from None
+        if missing:
+            raise DaemonAway("files change while they are read")
 
     def _install_missing(self, opened: messages.OpenNodeResponse) -> None:
         """Let the worker install the requirement sets that the run lacks here, if its config allows that."""
@@ -246,7 +249,7 @@ class Node:
             **inherited,
             **opened.secrets,
             env.MOSAIC_HOME: str(self._home.root),
-            env.MOSAIC_FRAMES_DIR: os.environ[env.MOSAIC_FRAMES_DIR],
+            env.MOSAIC_FRAMES_DIR: str(self._shared),
             env.MOSAIC_NODE_INSTANCE: self._instance,
             env.MOSAIC_RUN_ID: bootstrap.run_id,
             env.MOSAIC_RUN_DIR: str(folder.root),
@@ -323,13 +326,16 @@ def _moved(value: Any, old: str, new: str) -> Any:
     return [_moved(item, old, new) for item in value] if isinstance(value, list) else value
 
 
-def _frames_folder(root: Path) -> Path:
-    """Return a private folder for frames, in shared memory if there is a file system for it."""
+def _private_folder_in_memory() -> Path:
+    """Return a folder in shared memory if there is a file system for it."""
     with suppress(OSError):
         return Path(tempfile.mkdtemp(prefix="mosaic-node-", dir="/dev/shm"))
-    folder = root / "frames"
-    folder.mkdir(mode=0o700)
-    return folder
+    return Path(tempfile.mkdtemp(prefix="mosaic-node-"))
+
+
+def _print(text: str) -> None:
+    with suppress(OSError):
+        print(f"mosaic node: {text}", file=sys.stderr, flush=True)  # noqa: T201 - the engine's log of this process
 
 
 def _tail(log: Path) -> str:
@@ -342,26 +348,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m mosaic_wire.node", description=__doc__)
     parser.add_argument("bootstrap", help="file that an executor wrote, mode 0600; -: standard input")
     arguments: Any = parser.parse_args(argv)
-    guard, frames = None, None
     try:
-        bootstrap = read_bootstrap(arguments.bootstrap)
-        guard = process_tree.guard(bootstrap.mark)
+        bootstrap, shared = read_bootstrap(arguments.bootstrap), _private_folder_in_memory()
+        process_tree.guard(bootstrap.mark, shared)
         process_tree.adopt_orphans()
-        root = Path(tempfile.mkdtemp(prefix="mosaic-node-"))
-        frames = _frames_folder(root)
-        os.environ[env.MOSAIC_FRAMES_DIR] = str(frames)
-        node = Node(bootstrap, root)
+        os.environ[env.MOSAIC_FRAMES_DIR] = str(shared)  # where this process finds the worker's
+        node = Node(bootstrap, Path(tempfile.mkdtemp(prefix="mosaic-node-")), shared)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, node.request_stop)
         return node.run()
-    except SessionError as error:
-        print(f"mosaic node: {error}", file=sys.stderr)  # noqa: T201 - the engine's log of this process
+    except (SessionError, OSError) as error:
+        _print(str(error))
         return BAD_INPUT
-    finally:
-        if frames is not None:
-            shutil.rmtree(frames, ignore_errors=True)
-        if guard is not None:
-            process_tree.release(guard)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
+import shutil
 import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from mosaic_wire import env
 
@@ -68,8 +69,8 @@ def end_all(find: Callable[[], list[int]], grace_s: float) -> None:
         time.sleep(_POLL_S)
 
 
-def guard(mark: str) -> int:
-    """Start a process that kills everything with the mark once this process is gone; return what to close when done.
+def guard(mark: str, folder: Path) -> None:
+    """Start a process that kills what has the mark, and removes a folder, once this process has ended, however it does.
 
     It is not a child, so that nothing that ends this process's tree ends it as well. Call it before any thread starts.
     """
@@ -78,30 +79,24 @@ def guard(mark: str) -> int:
     if first:
         os.close(reading)
         os.waitpid(first, 0)
-        return writing
+        return  # the other end of the pipe stays open as long as this process lives
     os.setsid()
     if os.fork():
         os._exit(0)
     os.close(writing)
-    _watch(reading, mark)
+    _watch(reading, mark, folder)
     os._exit(0)
 
 
-def _watch(reading: int, mark: str) -> None:
+def _watch(reading: int, mark: str, folder: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):  # its output would keep the engine waiting
         os.dup2(null, descriptor)
-    select.select([reading], [], [])
-    if not os.read(reading, 1):  # closed without a word: killed
-        end_all(lambda: marked(mark), 0.0)
-
-
-def release(guard_descriptor: int) -> None:
-    """Let the guard end without killing anything."""
-    os.write(guard_descriptor, b".")
-    os.close(guard_descriptor)
+    os.read(reading, 1)
+    end_all(lambda: marked(mark), 0.0)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _living_parent(name: str) -> int | None:

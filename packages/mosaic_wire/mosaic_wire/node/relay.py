@@ -38,6 +38,8 @@ class TlsRelay:
         """Listen on the socket."""
         self._thread.start()
         self._ready.wait()
+        if self.problem:
+            raise SessionError(f"the socket {self._socket} cannot be made: {self.problem}")
 
     def close(self) -> None:
         """End all connections and the thread."""
@@ -46,9 +48,14 @@ class TlsRelay:
         self._thread.join()
 
     def _run(self) -> None:
-        server = self._loop.run_until_complete(asyncio.start_unix_server(self._accept, self._socket))
-        self._socket.chmod(0o600)
-        self._ready.set()
+        try:
+            server = self._loop.run_until_complete(asyncio.start_unix_server(self._accept, self._socket))
+        except OSError as error:
+            self.problem = str(error)
+            self._loop.close()
+            return
+        finally:
+            self._ready.set()
         self._loop.run_forever()
         server.close()
         for relay in self._relays:

@@ -89,7 +89,7 @@ class _Version:
         self.found = found
         self._stream = open_plain(found.path)
         status = os.fstat(self._stream.fileno())
-        self.size, self.inode, self.modified_ns = status.st_size, status.st_ino, status.st_mtime_ns
+        self.inode, self.size, self.modified_ns = _identity(status)
         self._offset, self._hash = 0, hashlib.sha256()
 
     def piece(self) -> messages.FilePiece:
@@ -125,13 +125,7 @@ class _Version:
 
     def is_of(self, found: _Found) -> bool:
         """Return whether this is the version of a file that was found now."""
-        status = found.status
-        return (self.found.path, self.inode, self.size, self.modified_ns) == (
-            found.path,
-            status.st_ino,
-            status.st_size,
-            status.st_mtime_ns,
-        )
+        return (self.found.path, self.inode, self.size, self.modified_ns) == (found.path, *_identity(found.status))
 
     def close(self) -> None:
         self._stream.close()
@@ -260,13 +254,12 @@ class FileUploads:
         changed, present, now = [], set(), time.time()
         for found in self._files():
             present.add(found.name)
-            known, status = self._known.get(found.name), found.status
+            known = self._known.get(found.name)
             if known is not None and (
-                known.is_refused
-                or (known.inode, known.size, known.modified_ns) == (status.st_ino, status.st_size, status.st_mtime_ns)
+                known.is_refused or (known.inode, known.size, known.modified_ns) == _identity(found.status)
             ):
                 continue
-            if is_last or grows(found.name) or now - status.st_mtime > _SETTLED_S:
+            if is_last or grows(found.name) or now - found.status.st_mtime > _SETTLED_S:
                 changed.append(found)
         return changed, sorted((self._known.keys() | self._begun) - present)
 
@@ -395,6 +388,10 @@ class FileUploads:
                 sum(len(piece.data) for piece in pieces) / self._bytes_per_s - (time.monotonic() - began)
             )
         return list(answer.files)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def call(method: Any, request: Any, metadata: tuple[tuple[str, str], ...], *, timeout_s: float = _CALL_S) -> Any:
