@@ -291,8 +291,8 @@ async def test_frames_of_a_node_reach_a_viewer_here_and_are_read_only_for_one(
     try:
         worker.publish(bytes(range(12)), 2, 2)
         assert viewer.read() is None
-        assert side.frame_interval_s > 0, "a viewer looks"
-        assert not sent, "nobody told the node yet"
+        assert side.frame_interval_s > 0, "there is a viewer"
+        assert not sent, "the node does not know yet"
         uploads.frame_interval_s = side.frame_interval_s  # as an answer to the uploads does
         seen: list[Frame] = []
 

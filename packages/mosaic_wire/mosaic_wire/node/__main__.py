@@ -92,12 +92,14 @@ class Node:
                 self._install_missing(opened)
                 uploads.is_preparing = False
                 code = self._run_worker(opened, uploads)
-            except SessionError as error:  # sent as what the worker printed, so that the run says why it failed
+            except (
+                SessionError
+            ) as error:  # sent as what the worker printed, so that the run has the reason of its failure
                 with open(self._home.run_logs(self._bootstrap.run_id) / "stderr.log", "a") as log:
                     log.write(f"{error}\n")
                 code = BAD_INPUT
             if not uploads.finish(self._give_up_after(opened.grace_s)):
-                reason = uploads.refusal or "it was told to stop before the daemon had everything"
+                reason = uploads.refusal or "it was stopped before the daemon had everything"
                 raise SessionError(f"{reason}; what the worker wrote stays in {self._home.root}")
             if uploads.refused:
                 _print(f"the files that were refused stay in {self._home.root}")
@@ -244,7 +246,7 @@ class Node:
         threads = dict.fromkeys(env.THREAD_COUNTS, str(max(1, int(opened.cpus))))
         return {
             **threads,
-            # Without a reservation a worker must see no GPU; with one, the engine says which.
+            # Without a reservation a worker must see no GPU; with one, the engine sets them.
             env.CUDA_VISIBLE_DEVICES: "",
             **inherited,
             **opened.secrets,

@@ -1,4 +1,4 @@
-"""Sends the frames that a worker publishes on a node, while somebody looks at them."""
+"""Sends the frames that a worker publishes on a node, while there is a viewer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CALL_S = 10.0
 
 
 class FrameUploads:
-    """A thread that reads the worker's frames only while the daemon says that there is a viewer."""
+    """A thread that reads the worker's frames only while the daemon has a viewer."""
 
     def __init__(
         self,

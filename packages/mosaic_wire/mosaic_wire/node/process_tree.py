@@ -46,12 +46,12 @@ def descendants(pid: int) -> list[int]:
 
 def marked(mark: str) -> list[int]:
     """Return the processes of this user with the mark in their environment."""
-    wanted = f"{env.MOSAIC_RUN_MARK}={mark}".encode()
+    marker = f"{env.MOSAIC_RUN_MARK}={mark}".encode()
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             with suppress(OSError), open(f"/proc/{name}/environ", "rb") as stream:
-                if wanted in stream.read().split(b"\0"):
+                if marker in stream.read().split(b"\0"):
                     found.append(int(name))
     return found
 

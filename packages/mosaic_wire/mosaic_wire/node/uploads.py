@@ -1,7 +1,7 @@
 """Sends what a worker writes on a node to the daemon: logs as they grow, other files when they are complete.
 
-The files here are the spool. A call that fails is made again, and the daemon's answer says where each file continues,
-so nothing is lost or doubled by a broken link, a restarted daemon or a lost answer.
+The files here are the spool. A call that fails is made again, and the daemon's answer has the offset where each file
+continues, so nothing is lost or doubled by a broken link, a restarted daemon or a lost answer.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class _Version:
         )
 
     def continue_at(self, offset: int) -> None:
-        """Let the next piece begin where the daemon says."""
+        """Let the next piece begin at this offset, which the daemon answered."""
         if not self._offset <= offset <= self.size:
             self._offset, self._hash = 0, hashlib.sha256()
             offset = offset if 0 <= offset <= self.size else 0
@@ -159,7 +159,7 @@ class FileUploads:
         self.stop_requested = threading.Event()
         """Set when the daemon ends the run, or no longer expects this node"""
         self.frame_interval_s = 0.0
-        """How often a viewer wants a frame; 0: nobody looks"""
+        """Interval between frames that a viewer requested; 0: no viewer"""
         self.is_preparing = True
         """Whether the worker was not started yet"""
         self.is_complete = False
@@ -214,7 +214,7 @@ class FileUploads:
                 self._wait_for_event()
 
     def _wait_for_event(self) -> None:
-        """Wait for the next pass; not when the worker reports an event, which the daemon is told of at once."""
+        """Wait for the next pass, at most until the worker has written an event."""
         lifecycle, until = self._path_of(_EVENTS), time.monotonic() + INTERVAL_S
         known = self._known.get(_EVENTS)
         while time.monotonic() < until and not self._ending.wait(min(_EVENT_POLL_S, INTERVAL_S)):
@@ -250,7 +250,7 @@ class FileUploads:
         return not is_begun, found.name in _LAST, found.name
 
     def _changes(self, *, is_last: bool) -> tuple[list[_Found], list[str]]:
-        """Return files that differ from what the daemon has, and the names of those that are gone."""
+        """Return files that differ from what the daemon has, and the names of those that were removed."""
         changed, present, now = [], set(), time.time()
         for found in self._files():
             present.add(found.name)
@@ -297,7 +297,7 @@ class FileUploads:
                 if state.problem:
                     self._refuse(found.name, known, state.problem)
                 elif state.size == 0 and piece.offset:
-                    del self._known[found.name]  # gone there: from its beginning
+                    del self._known[found.name]  # the daemon has none of it: from its beginning
                 else:
                     known.size, known.is_verified = state.size, False
                     if known.size >= found.status.st_size:
@@ -411,6 +411,6 @@ def failure_of(error: Any) -> DaemonAway | Refused:
 
 
 def print_message(text: str) -> None:
-    """Print to the engine's log of this process, if somebody reads it."""
+    """Print to the engine's log of this process."""
     with suppress(OSError):
         print(f"mosaic node: {text}", file=sys.stderr, flush=True)  # noqa: T201 - the process's only output

@@ -2484,7 +2484,7 @@ class SendRunFilesResponse(_message.Message):
     stop: _builtins.bool
     """the run is being ended: end the worker"""
     frame_interval_s: _builtins.float
-    """how often a viewer wants a frame; 0: nobody looks"""
+    """interval between frames that a viewer requested; 0: no viewer"""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileState]:
         """one for each piece"""

@@ -473,7 +473,7 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SendRunFiles(self, request, context):
-        """Answered when they are written. Sending a piece again is harmless: the answer says where to continue.
+        """Answered when they are written. Sending a piece again is harmless: the answer has the offset to continue from.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

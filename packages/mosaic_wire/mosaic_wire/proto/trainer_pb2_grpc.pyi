@@ -95,7 +95,7 @@ class TrainerServiceStub:
     ReadNodeInputs: _grpc.UnaryStreamMultiCallable[_trainer_pb2.ReadRunFilesRequest, _trainer_pb2.FilePiece]
     """Files of the home that the run starts from, one after another, each from an offset on."""
     SendRunFiles: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.SendRunFilesRequest, _trainer_pb2.SendRunFilesResponse]
-    """Answered when they are written. Sending a piece again is harmless: the answer says where to continue."""
+    """Answered when they are written. Sending a piece again is harmless: the answer has the offset to continue from."""
     SendRunFrame: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.SendRunFrameRequest, _trainer_pb2.SendRunFrameResponse]
 
 @_typing.type_check_only
@@ -155,7 +155,7 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
     ReadNodeInputs: _aio.UnaryStreamMultiCallable[_trainer_pb2.ReadRunFilesRequest, _trainer_pb2.FilePiece]  # type: ignore[assignment]
     """Files of the home that the run starts from, one after another, each from an offset on."""
     SendRunFiles: _aio.UnaryUnaryMultiCallable[_trainer_pb2.SendRunFilesRequest, _trainer_pb2.SendRunFilesResponse]  # type: ignore[assignment]
-    """Answered when they are written. Sending a piece again is harmless: the answer says where to continue."""
+    """Answered when they are written. Sending a piece again is harmless: the answer has the offset to continue from."""
     SendRunFrame: _aio.UnaryUnaryMultiCallable[_trainer_pb2.SendRunFrameRequest, _trainer_pb2.SendRunFrameResponse]  # type: ignore[assignment]
 
 class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -440,7 +440,7 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.SendRunFilesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_trainer_pb2.SendRunFilesResponse, _abc.Awaitable[_trainer_pb2.SendRunFilesResponse]]:
-        """Answered when they are written. Sending a piece again is harmless: the answer says where to continue."""
+        """Answered when they are written. Sending a piece again is harmless: the answer has the offset to continue from."""
 
     @_abc_1.abstractmethod
     def SendRunFrame(

@@ -62,7 +62,7 @@ class NodeSide:
 
     @property
     def frame_interval_s(self) -> float:
-        """Return how often a viewer wants a frame; 0 while nobody looks."""
+        """Return the interval between frames that a viewer requested; 0 without a viewer."""
         return max(_FASTEST_S, self._frames.requested_interval_s) if self._frames.is_watched else 0.0
 
     async def show(self, frame: pb.RunFrame) -> None:
