@@ -100,7 +100,7 @@ def test_every_command_works_or_says_in_one_sentence_why_not(machines: Machines,
     expect("note one hello", "")
     expect("export one -o one.tar.gz", "one.tar.gz")
     expect("tensorboard one", "event files lie on the daemon's machine", code=2)
-    expect("frames one --out one.png", "is over and draws nothing any more", code=1)
+    expect("frames one --out one.png", "has finished and draws nothing any more", code=1)
     expect("extras", "atari")
     expect("envs", "CartPole-v1")
     expect("algos --env CartPole-v1", "ppo")

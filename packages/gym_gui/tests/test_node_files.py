@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import grpc
 import pytest
 from gym_gui.config.settings import load_settings
 from gym_gui.services.trainer.errors import NotPossibleNow, RegistryUnwritable
@@ -22,6 +21,7 @@ from mosaic_wire import env
 from mosaic_wire.frames import Frame, FrameReader, FrameWriter, fastlane_path
 from mosaic_wire.ids import new_run_id
 from mosaic_wire.node import uploads as uploads_module
+from mosaic_wire.node.calls import DaemonAway
 from mosaic_wire.node.frames import FrameUploads
 from mosaic_wire.node.uploads import FileUploads
 from mosaic_wire.paths import Home
@@ -176,14 +176,16 @@ class BadLink:
         self._files = NodeFiles(home, run_id, max_bytes=1 << 30, min_free_bytes=0)
         self.lost = 0
 
-    def SendRunFiles(self, request: Any, metadata: Any, timeout: float) -> pb.SendRunFilesResponse:
+    def send_files(
+        self, pieces: list[pb.FilePiece], removed: list[str], *, is_preparing: bool
+    ) -> pb.SendRunFilesResponse:
         fate = self._random.random()
         if fate < self.loss / 2:
             self._lose()
         if fate < self.loss / 4 or fate > 1 - self.loss / 4:  # the daemon was restarted
             self._files = NodeFiles(self._home, self._run_id, max_bytes=1 << 30, min_free_bytes=0)
-        states = [pb.FileState(path=piece.path, size=self._files.put(piece)) for piece in request.pieces]
-        for path in request.removed:
+        states = [pb.FileState(path=piece.path, size=self._files.put(piece)) for piece in pieces]
+        for path in removed:
             self._files.remove(path)
         if fate < self.loss:
             self._lose()
@@ -191,9 +193,7 @@ class BadLink:
 
     def _lose(self) -> None:
         self.lost += 1
-        error = grpc.RpcError()
-        error.code, error.details = lambda: grpc.StatusCode.UNAVAILABLE, lambda: "the link is broken"  # type: ignore[attr-defined]
-        raise error
+        raise DaemonAway("the link is broken")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -209,7 +209,7 @@ def test_a_worker_that_writes_while_the_link_breaks_leaves_the_same_files_here(
     folder.checkpoints.mkdir(parents=True)
     (folder.root / "tensorboard").mkdir()
     link = BadLink(home, run_id, seed=seed, loss=0.4)
-    sender = FileUploads(link, (), there, run_id, "node-1", bytes_per_s=0)  # type: ignore[arg-type]
+    sender = FileUploads(link, there, run_id)  # type: ignore[arg-type]
     sender.start()
     growing = [folder.lifecycle, folder.logs / "stdout.log", folder.root / "tensorboard" / "events.out.tfevents.1"]
     folder.logs.mkdir()
@@ -252,17 +252,17 @@ def test_a_file_that_is_refused_is_left_and_the_others_arrive(home, run_id, tmp_
     (folder / "good").write_text("good")
     files = NodeFiles(home, run_id, max_bytes=1 << 20, min_free_bytes=0)
 
-    def send(request: Any, metadata: Any, timeout: float) -> pb.SendRunFilesResponse:
+    def send(pieces: list[pb.FilePiece], removed: list[str], *, is_preparing: bool) -> pb.SendRunFilesResponse:
         states = []
-        for piece in request.pieces:
+        for piece in pieces:
             try:
                 states.append(pb.FileState(path=piece.path, size=files.put(piece)))
             except NotPossibleNow as error:
                 states.append(pb.FileState(path=piece.path, problem=str(error)))
         return pb.SendRunFilesResponse(files=states)
 
-    stub: Any = SimpleNamespace(SendRunFiles=send)
-    sender = FileUploads(stub, (), there, run_id, "node-1", bytes_per_s=0)
+    calls: Any = SimpleNamespace(send_files=send)
+    sender = FileUploads(calls, there, run_id)
     sender.start()
     assert sender.finish(threading.Event())
     assert capsys.readouterr().err.count("refused") == 1
@@ -278,14 +278,14 @@ async def test_frames_of_a_node_reach_a_viewer_here_and_are_read_only_for_one(
     worker = FrameWriter(fastlane_path(run_id))
     loop, sent = asyncio.get_running_loop(), []
 
-    def send(request: Any, metadata: Any, timeout: float) -> pb.SendRunFrameResponse:
-        sent.append(request.frame)
-        asyncio.run_coroutine_threadsafe(side.show(request.frame), loop).result(30)
-        return pb.SendRunFrameResponse(frame_interval_s=side.frame_interval_s)
+    def send(frame: pb.RunFrame) -> float:
+        sent.append(frame)
+        asyncio.run_coroutine_threadsafe(side.show(frame), loop).result(30)
+        return side.frame_interval_s
 
-    stub: Any = SimpleNamespace(SendRunFrame=send)
+    calls: Any = SimpleNamespace(send_frame=send)
     uploads: Any = SimpleNamespace(frame_interval_s=0.0)
-    frames = FrameUploads(stub, (), run_id, "node-1", uploads, 0)
+    frames = FrameUploads(calls, run_id, uploads)
     monkeypatch.setattr("mosaic_wire.node.frames._IDLE_S", 0.01)
     frames.start()
     try:

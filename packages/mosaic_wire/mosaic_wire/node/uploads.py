@@ -15,16 +15,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import grpc
-
-from mosaic_wire.daemon_link import AWAY
-from mosaic_wire.errors import SessionError
 from mosaic_wire.files import open_plain, walk
+from mosaic_wire.node.calls import DaemonAway, DaemonCalls, Refused
 from mosaic_wire.paths import Home
 from mosaic_wire.proto import trainer_pb2 as messages
-from mosaic_wire.proto.trainer_pb2_grpc import TrainerServiceStub
 
 PLACES = ("run", "logs", "evals")
 INTERVAL_S = 1.0
@@ -39,20 +34,10 @@ _MAX_ENTRIES = 40_000
 _MAX_PRINTED = 20
 _SETTLED_S = 1.0
 """A file that was written to more recently is probably incomplete"""
-_CALL_S = 60.0
 _LONGEST_RETRY_S = 5.0
 _LAST = ("run/analytics.json", "run/exit.json")
 """They name other files, so they are sent after them"""
 _TEMPORARY = (".tmp", ".upload")
-_TEMPORARY_FAILURES = AWAY | {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
-
-
-class DaemonAway(Exception):
-    """A call failed in a way that may pass."""
-
-
-class Refused(SessionError):
-    """The daemon no longer expects this node."""
 
 
 def grows(name: str) -> bool:
@@ -134,19 +119,9 @@ class _Version:
 class FileUploads:
     """Follows a run's folders in a home of this node; `start`, and `finish` when the worker has ended."""
 
-    def __init__(
-        self,
-        stub: TrainerServiceStub,
-        metadata: tuple[tuple[str, str], ...],
-        home: Home,
-        run_id: str,
-        instance: str,
-        *,
-        bytes_per_s: int,
-    ) -> None:
-        self._stub, self._metadata, self._run_id, self._instance = stub, metadata, run_id, instance
+    def __init__(self, calls: DaemonCalls, home: Home, run_id: str) -> None:
+        self._calls = calls
         self._places = {name: path for name, path in home.places_of_run(run_id).items() if name in PLACES}
-        self._bytes_per_s = bytes_per_s
         self._known: dict[str, _Known] = {}
         self._version: _Version | None = None
         """The file that is being sent whole; kept while the daemon is away"""
@@ -374,40 +349,16 @@ class FileUploads:
         return self._places[place] / rest
 
     def _call(self, pieces: list[messages.FilePiece], removed: list[str]) -> list[messages.FileState]:
-        request = messages.SendRunFilesRequest(
-            run_id=self._run_id, instance=self._instance, pieces=pieces, removed=removed, is_preparing=self.is_preparing
-        )
-        began = time.monotonic()
-        answer = call(self._stub.SendRunFiles, request, self._metadata)
+        answer = self._calls.send_files(pieces, removed, is_preparing=self.is_preparing)
         self._called_at = time.monotonic()
         self.frame_interval_s = answer.frame_interval_s
         if answer.stop:
             self.stop_requested.set()
-        if self._bytes_per_s:
-            self._aborting.wait(
-                sum(len(piece.data) for piece in pieces) / self._bytes_per_s - (time.monotonic() - began)
-            )
         return list(answer.files)
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def call(method: Any, request: Any, metadata: tuple[tuple[str, str], ...], *, timeout_s: float = _CALL_S) -> Any:
-    """Make one call; raise DaemonAway for a failure that may pass, Refused for any other."""
-    try:
-        return method(request, metadata=metadata, timeout=timeout_s)
-    except ValueError as error:  # the channel was closed
-        raise DaemonAway(str(error)) from None
-    except grpc.RpcError as error:
-        raise failure_of(error) from None
-
-
-def failure_of(error: Any) -> DaemonAway | Refused:
-    """Return what a failed call means."""
-    kind = DaemonAway if error.code() in _TEMPORARY_FAILURES else Refused
-    return kind(error.details() or str(error.code()))
 
 
 def print_message(text: str) -> None:
