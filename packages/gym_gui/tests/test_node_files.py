@@ -244,6 +244,31 @@ def test_a_worker_that_writes_while_the_link_breaks_leaves_the_same_files_here(
     )
 
 
+def test_an_earlier_checkpoint_is_removed_after_the_later_one_has_arrived(home, run_id, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(uploads_module, "INTERVAL_S", 0.005)
+    there, here = Home(tmp_path / "there").run_folder(run_id), home.run_folder(run_id)
+    there.checkpoints.mkdir(parents=True)
+    (there.checkpoints / "first").write_bytes(b"1")
+    order: list[tuple[list[str], list[str]]] = []
+
+    class Link(BadLink):
+        def send_files(self, pieces: Any, removed: Any, *, is_preparing: bool) -> pb.SendRunFilesResponse:
+            order.append(([piece.path for piece in pieces], list(removed)))
+            return super().send_files(pieces, removed, is_preparing=is_preparing)
+
+    sender = FileUploads(Link(home, run_id, seed=1, loss=0.0), there.home, run_id)  # type: ignore[arg-type]
+    sender.start()
+    assert wait_until(lambda: (here.checkpoints / "first").exists())
+    (there.checkpoints / "second").write_bytes(b"2")
+    (there.checkpoints / "first").unlink()  # found at once, while the second one is still too new to be sent
+    assert wait_until(lambda: not (here.checkpoints / "first").exists())
+    assert (here.checkpoints / "second").read_bytes() == b"2"
+    assert sender.finish(threading.Event())
+    steps = [step for step in order if step != ([], [])]
+    names = ["run/checkpoints/first", "run/checkpoints/second"]
+    assert steps == [([names[0]], []), ([names[1]], []), ([], [names[0]])]
+
+
 def test_a_file_that_is_refused_is_left_and_the_others_arrive(home, run_id, tmp_path, capsys) -> None:
     there = Home(tmp_path / "there")
     folder = there.run_folder(run_id).root

@@ -127,6 +127,8 @@ class FileUploads:
         """The file that is being sent whole; kept while the daemon is away"""
         self._begun: set[str] = set()
         """Files of which the daemon may have a part of a version"""
+        self._missing: dict[str, float] = {}
+        """Files that were removed here, and since when the daemon has to remove them"""
         self._called_at = float("-inf")
         self._problem = ""
         self._ending, self._aborting = threading.Event(), threading.Event()
@@ -213,7 +215,8 @@ class FileUploads:
             for name in removed:
                 self._known.pop(name, None)
                 self._begun.discard(name)
-        if changed or removed:
+                self._missing.pop(name, None)
+        if changed or self._missing:
             return False
         if time.monotonic() - self._called_at > _KEEPALIVE_S:
             self._call([], [])
@@ -225,8 +228,12 @@ class FileUploads:
         return not is_begun, found.name in _LAST, found.name
 
     def _changes(self, *, is_last: bool) -> tuple[list[_Found], list[str]]:
-        """Return files that differ from what the daemon has, and the names of those that were removed."""
-        changed, present, now = [], set(), time.time()
+        """Return files that differ from what the daemon has, and those it has to remove.
+
+        A file is removed there after everything that was written before it was removed here: an earlier checkpoint
+        after the later one has arrived.
+        """
+        changed, present, now, oldest_unsent = [], set(), time.time(), float("inf")
         for found in self._files():
             present.add(found.name)
             known = self._known.get(found.name)
@@ -234,9 +241,13 @@ class FileUploads:
                 known.is_refused or (known.inode, known.size, known.modified_ns) == _identity(found.status)
             ):
                 continue
+            if not grows(found.name):
+                oldest_unsent = min(oldest_unsent, found.status.st_mtime)
             if is_last or grows(found.name) or now - found.status.st_mtime > _SETTLED_S:
                 changed.append(found)
-        return changed, sorted((self._known.keys() | self._begun) - present)
+        removed = (self._known.keys() | self._begun) - present
+        self._missing = {name: self._missing.get(name, now) for name in sorted(removed)}
+        return changed, [name for name, since in self._missing.items() if since < oldest_unsent]
 
     def _files(self) -> Iterator[_Found]:
         derived = str(self._places["run"] / "metrics")  # what the daemon makes of the event files
@@ -271,7 +282,7 @@ class FileUploads:
                 known = self._known[found.name]
                 if state.problem:
                     self._refuse(found.name, known, state.problem)
-                elif state.size == 0 and piece.offset:
+                elif state.size == 0 and (piece.offset or piece.data):
                     del self._known[found.name]  # the daemon has none of it: from its beginning
                 else:
                     known.size, known.is_verified = state.size, False

@@ -19,6 +19,7 @@ from gym_gui.services.trainer.node_files import NodeFiles
 
 _FASTEST_S = 0.05
 """The shortest interval between two frames of a node"""
+_LARGE_BYTES = 16 << 20
 _MAX_FRAME_BYTES = 3 * 2048**2
 EVENTS = ("run/lifecycle.jsonl", "run/exit.json")
 """Files whose arrival the supervisor has to know of"""
@@ -47,7 +48,7 @@ class NodeSide:
             states = []
             for piece in pieces:
                 # The hash of a large file is computed where it blocks no other run.
-                threads = run_long_io if piece.sha256 and piece.size > 1 << 24 else run_quick_io
+                threads = run_long_io if piece.size > _LARGE_BYTES else run_quick_io
                 states.append(await threads(self._put, piece))
             for path in removed:
                 with suppress(NotPossibleNow):  # one that was refused before
