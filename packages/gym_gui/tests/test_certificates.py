@@ -13,7 +13,7 @@ from gym_gui.cli import main
 from gym_gui.config.settings import NodeSettings, load_settings
 from gym_gui.services.trainer.certificates import NodeCertificates, default_names, make_certificates
 from gym_gui.services.trainer.errors import ListenFailed
-from gym_gui.services.trainer.tcp_door import load_tls
+from gym_gui.services.trainer.tcp_door import Listening, load_tls
 from gym_gui.testing import RunningDaemon
 from mosaic_wire import env
 from mosaic_wire.errors import ConfigProblems
@@ -148,3 +148,18 @@ def test_settings_for_nodes_are_read(tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text('[nodes]\nlisten = "::"\naddress = "trainer.lab"\nmb_per_s = 2.5\n')
     nodes = load_settings(tmp_path / "settings.toml").nodes
     assert nodes == NodeSettings(listen="::", address="trainer.lab", mb_per_s=2.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "bound", "expected"),
+    [
+        ("", "10.0.0.1:50056", "10.0.0.1:50056"),
+        ("", "0.0.0.0:50056", f"{socket.gethostname()}:50056"),
+        ("", "[::]:50056", f"{socket.gethostname()}:50056"),
+        ("trainer.lab", "0.0.0.0:1", "trainer.lab:1"),
+        ("fe80::1", "[::]:1", "[fe80::1]:1"),
+        ("", "[::1]:1", "[::1]:1"),
+    ],
+)
+def test_the_address_that_nodes_are_given_is_one_they_can_connect_to(name: str, bound: str, expected: str) -> None:
+    assert Listening(name=name).known_as(bound) == expected

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import random
 import threading
 import zlib
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from gym_gui.config.settings import load_settings
+from gym_gui.services.trainer.certificates import NodeCertificates, make_certificates
 from gym_gui.services.trainer.errors import NotPossibleNow, RegistryUnwritable
 from gym_gui.services.trainer.node_files import NodeFiles, inputs_of
 from gym_gui.services.trainer.nodes import NodeSide
 from mosaic_wire import env
+from mosaic_wire.errors import SessionError
 from mosaic_wire.frames import Frame, FrameReader, FrameWriter, fastlane_path
 from mosaic_wire.ids import new_run_id
+from mosaic_wire.node import Bootstrap
 from mosaic_wire.node import uploads as uploads_module
+from mosaic_wire.node.attempt import Node
 from mosaic_wire.node.calls import DaemonAway
 from mosaic_wire.node.frames import FrameUploads
 from mosaic_wire.node.uploads import FileUploads
@@ -352,3 +358,34 @@ async def test_a_frame_that_is_none_is_refused(home, run_id, tmp_path, frame: pb
             await side.show(frame)
     finally:
         await side.close()
+
+
+# ---------------------------------------------------------------------- requirement sets
+
+
+@pytest.mark.parametrize(
+    ("extras", "module", "printed", "problem"),
+    [
+        ({}, "no_such_worker", None, ""),  # its config does not allow it
+        ({"install_missing": True}, "this", "Beautiful is better", ""),
+        ({"install_missing": True}, "no_such_worker", "", "could not be installed.*No module named"),
+    ],
+)
+def test_what_a_run_lacks_is_installed_on_its_node_if_its_config_allows_it(
+    tmp_path: Path, monkeypatch, extras: dict[str, bool], module: str, printed: str | None, problem: str
+) -> None:
+    certificates = NodeCertificates(tmp_path / "nodes")
+    make_certificates(certificates, ["box"])
+    bootstrap = Bootstrap("box:1", certificates.authority.read_text(), new_run_id(), 1, "token", "mark")
+    monkeypatch.setenv(env.MOSAIC_FRAMES_DIR, str(tmp_path))
+    node = Node(bootstrap, tmp_path, tmp_path)
+    log = Home(tmp_path / "home").run_logs(bootstrap.run_id) / "prepare.log"
+    log.parent.mkdir(parents=True)
+    opened = pb.OpenNodeResponse(module=module, worker_config_json=json.dumps({"extras": extras}), prepares=True)
+    try:
+        with pytest.raises(SessionError, match=problem) if problem else nullcontext():
+            node._install_missing(opened)
+    finally:
+        node._calls.close()
+    assert log.exists() is (printed is not None)
+    assert printed is None or printed in log.read_text()

@@ -25,7 +25,6 @@ class TlsRelay:
         except (ssl.SSLError, ValueError) as error:
             raise SessionError(f"the authority in the bootstrap is not a certificate: {error}") from None
         self._tls.set_alpn_protocols(["h2"])
-        self._loop = asyncio.new_event_loop()
         self._relays: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name="mosaic-relay", daemon=True)
         self._ready = threading.Event()
@@ -36,6 +35,7 @@ class TlsRelay:
 
     def start(self) -> None:
         """Listen on the socket."""
+        self._loop = asyncio.new_event_loop()
         self._thread.start()
         self._ready.wait()
         if self.problem:

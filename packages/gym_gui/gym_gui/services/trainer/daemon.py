@@ -138,7 +138,9 @@ def listening_for_nodes(settings: Settings) -> Listening | None:
             f"the daemon is to listen for nodes on {nodes.listen}, but there is no certificate {files.certificate}; "
             "`mosaic daemon certs` makes it"
         )
-    return Listening(nodes.listen, nodes.port, files.certificate, files.key, files.authority, "port in [nodes]")
+    return Listening(
+        nodes.listen, nodes.port, files.certificate, files.key, files.authority, "port in [nodes]", nodes.address
+    )
 
 
 def _requested_port(port: int | None, settings: Settings) -> int | None:
@@ -288,6 +290,8 @@ class _Servers:
                 raise ListenFailed(f"the unix socket {socket} cannot be used: {error}") from error
             if (door := self._doors[number]) is not None:
                 self._tcp[number] = await relay.bind(door)
+        if (door := self._doors[1]) is not None:
+            self._tcp[1] = door.known_as(self._tcp[1])
         tcp, nodes = self._tcp
         return tuple(filter(None, (self._home.target, tcp, f"{nodes} (nodes)" if nodes else "")))
 

@@ -45,7 +45,7 @@ class DaemonRecord:
     tls: tuple[str, ...] = ()
     """Paths of its TLS certificate and key"""
     nodes: str = ""
-    """Address that nodes connect to"""
+    """Address that nodes connect to, by the name that they know this machine by"""
     node_tls: tuple[str, ...] = ()
     """Paths of the certificate and key of that address"""
     folder: tuple[int, ...] = ()

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import ipaddress
 import logging
+import socket
 import ssl
 import stat
 import time
@@ -41,6 +42,8 @@ class Listening:
     tls_ca: Path | None = None
     """The authority that signed the certificate, where clients trust that instead of the certificate itself"""
     port_setting: str = "--port"
+    name: str = ""
+    """The name or address by which other machines know this one; empty: `host`, or the machine's name"""
 
     @property
     def is_loopback(self) -> bool:
@@ -51,6 +54,13 @@ class Listening:
             return ipaddress.ip_address(self.host.strip("[]")).is_loopback
         except ValueError:
             return False
+
+    def known_as(self, bound: str) -> str:
+        """Return the address that other machines connect to, for the one that was bound."""
+        host, _, port = bound.rpartition(":")
+        name = self.name or (socket.gethostname() if host in ("0.0.0.0", "[::]") else host)
+        name = name.strip("[]")
+        return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
 
     def check(self) -> None:
         """Raise ListenFailed for unsafe options."""
