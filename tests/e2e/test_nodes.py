@@ -118,6 +118,10 @@ def test_a_run_on_a_node_looks_as_one_here(cluster: SimpleNamespace) -> None:
     assert cluster.engine.node(run.run_id).wait(60) == 0
     assert wait_until(lambda: not list(cluster.scratch.iterdir())), "the node keeps nothing"
     assert not list(cluster.daemon.home.run_folder(run.run_id).root.rglob(".*.upload"))
+    # Its checkpoint is brought to the node that continues it.
+    child = cluster.daemon.wait_for(cluster.daemon.client.resume(run_id, additional_timesteps=50).run_id)
+    assert (child.outcome, child.step, child.parent.step) == ("completed", 350, 300), child.reason
+    assert "checkpoint_loaded" in cluster.daemon.event_kinds(child.run_id)
 
 
 @pytest.mark.slow  # test_node_files.py restarts the daemon's side between any two calls in every CI
