@@ -29,7 +29,7 @@ from mosaic_wire.proto.trainer_pb2_grpc import TrainerServiceStub
 from mosaic_wire.run_status import RunStatus
 from mosaic_wire.testing import wait_until
 
-QUICK = {"heartbeat_s": 0.2, "grace_s": 2, "silence_s": 20, "handshake_s": 60, "min_free_disk_mb": 0}
+QUICK = {"heartbeat_s": 0.2, "grace_s": 1, "silence_s": 20, "handshake_s": 60, "min_free_disk_mb": 0}
 
 
 def free_port() -> int:
@@ -154,7 +154,8 @@ def test_a_cancelled_run_leaves_no_process_on_its_node(cluster: SimpleNamespace)
 def test_a_killed_node_takes_its_processes_along_and_another_continues_from_the_checkpoint(
     cluster: SimpleNamespace,
 ) -> None:
-    options = {"timesteps": 120, "checkpoint_every": 20, "seed": 7}
+    options = {"timesteps": 80, "checkpoint_every": 10, "seed": 7}
+    beside = cluster.daemon.submit(**options).run_id
     run_id = submit(
         cluster,
         **options,
@@ -176,10 +177,10 @@ def test_a_killed_node_takes_its_processes_along_and_another_continues_from_the_
     assert "checkpoint_loaded" in cluster.daemon.event_kinds(run_id)
     events = cluster.daemon.lifecycle(run_id)
     assert [event.seq for event in events] == list(range(1, len(events) + 1)), "one file over both attempts"
-    undisturbed = cluster.daemon.wait_for(cluster.daemon.submit(**options).run_id)
+    undisturbed = cluster.daemon.wait_for(beside)
     assert run.result_json == undisturbed.result_json
     states = [
-        read_json_object(Path(each.run_dir) / "checkpoints" / "step-120" / "state.json") for each in (run, undisturbed)
+        read_json_object(Path(each.run_dir) / "checkpoints" / "step-80" / "state.json") for each in (run, undisturbed)
     ]
     assert states[0] == states[1]
     for path in cluster.scratch.iterdir():  # of the node that was killed
