@@ -19,7 +19,7 @@ import pytest
 from gym_gui.cli.algorithms import installed_workers
 from gym_gui.cli.app import mosaic
 from gym_gui.cli.context import Cli
-from gym_gui.config.settings import Settings
+from gym_gui.config.settings import NodeSettings, Settings
 from mosaic_wire import env
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -178,6 +178,11 @@ def rows_under(heading: str, text: str) -> set[str]:
 def test_the_table_of_settings_has_every_setting_and_no_other():
     text = (ROOT / "docs" / "configuration.md").read_text()
     assert rows_under("## Settings of the daemon", text) == {field.name for field in dataclasses.fields(Settings)}
+
+
+def test_the_table_of_settings_for_nodes_has_every_key_and_no_other():
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    assert rows_under("## Settings for nodes", text) == {field.name for field in dataclasses.fields(NodeSettings)}
 
 
 def test_the_variables_of_the_documents_are_spelled_as_in_the_program():

@@ -9,7 +9,7 @@ import pytest
 DATA = ("ini", "json", "toml", "text", "python")
 """Languages of blocks that hold no commands"""
 MARKERS = {"skip", "exit", "interrupt", "first", "wait", "where", "sets"}
-HERE = ("atari", "daemon", "dependencies", "recovering", "security", "troubleshooting")
+HERE = ("atari", "daemon", "dependencies", "nodes", "recovering", "security", "troubleshooting")
 LONG = ("atari", "dependencies")
 """They install packages or train, which takes long: in `make test-all`"""
 THERE = ("backup", "sweeps", "tensorboard", "wandb")

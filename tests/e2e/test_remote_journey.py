@@ -8,172 +8,35 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from gym_gui.services.trainer.local_daemon import running_record
 from gym_gui.testing import certificate
-from mosaic_wire import env
-from mosaic_wire.paths import Home
-from mosaic_wire.testing import wait_until
+from gym_gui.testing_machines import NOBODY, SERVER, Machines, two_machines
 
-NOBODY = 65534
-SERVER, CLIENT, PORT = "10.213.7.1", "10.213.7.2", 50055
-TOOLS = ("ip", "unshare", "mount", "setpriv")
-REPOSITORY = Path(__file__).parents[2]
-
-IN_ITS_PLACE = """
-set -e
-mount -t tmpfs -o mode=755 none /mnt
-mkdir -p "/mnt/$BELOW"
-mount --bind "$PYTHON" "/mnt/$BELOW"
-mount --move /mnt "$CLOSED"
-"""
-"""An interpreter below a folder that only root may enter, for another user: the folder with nothing else in it"""
-
-AS_CLIENT = """
-set -e
-mount -t tmpfs none "$HIDDEN"
-cd "$FOLDER"
-exec setpriv --reuid {user} --regid {user} --clear-groups env -i "$@"
-"""
+PORT = 50055
 
 pytestmark = pytest.mark.slow  # real trainings, and a window; `test_remote_files.py` runs in every CI
 
 
-@dataclass
-class Machines:
-    """The two sides."""
-
-    server: Path
-    client: Path
-    spaces: tuple[str, str]
-    daemon: subprocess.Popen[str] | None = None
-
-    @property
-    def home(self) -> Home:
-        return Home(self.server / "home")
-
-    def start_daemon(self) -> None:
-        files = ("--tls-cert", str(self.server / "box.crt"), "--tls-key", str(self.server / "box.key"))
-        options = ("--listen", SERVER, "--port", str(PORT), *files)
-        with (self.server / "log").open("a") as log:
-            self.daemon = self.on_server(
-                sys.executable, "-m", "gym_gui.services.trainer.daemon", "run", *options, stdout=log, stderr=log
-            )
-        assert wait_until(lambda: running_record(self.home) is not None), (self.server / "log").read_text()
-
-    def end_daemon(self, number: signal.Signals) -> None:
-        """Signal the daemon, which `ip netns exec` became."""
-        if self.daemon is not None:
-            self.daemon.send_signal(number)
-            self.daemon.wait(60)
-            self.daemon = None
-
-    def on_server(self, *argv: str, **options: object) -> subprocess.Popen[str]:
-        variables = {
-            env.MOSAIC_HOME: str(self.server / "home"),
-            env.MOSAIC_CONFIG_HOME: str(self.server / "config"),
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.server),
-        }
-        command = ["ip", "netns", "exec", self.spaces[0], *argv]
-        return subprocess.Popen(command, env=variables, text=True, **options)  # type: ignore[call-overload]
-
-    def on_client(self, *argv: str) -> subprocess.Popen[str]:
-        """Start a program as the other user, who sees nothing of the server's files."""
-        own = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.client),
-            env.MOSAIC_HOME: str(self.client / "home"),
-            env.MOSAIC_CONFIG_HOME: str(self.client / "config"),
-            "QT_QPA_PLATFORM": "offscreen",
-            "XDG_RUNTIME_DIR": str(self.client),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        python = Path(sys.base_prefix)
-        closed = next((folder for folder in python.parents if not folder.stat().st_mode & 0o001), None)
-        places = {"HIDDEN": str(self.server), "FOLDER": str(self.client)}
-        script = AS_CLIENT.format(user=NOBODY)
-        if closed is not None:
-            places |= {"CLOSED": str(closed), "BELOW": str(python.relative_to(closed)), "PYTHON": str(python)}
-            script = IN_ITS_PLACE + script
-        words = [f"{name}={value}" for name, value in own.items()]
-        entered = ["ip", "netns", "exec", self.spaces[1], "unshare", "--mount", "--propagation", "private"]
-        return subprocess.Popen(
-            [*entered, "sh", "-c", script, "sh", *words, *argv],
-            env={**os.environ, **places},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def mosaic(self, *words: str, stdin: str = "", timeout_s: float = 240) -> tuple[int, str]:
-        """Run a command on the client; exit code, and everything it said."""
-        process = self.on_client(sys.executable, "-m", "gym_gui", "--connect", "box", *words)
-        out, err = process.communicate(stdin, timeout=timeout_s)
-        assert "Traceback" not in err, f"{shlex.join(words)}: {err}"
-        return process.returncode, out + err
-
-
-def _two_machines(stack: ExitStack) -> Machines:
-    if os.getuid() != 0:
-        pytest.skip("only root can make network namespaces and become another user")
-    if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
-        pytest.skip(f"not installed here: {', '.join(missing)} (iproute2, util-linux)")
-    spaces = tuple(f"mosaic-{os.getpid()}-{side}" for side in ("s", "c"))
-    for space in spaces:
-        made = subprocess.run(["ip", "netns", "add", space], capture_output=True, text=True, check=False)
-        if made.returncode != 0:
-            pytest.skip(f"no network namespace can be made here: {made.stderr.strip()}")
-        stack.callback(subprocess.run, ["ip", "netns", "del", space], check=False)
-    link = [
-        "ip",
-        "link",
-        "add",
-        "veth0",
-        "netns",
-        spaces[0],
-        "type",
-        "veth",
-        "peer",
-        "name",
-        "veth0",
-        "netns",
-        spaces[1],
-    ]
-    subprocess.run(link, check=True)
-    for space, address in zip(spaces, (SERVER, CLIENT), strict=True):
-        subprocess.run(["ip", "-n", space, "addr", "add", f"{address}/24", "dev", "veth0"], check=True)
-        for device in ("lo", "veth0"):
-            subprocess.run(["ip", "-n", space, "link", "set", device, "up"], check=True)
-    folders = [Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"mosaic-{side}-"))) for side in "sc"]
-    reach = subprocess.run(
-        ["setpriv", "--reuid", str(NOBODY), "--clear-groups", "test", "-r", str(REPOSITORY / "packages")], check=False
-    )
-    if reach.returncode != 0:
-        pytest.skip(f"another user cannot read the code in {REPOSITORY}")
-    return Machines(folders[0], folders[1], (spaces[0], spaces[1]))
+def start_daemon(sides: Machines) -> None:
+    files = ("--tls-cert", str(sides.server / "box.crt"), "--tls-key", str(sides.server / "box.key"))
+    sides.start_daemon("--listen", SERVER, "--port", str(PORT), *files)
 
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Machines]:
     """A daemon on one side, and on the other a user who was given its certificate and its token."""
     with ExitStack() as stack:
-        sides = _two_machines(stack)
+        sides = two_machines(stack)
         cert, _ = certificate(sides.server, "box", address=SERVER, days=30)
         (sides.server / "config").mkdir(mode=0o700)
         (sides.server / "config" / "settings.toml").write_text("heartbeat_s = 0.5\nmin_free_disk_mb = 0\n")
-        sides.start_daemon()
+        start_daemon(sides)
         stack.callback(sides.end_daemon, signal.SIGTERM)
         for name, content in (("token", sides.home.token.read_text()), ("cert.pem", cert.read_text())):
             (sides.client / name).write_text(content)
@@ -237,7 +100,7 @@ def test_every_command_works_or_says_in_one_sentence_why_not(machines: Machines,
     expect("note one hello", "")
     expect("export one -o one.tar.gz", "one.tar.gz")
     expect("tensorboard one", "event files lie on the daemon's machine", code=2)
-    expect("frames one --out one.png", "is over and draws nothing any more", code=1)
+    expect("frames one --out one.png", "has finished and draws nothing any more", code=1)
     expect("extras", "atari")
     expect("envs", "CartPole-v1")
     expect("algos --env CartPole-v1", "ppo")
@@ -289,10 +152,10 @@ def test_a_curve_that_is_followed_continues_after_the_daemon_and_the_link_were_g
     assert follower.stdout is not None
     while "charts/episodic_return" not in follower.stdout.readline():
         assert follower.poll() is None
-    subprocess.run(["ip", "-n", machines.spaces[1], "link", "set", "veth0", "down"], check=True)
+    machines.set_link("down")
     machines.end_daemon(signal.SIGKILL)
-    machines.start_daemon()
-    subprocess.run(["ip", "-n", machines.spaces[1], "link", "set", "veth0", "up"], check=True)
+    start_daemon(machines)
+    machines.set_link("up")
     rest, err = follower.communicate(timeout=240)
     assert follower.returncode == 0, err
     assert "waiting for it" in err

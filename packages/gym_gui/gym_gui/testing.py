@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import json
 import os
 import signal
 import subprocess
@@ -495,6 +496,89 @@ def curve_config(
     config["run_name"] = f"curves-to-{level:g}-s{seed}"
     worker_part(config)["env_id"] = env_id
     return config
+
+
+_ON_NODE = """
+import json, os, signal, sys, time
+from pathlib import Path
+from gym_gui.services.trainer.certificates import NodeCertificates
+from gym_gui.services.trainer.local_daemon import running_record
+from mosaic_wire.files import write_json_atomically
+from mosaic_wire.node import Bootstrap
+from mosaic_wire.paths import find_home
+
+jobs, address = Path(sys.argv[1]), sys.argv[3]
+authority = NodeCertificates.below(Path(sys.argv[2])).authority.read_text()
+record = running_record(find_home())
+bootstrap = Bootstrap.of(os.environ, address or record.nodes, authority)
+job = jobs / f"{bootstrap.run_id}-{bootstrap.attempt}"
+signal.signal(signal.SIGTERM, lambda *_: job.with_suffix(".cancel").touch())
+write_json_atomically(job.with_suffix(".job"), bootstrap.to_json(), mode=0o600)
+while not job.with_suffix(".exit").exists():
+    time.sleep(0.05)
+sys.exit(int(job.with_suffix(".exit").read_text()))
+"""
+
+
+class NodeEngine:
+    """An engine of a test: takes runs of the worker `name` from a daemon, and starts each on a "node".
+
+    The daemon's process for such a run stands for the job: it hands the bootstrap over and ends when the job has ended.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        config_home: Path,
+        folder: Path,
+        *,
+        module: str,
+        name: str,
+        start: Callable[[Path], subprocess.Popen[bytes]],
+        address: str = "",
+    ) -> None:
+        """`start` starts the node process of a bootstrap file; `address`: where nodes reach the daemon."""
+        self.jobs = folder / "jobs"
+        self.jobs.mkdir(parents=True)
+        self._start = start
+        self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+        """Node processes by `<run id>-<attempt>`"""
+        self._closing = threading.Event()
+        described = subprocess.run([sys.executable, "-m", module, "--describe"], capture_output=True, check=True)
+        spec = {**json.loads(described.stdout), "name": name, "checks": False, "prepares": False, "hidden": True}
+        spec["argv"] = [sys.executable, "-c", _ON_NODE, str(self.jobs), str(config_home), address]
+        (home.workers / name).mkdir(parents=True)
+        write_json_atomically(home.workers / name / "worker.json", spec)
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End all nodes."""
+        self._closing.set()
+        self._thread.join()
+        for node in self.nodes.values():
+            if node.poll() is None:
+                node.terminate()
+            node.wait(60)
+
+    def node(self, run_id: str, attempt: int = 1) -> subprocess.Popen[bytes]:
+        """Return the node process of a run, once it was started."""
+        assert wait_until(lambda: f"{run_id}-{attempt}" in self.nodes), "no job arrived"
+        return self.nodes[f"{run_id}-{attempt}"]
+
+    def _run(self) -> None:
+        while not self._closing.wait(0.05):
+            for job in self.jobs.glob("*.job"):
+                if job.stem not in self.nodes:
+                    self.nodes[job.stem] = self._start(job)
+            for name, node in self.nodes.items():
+                job = self.jobs / name
+                if node.poll() is None and job.with_suffix(".cancel").exists():
+                    job.with_suffix(".cancel").unlink()
+                    node.terminate()
+                if node.poll() is not None and not job.with_suffix(".exit").exists():
+                    code = node.returncode if node.returncode >= 0 else 128 - node.returncode
+                    write_bytes_atomically(job.with_suffix(".exit"), str(code).encode())
 
 
 def certificate(folder: Path, name: str, *, address: str = "127.0.0.1", days: float = 1) -> tuple[Path, Path]:

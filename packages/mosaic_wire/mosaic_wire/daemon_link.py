@@ -46,7 +46,7 @@ AWAY = frozenset(
 _AWAY = AWAY | {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
 """Temporary failures; every other status is a refusal"""
 
-_CHANNEL_OPTIONS = (
+CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -71,7 +71,7 @@ class WorkerLink:
     ) -> None:
         self._target, self._run_id = target, run_id
         self._progress, self._commands, self._heartbeat_s = progress, commands, heartbeat_s
-        self._channel = grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+        self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
         self.stub = TrainerServiceStub(self._channel)
         """For further calls (`mosaic_wire.child_runs`)"""
         self.metadata: tuple[tuple[str, str], ...] = ()

@@ -17,12 +17,14 @@ MOSAIC_RUN_DIR: Final = "MOSAIC_RUN_DIR"
 MOSAIC_CONFIG_FILE: Final = "MOSAIC_CONFIG_FILE"
 MOSAIC_CHECKPOINT_DIR: Final = "MOSAIC_CHECKPOINT_DIR"
 MOSAIC_CUSTOM_SCRIPTS_DIR: Final = "MOSAIC_CUSTOM_SCRIPTS_DIR"  # folders scripts may come from, joined as in PATH
+MOSAIC_FRAMES_DIR: Final = "MOSAIC_FRAMES_DIR"  # where a worker on a node publishes its frames
 MOSAIC_SCRIPT_RUN: Final = "MOSAIC_SCRIPT_RUN"  # the custom_script run whose script started this process
 
 # -- daemon to worker
 MOSAIC_RUN_TOKEN: Final = "MOSAIC_RUN_TOKEN"  # secret: proves to the daemon whose worker this is
 MOSAIC_RUN_MARK: Final = "MOSAIC_RUN_MARK"  # not secret: finds every process of a run attempt
 MOSAIC_RUN_ATTEMPT: Final = "MOSAIC_RUN_ATTEMPT"
+MOSAIC_NODE_INSTANCE: Final = "MOSAIC_NODE_INSTANCE"  # what the node process called itself; its worker does the same
 MOSAIC_GRPC_TARGET: Final = "MOSAIC_GRPC_TARGET"
 MOSAIC_GRACE_S: Final = "MOSAIC_GRACE_S"  # how long after SIGTERM until SIGKILL
 

@@ -28,6 +28,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from mosaic_wire import env
+
 logger = logging.getLogger(__name__)
 
 MAGIC = b"MOSAICFL"
@@ -91,6 +93,8 @@ def _frames_folder() -> Path:
     Run ids are visible in the process list, so in a shared folder another user could create a run's file first. If
     another user has created the folder with the usual name, a different one is used.
     """
+    if chosen := os.environ.get(env.MOSAIC_FRAMES_DIR):
+        return Path(chosen)
     shared = Path("/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir())
     usual = shared / f"mosaic-{os.getuid()}"
     with suppress(OSError):
@@ -159,6 +163,12 @@ class FrameWriter:
         """Return whether a viewer has polled lately."""
         return self._mapped is not None and time.monotonic() - self._mapped.doubles[_SEEN_AT] < VIEWER_TIMEOUT_S
 
+    @property
+    def requested_interval_s(self) -> float:
+        """Return the interval between frames that the last viewer asked for; 0: as short as possible."""
+        requested = self._mapped.doubles[_INTERVAL] if self._mapped is not None else 0.0
+        return requested if 0 < requested < 60 else 0.0
+
     def is_due(self) -> bool:
         """Return whether there is a viewer and the next frame is due; call it before rendering."""
         if self._mapped is None:
@@ -171,8 +181,7 @@ class FrameWriter:
         if self._mapped is None:
             return
         self._mapped.doubles[_DRAWING] += seconds
-        requested = self._mapped.doubles[_INTERVAL]
-        interval = max(self._interval_s, requested if 0 < requested < 60 else 0.0)
+        interval = max(self._interval_s, self.requested_interval_s)
         self._not_before = time.monotonic() + max(interval - seconds, seconds * (1 / LARGEST_SHARE - 1))
 
     def wait(self, seconds: float) -> None:

@@ -121,11 +121,19 @@ class Home:
         return short_folder() / digest / "daemon.sock"
 
     @property
-    def target(self) -> str:
-        """Return the target of a gRPC channel to the daemon, with `%`, `#` and `?` escaped."""
-        from urllib.parse import quote
+    def node_socket(self) -> Path:
+        """Return the path of the socket behind the address for nodes."""
+        return self.socket.with_name("nodes.sock")
 
-        return f"unix:{quote(os.fsencode(self.socket))}"
+    @property
+    def target(self) -> str:
+        """Return the target of a gRPC channel to the daemon."""
+        return unix_target(self.socket)
+
+    @property
+    def node_target(self) -> str:
+        """Return the target of a gRPC channel to the server for nodes."""
+        return unix_target(self.node_socket)
 
     def create(self) -> None:
         """Create the folders, private to this user, because write access would allow running code as this user."""
@@ -143,6 +151,13 @@ class Home:
         if not self.socket.is_relative_to(self.root):
             make_private_folder(self.socket.parent.parent)
         make_private_folder(self.socket.parent)
+
+
+def unix_target(socket: Path) -> str:
+    """Return the target of a gRPC channel to a unix socket, with `%`, `#` and `?` escaped."""
+    from urllib.parse import quote
+
+    return f"unix:{quote(os.fsencode(socket))}"
 
 
 def short_folder() -> Path:

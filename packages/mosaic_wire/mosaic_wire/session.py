@@ -120,7 +120,7 @@ class WorkerSession:
         self._capabilities, self._algo, self._env_id = capabilities, algo, env_id
         self._extras = dict(extras or {})
         self._target, self._run_token, self._heartbeat_s = target, run_token, heartbeat_s
-        self._instance = secrets.token_hex(16)
+        self._instance = os.environ.get(env.MOSAIC_NODE_INSTANCE) or secrets.token_hex(16)
         self._progress = Progress()
         self._spool: LifecycleSpool | None = None
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""`mosaic daemon start | stop | status | run`."""
+"""`mosaic daemon start | stop | status | run | certs`."""
 
 from __future__ import annotations
 
@@ -162,6 +162,34 @@ def run(cli: Cli, /, verbose: bool, **listening: Any) -> int:
         stream=sys.stderr,
     )
     return run_daemon(cli.home, settings, **listening)
+
+
+@daemon_command.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--new-ca", is_flag=True, help="Make a new authority, too: nodes of active runs can no longer connect.")
+@pass_cli
+def certs(cli: Cli, /, names: tuple[str, ...], new_ca: bool) -> int:
+    """Make the certificate of the address that nodes connect to, for these names of this machine."""
+    from mosaic_wire.paths import config_home
+
+    from gym_gui.config.settings import load_settings
+    from gym_gui.services.trainer.certificates import NodeCertificates, default_names, make_certificates
+    from gym_gui.services.trainer.local_daemon import running_record
+    from gym_gui.services.trainer.tcp_door import load_tls
+
+    _refuse_connect(cli)
+    nodes, files = load_settings().nodes, NodeCertificates.below(config_home())
+    chosen = [*names] or default_names(nodes.address, nodes.listen)
+    is_new = make_certificates(files, chosen, new_authority=new_ca)
+    _, expires_at = load_tls(files.certificate, files.key, files.authority)
+    click.echo(f"{files.certificate} is valid for {', '.join(chosen)} until {formats.moment(expires_at)}")
+    if is_new:
+        click.echo(f"nodes trust {files.authority}, which is new")
+    if not nodes.listen:
+        click.echo('to listen for nodes: [nodes] with listen = "ADDRESS" in settings.toml')
+    elif running_record(cli.home) is not None:
+        click.echo("the daemon uses it after a restart: `mosaic daemon stop`, `mosaic daemon start` (runs continue)")
+    return 0
 
 
 @daemon_command.command(hidden=True, context_settings={"ignore_unknown_options": True})

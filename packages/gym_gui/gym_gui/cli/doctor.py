@@ -238,35 +238,50 @@ def _port(home: Home) -> Iterator[Finding]:
 
 
 def _tls(home: Home) -> Iterator[Finding]:
-    """The certificate of the running daemon, else that of the settings."""
+    """The certificates of the running daemon, else those of the settings."""
     from mosaic_wire.errors import WireError
+    from mosaic_wire.paths import config_home
 
     from gym_gui.config.settings import load_settings
-    from gym_gui.services.trainer.errors import ListenFailed, TrainerError
+    from gym_gui.services.trainer.certificates import NodeCertificates
+    from gym_gui.services.trainer.errors import TrainerError
     from gym_gui.services.trainer.local_daemon import running_record
-    from gym_gui.services.trainer.tcp_door import SOON_DAYS, load_tls
 
+    files = NodeCertificates.below(config_home())
     record = running_record(home)
-    files = [Path(file) for file in record.tls] if record is not None else []
-    if record is None:
+    if record is not None:
+        tls, node_tls = [*map(Path, record.tls)], [*map(Path, record.node_tls)]
+    else:
         try:
             settings = load_settings()
         except (TrainerError, WireError, ValueError, OSError):
             return  # reported above
-        files = [file for file in (settings.tls_cert, settings.tls_key) if file is not None]
+        tls = [file for file in (settings.tls_cert, settings.tls_key) if file is not None]
+        node_tls = [files.certificate, files.key] if settings.nodes.listen else []
+    yield from _certificate(
+        "tls",
+        *tls,
+        broken="docs/runbooks/security.md, “From another machine”",
+        soon="create a new one, copy it to the clients, then restart the daemon",
+    )
+    renewal = "`mosaic daemon certs` makes a new one, then restart the daemon"
+    yield from _certificate("nodes", *node_tls, authority=files.authority, broken=renewal, soon=renewal)
+
+
+def _certificate(name: str, *files: Path, broken: str, soon: str, authority: Path | None = None) -> Iterator[Finding]:
+    from gym_gui.services.trainer.errors import ListenFailed
+    from gym_gui.services.trainer.tcp_door import SOON_DAYS, load_tls
+
     if len(files) != 2:
         return
     try:
-        _, expires_at = load_tls(*files)
+        _, expires_at = load_tls(*files, authority)
     except ListenFailed as error:
-        yield Finding("tls", "broken", str(error), "docs/runbooks/security.md, “From another machine”")
+        yield Finding(name, "broken", str(error), broken)
         return
     days = (expires_at - time.time()) / 86_400
     text = f"{files[0]} is valid until {formats.moment(expires_at)}"
-    if days < SOON_DAYS:
-        yield Finding("tls", "note", text, "create a new one, copy it to the clients, then restart the daemon")
-    else:
-        yield Finding("tls", "ok", text)
+    yield Finding(name, "note", text, soon) if days < SOON_DAYS else Finding(name, "ok", text)
 
 
 def _workers(cli: Cli) -> Iterator[Finding]:

@@ -58,6 +58,24 @@ class SlurmSettings:
 
 
 @dataclass(frozen=True)
+class NodeSettings:
+    """How workers on machines without the home's disk reach the daemon, and what they may send."""
+
+    listen: str = ""
+    """address to listen on for them; empty: none. Its certificate is made by `mosaic daemon certs`"""
+    port: int = 50056
+    """its port; 0: any free one"""
+    address: str = ""
+    """the name or address that they connect to; empty: `listen`, or the machine's name if that is every address"""
+    silence_s: float = 600.0
+    """a run whose node cannot be reached is faulted after this long, if that is longer than its own limit"""
+    mb_per_s: float = 50.0
+    """as fast as one node may send files and frames; 0: as fast as it can"""
+    run_gb: float = 64.0
+    """size of all files that the nodes of one run may send"""
+
+
+@dataclass(frozen=True)
 class Settings:
     """The daemon's settings that a user may change."""
 
@@ -99,6 +117,8 @@ class Settings:
     """daemons on other machines by name, for --connect NAME"""
     executors: Mapping[str, SlurmSettings] = field(default_factory=dict)
     """clusters that runs can be handed over to by name, for --on NAME"""
+    nodes: NodeSettings = field(default_factory=NodeSettings)
+    """workers on machines without the home's disk"""
 
 
 def settings_file() -> Path:
@@ -259,6 +279,27 @@ def _webhook(value: Any) -> str:
     return value
 
 
+def _nodes(value: Any) -> NodeSettings:
+    if isinstance(value, NodeSettings):
+        return value
+    if not isinstance(value, Mapping) or (unknown := value.keys() - _NODE_CHECKS.keys()):
+        what = f"unknown: {', '.join(map(repr, sorted(unknown)))}" if isinstance(value, Mapping) else f"got {value!r}"
+        raise ValueError(f"expected a table [nodes] with any of {', '.join(_NODE_CHECKS)}; {what}")
+    found = {}
+    for name, entry in value.items():
+        try:
+            found[name] = _NODE_CHECKS[name](entry)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return NodeSettings(**found)
+
+
+def _host(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9.:_-]{0,253}", value):
+        raise ValueError(f'expected a name or an address without a port, such as "trainer.lab", got {value!r}')
+    return value
+
+
 def _profiles(value: Any) -> dict[str, Profile]:
     if not isinstance(value, Mapping):
         raise ValueError(f'expected tables such as [daemons.gpu] with connect = "server:50055", got {value!r}')
@@ -340,6 +381,14 @@ _SLURM_CHECKS: dict[str, Callable[[Any], Any]] = {
 }
 
 _DAY_S = 86_400
+_NODE_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "listen": _address,
+    "port": _between(0, 65_535, int),
+    "address": _host,
+    "silence_s": _between(1, 30 * _DAY_S),
+    "mb_per_s": _between(0, 1e6),
+    "run_gb": _between(0.001, 1e6),
+}
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "heartbeat_s": _between(0.05, 3600),
     "silence_s": _between(0.1, _DAY_S),
@@ -361,6 +410,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "cleanrl_home": _folder,
     "daemons": _profiles,
     "executors": _executors,
+    "nodes": _nodes,
 }
 
 # ---------------------------------------------------------------- writing

@@ -6,6 +6,7 @@ The API of the trainer daemon. Clients (GUI, `mosaic`) and workers use the same 
 Credentials travel in metadata, never in messages, so that a logged message cannot leak one:
   clients   authorization: Bearer <daemon token>
   workers   x-mosaic-run-token: <run token>          on RegisterWorker
+  nodes     x-mosaic-run-token: <run token>          on every call
             x-mosaic-session-token: <session token>  on every later call of the worker
             x-mosaic-run-id: <its run>               where a worker submits and watches runs of its own (a sweep)
 
@@ -1421,6 +1422,7 @@ class FilePiece(_message.Message):
     MODIFIED_NS_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
     PROBLEM_FIELD_NUMBER: _builtins.int
+    GROWS_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     offset: _builtins.int
     """of the first byte of `data`; less than was asked for: the file is shorter by now"""
@@ -1432,6 +1434,8 @@ class FilePiece(_message.Message):
     """of all `size` bytes, also those before the offset; with the last piece only"""
     problem: _builtins.str
     """why the file cannot be read"""
+    grows: _builtins.bool
+    """from a node: it continues the file in its place; false: it replaces it when complete"""
     def __init__(
         self,
         *,
@@ -1442,10 +1446,11 @@ class FilePiece(_message.Message):
         modified_ns: _builtins.int = ...,
         sha256: _builtins.str = ...,
         problem: _builtins.str = ...,
+        grows: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "modified_ns", b"modified_ns", "offset", b"offset", "path", b"path", "problem", b"problem", "sha256", b"sha256", "size", b"size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "grows", b"grows", "modified_ns", b"modified_ns", "offset", b"offset", "path", b"path", "problem", b"problem", "sha256", b"sha256", "size", b"size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2418,3 +2423,254 @@ class PublishTelemetryResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PublishTelemetryResponse: _TypeAlias = PublishTelemetryResponse  # noqa: Y015
+
+@_typing.final
+class OpenNodeRequest(_message.Message):
+    """------------------------------------------------------------------ nodes"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    attempt: _builtins.int
+    protocol_version: _builtins.int
+    instance: _builtins.str
+    """random, per node process, and the one that its worker registers with"""
+    host: _builtins.str
+    """its name, for people"""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        protocol_version: _builtins.int = ...,
+        instance: _builtins.str = ...,
+        host: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "host", b"host", "instance", b"instance", "protocol_version", b"protocol_version", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenNodeRequest: _TypeAlias = OpenNodeRequest  # noqa: Y015
+
+@_typing.final
+class OpenNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SecretsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    MODULE_FIELD_NUMBER: _builtins.int
+    WORKER_CONFIG_JSON_FIELD_NUMBER: _builtins.int
+    HOME_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    SECRETS_FIELD_NUMBER: _builtins.int
+    PREPARES_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
+    GPUS_MANDATORY_FIELD_NUMBER: _builtins.int
+    GRACE_S_FIELD_NUMBER: _builtins.int
+    BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    module: _builtins.str
+    """the worker is started with `python -m <module>`"""
+    worker_config_json: _builtins.str
+    home: _builtins.str
+    """paths in the config begin with it"""
+    prepares: _builtins.bool
+    """the worker has to install what the run lacks, before it starts"""
+    cpus: _builtins.float
+    gpus_mandatory: _builtins.int
+    grace_s: _builtins.float
+    bytes_per_s: _builtins.int
+    """as fast as files and frames may be sent; 0: any"""
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunFile]:
+        """files that the run starts from; paths below the home"""
+
+    @_builtins.property
+    def secrets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """environment variables of the worker"""
+
+    def __init__(
+        self,
+        *,
+        module: _builtins.str = ...,
+        worker_config_json: _builtins.str = ...,
+        home: _builtins.str = ...,
+        inputs: _abc.Iterable[Global___RunFile] | None = ...,
+        secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        prepares: _builtins.bool = ...,
+        cpus: _builtins.float = ...,
+        gpus_mandatory: _builtins.int = ...,
+        grace_s: _builtins.float = ...,
+        bytes_per_s: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_s", b"bytes_per_s", "cpus", b"cpus", "gpus_mandatory", b"gpus_mandatory", "grace_s", b"grace_s", "home", b"home", "inputs", b"inputs", "module", b"module", "prepares", b"prepares", "secrets", b"secrets", "worker_config_json", b"worker_config_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenNodeResponse: _TypeAlias = OpenNodeResponse  # noqa: Y015
+
+@_typing.final
+class SendRunFilesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    PIECES_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    IS_PREPARING_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    instance: _builtins.str
+    is_preparing: _builtins.bool
+    """the worker was not started yet"""
+    @_builtins.property
+    def pieces(self) -> _containers.RepeatedCompositeFieldContainer[Global___FilePiece]:
+        """none: the node is there"""
+
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        instance: _builtins.str = ...,
+        pieces: _abc.Iterable[Global___FilePiece] | None = ...,
+        removed: _abc.Iterable[_builtins.str] | None = ...,
+        is_preparing: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance", "is_preparing", b"is_preparing", "pieces", b"pieces", "removed", b"removed", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SendRunFilesRequest: _TypeAlias = SendRunFilesRequest  # noqa: Y015
+
+@_typing.final
+class FileState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    size: _builtins.int
+    """bytes that are here: the next piece begins there"""
+    problem: _builtins.str
+    """why the file is refused for good"""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        size: _builtins.int = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "problem", b"problem", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FileState: _TypeAlias = FileState  # noqa: Y015
+
+@_typing.final
+class SendRunFilesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILES_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    FRAME_INTERVAL_S_FIELD_NUMBER: _builtins.int
+    stop: _builtins.bool
+    """the run is being ended: end the worker"""
+    frame_interval_s: _builtins.float
+    """interval between frames that a viewer requested; 0: no viewer"""
+    @_builtins.property
+    def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileState]:
+        """one for each piece"""
+
+    def __init__(
+        self,
+        *,
+        files: _abc.Iterable[Global___FileState] | None = ...,
+        stop: _builtins.bool = ...,
+        frame_interval_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "frame_interval_s", b"frame_interval_s", "stop", b"stop"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SendRunFilesResponse: _TypeAlias = SendRunFilesResponse  # noqa: Y015
+
+@_typing.final
+class SendRunFrameRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    FRAME_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    instance: _builtins.str
+    @_builtins.property
+    def frame(self) -> Global___RunFrame:
+        """encoding `zlib`: three bytes a pixel, compressed"""
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        instance: _builtins.str = ...,
+        frame: Global___RunFrame | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "instance", b"instance", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SendRunFrameRequest: _TypeAlias = SendRunFrameRequest  # noqa: Y015
+
+@_typing.final
+class SendRunFrameResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FRAME_INTERVAL_S_FIELD_NUMBER: _builtins.int
+    frame_interval_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        frame_interval_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame_interval_s", b"frame_interval_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SendRunFrameResponse: _TypeAlias = SendRunFrameResponse  # noqa: Y015

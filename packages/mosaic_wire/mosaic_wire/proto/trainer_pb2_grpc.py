@@ -214,6 +214,26 @@ class TrainerServiceStub:
                 request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunEpisodesRequest.SerializeToString,
                 response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishTelemetryResponse.FromString,
                 _registered_method=True)
+        self.OpenNode = channel.unary_unary(
+                '/gymgui.trainer.TrainerService/OpenNode',
+                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.OpenNodeRequest.SerializeToString,
+                response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.OpenNodeResponse.FromString,
+                _registered_method=True)
+        self.ReadNodeInputs = channel.unary_stream(
+                '/gymgui.trainer.TrainerService/ReadNodeInputs',
+                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.ReadRunFilesRequest.SerializeToString,
+                response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.FilePiece.FromString,
+                _registered_method=True)
+        self.SendRunFiles = channel.unary_unary(
+                '/gymgui.trainer.TrainerService/SendRunFiles',
+                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.SendRunFilesRequest.SerializeToString,
+                response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.SendRunFilesResponse.FromString,
+                _registered_method=True)
+        self.SendRunFrame = channel.unary_unary(
+                '/gymgui.trainer.TrainerService/SendRunFrame',
+                request_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.SendRunFrameRequest.SerializeToString,
+                response_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.SendRunFrameResponse.FromString,
+                _registered_method=True)
 
 
 class TrainerServiceServicer:
@@ -449,6 +469,33 @@ class TrainerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenNode(self, request, context):
+        """---- nodes: a process on a machine without the home's disk that runs one worker (mosaic_wire.node)
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadNodeInputs(self, request, context):
+        """Files of the home that the run starts from, one after another, each from an offset on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SendRunFiles(self, request, context):
+        """Answered when they are written. Sending a piece again is harmless: the answer has the offset to continue from.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SendRunFrame(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TrainerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -631,6 +678,26 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.PublishRunEpisodes,
                     request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunEpisodesRequest.FromString,
                     response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.PublishTelemetryResponse.SerializeToString,
+            ),
+            'OpenNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenNode,
+                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.OpenNodeRequest.FromString,
+                    response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.OpenNodeResponse.SerializeToString,
+            ),
+            'ReadNodeInputs': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadNodeInputs,
+                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.ReadRunFilesRequest.FromString,
+                    response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.FilePiece.SerializeToString,
+            ),
+            'SendRunFiles': grpc.unary_unary_rpc_method_handler(
+                    servicer.SendRunFiles,
+                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.SendRunFilesRequest.FromString,
+                    response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.SendRunFilesResponse.SerializeToString,
+            ),
+            'SendRunFrame': grpc.unary_unary_rpc_method_handler(
+                    servicer.SendRunFrame,
+                    request_deserializer=mosaic__wire_dot_proto_dot_trainer__pb2.SendRunFrameRequest.FromString,
+                    response_serializer=mosaic__wire_dot_proto_dot_trainer__pb2.SendRunFrameResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1605,6 +1672,114 @@ class TrainerService:
             '/gymgui.trainer.TrainerService/PublishRunEpisodes',
             mosaic__wire_dot_proto_dot_trainer__pb2.PublishRunEpisodesRequest.SerializeToString,
             mosaic__wire_dot_proto_dot_trainer__pb2.PublishTelemetryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gymgui.trainer.TrainerService/OpenNode',
+            mosaic__wire_dot_proto_dot_trainer__pb2.OpenNodeRequest.SerializeToString,
+            mosaic__wire_dot_proto_dot_trainer__pb2.OpenNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadNodeInputs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gymgui.trainer.TrainerService/ReadNodeInputs',
+            mosaic__wire_dot_proto_dot_trainer__pb2.ReadRunFilesRequest.SerializeToString,
+            mosaic__wire_dot_proto_dot_trainer__pb2.FilePiece.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SendRunFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gymgui.trainer.TrainerService/SendRunFiles',
+            mosaic__wire_dot_proto_dot_trainer__pb2.SendRunFilesRequest.SerializeToString,
+            mosaic__wire_dot_proto_dot_trainer__pb2.SendRunFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SendRunFrame(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gymgui.trainer.TrainerService/SendRunFrame',
+            mosaic__wire_dot_proto_dot_trainer__pb2.SendRunFrameRequest.SerializeToString,
+            mosaic__wire_dot_proto_dot_trainer__pb2.SendRunFrameResponse.FromString,
             options,
             channel_credentials,
             insecure,

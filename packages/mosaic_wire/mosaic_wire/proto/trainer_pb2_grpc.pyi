@@ -6,6 +6,7 @@ The API of the trainer daemon. Clients (GUI, `mosaic`) and workers use the same 
 Credentials travel in metadata, never in messages, so that a logged message cannot leak one:
   clients   authorization: Bearer <daemon token>
   workers   x-mosaic-run-token: <run token>          on RegisterWorker
+  nodes     x-mosaic-run-token: <run token>          on every call
             x-mosaic-session-token: <session token>  on every later call of the worker
             x-mosaic-run-id: <its run>               where a worker submits and watches runs of its own (a sweep)
 
@@ -90,6 +91,13 @@ class TrainerServiceStub:
     PublishRunSteps: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.PublishRunStepsRequest, _trainer_pb2.PublishTelemetryResponse]
     """Answered when they are on disk. Numbers that are there already are passed over, so sending again is harmless."""
     PublishRunEpisodes: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.PublishRunEpisodesRequest, _trainer_pb2.PublishTelemetryResponse]
+    OpenNode: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.OpenNodeRequest, _trainer_pb2.OpenNodeResponse]
+    """---- nodes: a process on a machine without the home's disk that runs one worker (mosaic_wire.node)"""
+    ReadNodeInputs: _grpc.UnaryStreamMultiCallable[_trainer_pb2.ReadRunFilesRequest, _trainer_pb2.FilePiece]
+    """Files of the home that the run starts from, one after another, each from an offset on."""
+    SendRunFiles: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.SendRunFilesRequest, _trainer_pb2.SendRunFilesResponse]
+    """Answered when they are written. Sending a piece again is harmless: the answer has the offset to continue from."""
+    SendRunFrame: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.SendRunFrameRequest, _trainer_pb2.SendRunFrameResponse]
 
 @_typing.type_check_only
 class TrainerServiceAsyncStub(TrainerServiceStub):
@@ -144,6 +152,13 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
     PublishRunSteps: _aio.UnaryUnaryMultiCallable[_trainer_pb2.PublishRunStepsRequest, _trainer_pb2.PublishTelemetryResponse]  # type: ignore[assignment]
     """Answered when they are on disk. Numbers that are there already are passed over, so sending again is harmless."""
     PublishRunEpisodes: _aio.UnaryUnaryMultiCallable[_trainer_pb2.PublishRunEpisodesRequest, _trainer_pb2.PublishTelemetryResponse]  # type: ignore[assignment]
+    OpenNode: _aio.UnaryUnaryMultiCallable[_trainer_pb2.OpenNodeRequest, _trainer_pb2.OpenNodeResponse]  # type: ignore[assignment]
+    """---- nodes: a process on a machine without the home's disk that runs one worker (mosaic_wire.node)"""
+    ReadNodeInputs: _aio.UnaryStreamMultiCallable[_trainer_pb2.ReadRunFilesRequest, _trainer_pb2.FilePiece]  # type: ignore[assignment]
+    """Files of the home that the run starts from, one after another, each from an offset on."""
+    SendRunFiles: _aio.UnaryUnaryMultiCallable[_trainer_pb2.SendRunFilesRequest, _trainer_pb2.SendRunFilesResponse]  # type: ignore[assignment]
+    """Answered when they are written. Sending a piece again is harmless: the answer has the offset to continue from."""
+    SendRunFrame: _aio.UnaryUnaryMultiCallable[_trainer_pb2.SendRunFrameRequest, _trainer_pb2.SendRunFrameResponse]  # type: ignore[assignment]
 
 class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -411,5 +426,36 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.PublishRunEpisodesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_trainer_pb2.PublishTelemetryResponse, _abc.Awaitable[_trainer_pb2.PublishTelemetryResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def OpenNode(
+        self,
+        request: _trainer_pb2.OpenNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_trainer_pb2.OpenNodeResponse, _abc.Awaitable[_trainer_pb2.OpenNodeResponse]]:
+        """---- nodes: a process on a machine without the home's disk that runs one worker (mosaic_wire.node)"""
+
+    @_abc_1.abstractmethod
+    def ReadNodeInputs(
+        self,
+        request: _trainer_pb2.ReadRunFilesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_trainer_pb2.FilePiece], _abc.AsyncIterator[_trainer_pb2.FilePiece]]:
+        """Files of the home that the run starts from, one after another, each from an offset on."""
+
+    @_abc_1.abstractmethod
+    def SendRunFiles(
+        self,
+        request: _trainer_pb2.SendRunFilesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_trainer_pb2.SendRunFilesResponse, _abc.Awaitable[_trainer_pb2.SendRunFilesResponse]]:
+        """Answered when they are written. Sending a piece again is harmless: the answer has the offset to continue from."""
+
+    @_abc_1.abstractmethod
+    def SendRunFrame(
+        self,
+        request: _trainer_pb2.SendRunFrameRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_trainer_pb2.SendRunFrameResponse, _abc.Awaitable[_trainer_pb2.SendRunFrameResponse]]: ...
 
 def add_TrainerServiceServicer_to_server(servicer: TrainerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

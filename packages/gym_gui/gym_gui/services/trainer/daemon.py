@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 # Read when grpc is imported. Otherwise grpc stops and restarts its threads around each fork, which aborts the daemon at
@@ -29,9 +29,10 @@ from mosaic_wire.proto import trainer_pb2_grpc
 from gym_gui import __version__
 from gym_gui.config.settings import Settings, load_settings
 from gym_gui.services.trainer import archives
-from gym_gui.services.trainer.auth import TokenInterceptor
+from gym_gui.services.trainer.auth import RunTokenInterceptor, TokenInterceptor
 from gym_gui.services.trainer.capacity import CapacityGuard
 from gym_gui.services.trainer.catalog import WorkerCatalog
+from gym_gui.services.trainer.certificates import NodeCertificates
 from gym_gui.services.trainer.checking import CheckProcesses, ConfigChecks
 from gym_gui.services.trainer.dispatcher import TrainerDispatcher
 from gym_gui.services.trainer.errors import HomeInUse, ListenFailed, RegistryUnwritable, TrainerError
@@ -126,14 +127,15 @@ def run_daemon(
         else None
     )
     try:
-        if listening is not None:
-            listening.check()
+        for each in (listening, nodes := listening_for_nodes(settings)):
+            if each is not None:
+                each.check()
         _create(home)
         faulthandler.enable()  # a crash in a library leaves its stack in the log
         if sys.version_info < (3, 12):  # as later versions do: no thread for each process
             asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
         with only_daemon_of(home):
-            asyncio.run(_serve(home, settings, listening, inventory))
+            asyncio.run(_serve(home, settings, (listening, nodes), inventory))
     except (TrainerError, WireError) as error:
         logger.error("%s", error)
         return 1
@@ -141,6 +143,21 @@ def run_daemon(
         logger.error("the home %s cannot be used: %s; make room, or make it writable", home.root, error)
         return 1
     return 0
+
+
+def listening_for_nodes(settings: Settings) -> Listening | None:
+    """Return where the daemon listens for nodes; raise ListenFailed when its certificate was not made."""
+    nodes, files = settings.nodes, NodeCertificates.below(config_home())
+    if not nodes.listen:
+        return None
+    if not files.certificate.exists():
+        raise ListenFailed(
+            f"the daemon is to listen for nodes on {nodes.listen}, but there is no certificate {files.certificate}; "
+            "`mosaic daemon certs` makes it"
+        )
+    return Listening(
+        nodes.listen, nodes.port, files.certificate, files.key, files.authority, "port in [nodes]", nodes.address
+    )
 
 
 def _requested_port(port: int | None, settings: Settings) -> int | None:
@@ -162,19 +179,23 @@ def _create(home: Home) -> None:
         raise RegistryUnwritable(f"{home.daemon_record} is a folder; move it away")
 
 
-async def _serve(home: Home, settings: Settings, listening: Listening | None, inventory: Inventory | None) -> None:
+_Doors = tuple[Listening | None, Listening | None]
+"""Where the daemon listens for clients, and for nodes"""
+
+
+async def _serve(home: Home, settings: Settings, doors: _Doors, inventory: Inventory | None) -> None:
     asyncio.get_running_loop().set_default_executor(StartedThreads(min(32, (os.cpu_count() or 1) + 4), "daemon"))
     token = load_or_create_token(home.token)
     archives.remove_leftovers(home)
     journal = Journal(RunRegistry(home.database))
     try:
-        await _serve_journal(home, settings, listening, inventory or detect_inventory(settings), token, journal)
+        await _serve_journal(home, settings, doors, inventory or detect_inventory(settings), token, journal)
     finally:
         journal.close()
 
 
 async def _serve_journal(
-    home: Home, settings: Settings, listening: Listening | None, inventory: Inventory, token: str, journal: Journal
+    home: Home, settings: Settings, doors: _Doors, inventory: Inventory, token: str, journal: Journal
 ) -> None:
     served, executors = home.identity, _executors(settings)
     catalog, secret_store = WorkerCatalog(home), SecretStore(config_home(), home=home)
@@ -215,25 +236,11 @@ async def _serve_journal(
         settings=settings,
     )
     service = TrainerService(trainer, ledger, stopping.set)
-    descriptors = raise_descriptor_limit()
-    server = grpc.aio.server(
-        interceptors=[TokenInterceptor(token, dispatcher.has_token)],
-        # Half of the descriptors are reserved, so that connections never keep the daemon from its files and workers.
-        options=(*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", descriptors // 2)),
-    )
-    trainer_pb2_grpc.add_TrainerServiceServicer_to_server(service, server)
-    relay = TcpRelay(home.socket, limit=descriptors // 8, limit_per_peer=min(_MAX_PER_PEER, descriptors // 16))
-    try:
-        server.add_insecure_port(home.target)
-    except RuntimeError as error:
-        raise ListenFailed(f"the unix socket {home.socket} cannot be used: {error}") from error
-    service.addresses = (home.target, *([await relay.bind(listening)] if listening is not None else ()))
+    servers = _Servers(home, service, token, dispatcher.has_token, doors)
+    service.addresses = await servers.bind()
     await dispatcher.start()  # before the server: no call may meet an unrecovered run
     await asyncio.to_thread(remove_dead_frames)  # of workers that were killed while no daemon was running
-    await server.start()
-    home.socket.chmod(0o600)
-    await relay.open()
-    _write_record(home, service.addresses, listening)
+    await servers.start()
     logger.info("MOSAIC %s serves %s on %s", __version__, home.root, ", ".join(service.addresses))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -246,13 +253,12 @@ async def _serve_journal(
         await dispatcher.finish_cancels()
         logger.info("stopping; %d runs keep running without a daemon", len(dispatcher.supervisors))
         if dispatcher.is_halted:
-            relay.close()
+            servers.close()
             logging.shutdown()
             # Exit at once: a normal shutdown removes the socket, which may belong to a new daemon in the same place.
             os._exit(1)
         home.daemon_record.unlink(missing_ok=True)
-        relay.close()
-        await server.stop(grace=1)
+        await servers.stop()
         await processes.close()
         await dispatcher.stop()
         await metrics.close()
@@ -264,6 +270,99 @@ async def _serve_journal(
 def _executors(settings: Settings) -> dict[str, Executor]:
     engines = {name: SlurmExecutor(name, each, config_home()) for name, each in settings.executors.items()}
     return {LOCAL: LocalExecutor(), **engines}
+
+
+class _Servers:
+    """The gRPC servers on the daemon's sockets, and the relays from TCP to them.
+
+    Nodes have a server of their own, because a relay cannot tell what its connections call.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        service: TrainerService,
+        token: str,
+        is_run_token: Callable[[str], Awaitable[bool]],
+        doors: _Doors,
+    ) -> None:
+        self._home, self._doors = home, doors
+        descriptors = raise_descriptor_limit()
+        # Half of the descriptors are reserved, so that connections never keep the daemon from its files and workers.
+        share = descriptors // 2 if doors[1] is None else descriptors // 4
+        options = (*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", share))
+        self._places = [(home.socket, home.target), (home.node_socket, home.node_target)][: 2 if doors[1] else 1]
+        interceptors = TokenInterceptor(token, is_run_token), RunTokenInterceptor(is_run_token)
+        limits = {"limit": descriptors // 8, "limit_per_peer": min(_MAX_PER_PEER, descriptors // 16)}
+        self._relays = [TcpRelay(socket, **limits) for socket, _ in self._places]
+        self._servers = []
+        for interceptor, _ in zip(interceptors, self._places, strict=False):
+            server = grpc.aio.server(interceptors=[interceptor], options=options)
+            trainer_pb2_grpc.add_TrainerServiceServicer_to_server(service, server)
+            self._servers.append(server)
+        self._tcp = ["", ""]
+
+    async def bind(self) -> tuple[str, ...]:
+        """Bind every socket and port; return the addresses, for people."""
+        for number, (server, relay, (socket, target)) in enumerate(
+            zip(self._servers, self._relays, self._places, strict=True)
+        ):
+            try:
+                server.add_insecure_port(target)
+            except RuntimeError as error:
+                raise ListenFailed(f"the unix socket {socket} cannot be used: {error}") from error
+            if (door := self._doors[number]) is not None:
+                self._tcp[number] = await relay.bind(door)
+        if (door := self._doors[1]) is not None:
+            self._tcp[1] = door.known_as(self._tcp[1])
+        tcp, nodes = self._tcp
+        return tuple(filter(None, (self._home.target, tcp, f"{nodes} (nodes)" if nodes else "")))
+
+    async def start(self) -> None:
+        """Answer calls, and write the addresses to `daemon.json`."""
+        for server, relay, (socket, _) in zip(self._servers, self._relays, self._places, strict=True):
+            await server.start()
+            socket.chmod(0o600)
+            await relay.open()
+        self._write_record()
+
+    def close(self) -> None:
+        """Accept no more TCP connections and end those that are open."""
+        for relay in self._relays:
+            relay.close()
+
+    async def stop(self) -> None:
+        """Stop the servers; calls in progress get a second."""
+        self.close()
+        await asyncio.gather(*(server.stop(grace=1) for server in self._servers))
+
+    def _write_record(self) -> None:
+        identity = ProcessIdentity.of(os.getpid())
+        assert identity is not None, "the process itself is alive"
+        tcp, nodes = self._tcp
+        tls, node_tls = (
+            [str(file) for file in (door.tls_cert, door.tls_key) if file] if door else [] for door in self._doors
+        )
+        write_json_atomically(
+            self._home.daemon_record,
+            {
+                "pid": identity.pid,
+                "start_ticks": identity.start_ticks,
+                "boot_id": identity.boot_id,
+                "pid_namespace": identity.namespace,
+                "version": __version__,
+                "addresses": [address for address in (self._home.target, tcp) if address],
+                "unix": self._home.target,
+                "tcp": tcp,
+                "tls": tls,
+                "nodes": nodes,
+                "node_tls": node_tls,
+                "started_at": time.time(),
+                "folder": list(self._home.identity),
+            },
+            mode=0o600,
+            sealed=True,
+        )
 
 
 async def _stop_without_home(
@@ -282,29 +381,6 @@ async def _stop_without_home(
                 "ends when its last run has ended"
             )
             logger.error("the home %s %s", home.root, "is back in its place" if is_there else warning)
-
-
-def _write_record(home: Home, addresses: tuple[str, ...], listening: Listening | None) -> None:
-    identity = ProcessIdentity.of(os.getpid())
-    assert identity is not None, "the process itself is alive"
-    write_json_atomically(
-        home.daemon_record,
-        {
-            "pid": identity.pid,
-            "start_ticks": identity.start_ticks,
-            "boot_id": identity.boot_id,
-            "pid_namespace": identity.namespace,
-            "version": __version__,
-            "addresses": list(addresses),
-            "unix": addresses[0],
-            "tcp": addresses[1] if len(addresses) > 1 else "",
-            "tls": [str(file) for file in (listening.tls_cert, listening.tls_key) if file] if listening else [],
-            "started_at": time.time(),
-            "folder": list(home.identity),
-        },
-        mode=0o600,
-        sealed=True,
-    )
 
 
 def main(argv: list[str] | None = None) -> int:

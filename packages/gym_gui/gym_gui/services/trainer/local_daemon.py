@@ -44,6 +44,10 @@ class DaemonRecord:
     pid_namespace: str = ""
     tls: tuple[str, ...] = ()
     """Paths of its TLS certificate and key"""
+    nodes: str = ""
+    """Address that nodes connect to, by the name that they know this machine by"""
+    node_tls: tuple[str, ...] = ()
+    """Paths of the certificate and key of that address"""
     folder: tuple[int, ...] = ()
     """Device and inode of the trainer folder it serves, because a copied home contains this record, too"""
 
@@ -62,6 +66,8 @@ class DaemonRecord:
                 started_at=float(document.get("started_at", 0)),
                 pid_namespace=str(document.get("pid_namespace") or ""),
                 tls=tuple(map(str, document.get("tls") or ())),
+                nodes=str(document.get("nodes") or ""),
+                node_tls=tuple(map(str, document.get("node_tls") or ())),
                 folder=tuple(map(int, document.get("folder") or ())),
             )
         except (OSError, ValueError, KeyError, TypeError):

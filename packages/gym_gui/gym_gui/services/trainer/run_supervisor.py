@@ -43,6 +43,7 @@ from gym_gui.services.trainer.fsm import OUTCOMES, RunEvent, RunStatus
 from gym_gui.services.trainer.journal import RETRY_S, Journal, with_statistics
 from gym_gui.services.trainer.limits import shortage
 from gym_gui.services.trainer.metrics.store import CurveValues, run_statistics
+from gym_gui.services.trainer.nodes import EVENTS, NodeSide, is_on_node
 from gym_gui.services.trainer.records import HistoryEvent, RunRecord, RunStatistics
 from gym_gui.services.trainer.supervision import BAD_INPUT, Ending, EndingFacts, conclude, ended_at, paused_seconds
 from gym_gui.services.trainer.tokens import digest
@@ -114,7 +115,8 @@ class RunSupervisor:
         self._reported = RunStatistics.of(record)
         """The statistics the worker reported last, by heartbeat or ending event"""
         self._curves: CurveValues | None = None
-        self._last_beat = monotonic()
+        self._last_beat = self._node_seen_at = monotonic()
+        self._node: NodeSide | None = None
         self._paused_since: float | None = monotonic() if record.status is RunStatus.PAUSE else None
         self._paused_s = 0.0
         self._resumed_at = float("-inf")
@@ -239,6 +241,53 @@ class RunSupervisor:
         self._wake.set()
         return self.record
 
+    # ------------------------------------------------------------------ its node
+
+    def check_node(self, run_token: str, instance: str) -> None:
+        """Raise NotAllowed for a call of a process that is not the node of this run."""
+        self.check_run_token(run_token)
+        if not is_on_node(instance) or self.record.worker_instance != instance:
+            raise NotAllowed(f"run {self.record.run_id} is on another node, or on none")
+
+    def check_run_token(self, run_token: str) -> None:
+        """Raise NotAllowed for a token that is not this attempt's."""
+        known = self.record.run_token_sha256
+        if not run_token or not known or not hmac.compare_digest(known, digest(run_token)):
+            raise NotAllowed(f"run {self.record.run_id}: the run token is missing, wrong, or another run's")
+
+    async def open_node(self, instance: str, host: str) -> None:
+        """Store on which node the worker will be."""
+        async with self._lock:
+            if self.record.worker_instance != instance:
+                self.record = await self._journal.record(
+                    self.record.run_id, "on_node", reason=f"on {host}", worker_instance=instance, insist=False
+                )
+        self._note_node(is_preparing=True)
+
+    def node(self, *, is_preparing: bool = False) -> NodeSide:
+        """Return where calls of the node arrive, and note that it was heard."""
+        if self._is_concluded:
+            raise NotAllowed(f"run {self.record.run_id} has no live worker")
+        self._note_node(is_preparing)
+        if self._node is None:
+            self._node = NodeSide(self._home, self.record.run_id, self._settings)
+        return self._node
+
+    async def receive(self, request: pb.SendRunFilesRequest) -> list[pb.FileState]:
+        """Write files that the node sent."""
+        states = await self.node(is_preparing=request.is_preparing).receive(request.pieces, request.removed)
+        if any(piece.path in EVENTS for piece in request.pieces):
+            self._wake.set()
+        return states
+
+    def _note_node(self, is_preparing: bool) -> None:
+        """Do not count time in which the link to the node was broken, or it was getting ready."""
+        now = self._monotonic()
+        away = now - self._node_seen_at
+        if is_preparing or away > _MISSED_BEATS * self._settings.heartbeat_s:
+            self._last_beat = min(now, self._last_beat + away)
+        self._node_seen_at = now
+
     async def cancel(self, reason: str = "") -> RunRecord:
         """Request the end of the run; it is carried out even while the registry cannot be written."""
         # Not under the lock: its holder may be waiting for the disk.
@@ -347,6 +396,8 @@ class RunSupervisor:
             return await self._end(exited)
         finally:
             exited.cancel()
+            if self._node is not None:
+                await self._node.close()
 
     async def _wait_for_start(self, exited: asyncio.Task[int | None]) -> None:
         """Wait while the run is in its engine's queue, then store that it has started."""
@@ -389,9 +440,13 @@ class RunSupervisor:
         return max(0.05, min(polls))
 
     def _silence_limit_s(self) -> float:
-        if self.record.status is RunStatus.HSHK:
-            return self._settings.handshake_s
-        return self.record.silence_s or self._settings.silence_s
+        is_new = self.record.status is RunStatus.HSHK
+        limit = self._settings.handshake_s if is_new else self.record.silence_s or self._settings.silence_s
+        if is_on_node(self.record.worker_instance):
+            away = self._monotonic() - self._node_seen_at
+            if away > _MISSED_BEATS * self._settings.heartbeat_s:  # the link is broken, the worker may be well
+                return max(limit, self._settings.nodes.silence_s)
+        return limit
 
     def _wallclock_left_s(self) -> float | None:
         if self.record.max_wallclock_minutes is None or self._paused_since is not None:

@@ -57,6 +57,7 @@ from gym_gui.services.trainer.programs import argv_of, run_program
 from gym_gui.services.trainer.records import DELETED, LOCAL, HistoryEvent, RunQuery, RunRecord, RunStatistics
 from gym_gui.services.trainer.resources import ResourceLedger
 from gym_gui.services.trainer.run_files import RunFileReader, list_run_files
+from gym_gui.services.trainer.run_supervisor import RunSupervisor
 from gym_gui.services.trainer.streams import Kind, TelemetryError
 from gym_gui.services.trainer.trainer import Trainer, check_is_own
 from gym_gui.services.trainer.validation.json_document import read_config_text
@@ -726,6 +727,52 @@ class TrainerService(trainer_pb2_grpc.TrainerServiceServicer):
         return pb.PublishTelemetryResponse(
             stored_seq=receipt.stored_seq, credits=receipt.credits, next_episode=receipt.next_episode
         )
+
+    # ------------------------------------------------------------------ nodes
+
+    async def OpenNode(self, request: pb.OpenNodeRequest, context: Any) -> pb.OpenNodeResponse:
+        """Accept the process that runs a worker on another machine."""
+        return await self._trainer.open_node(
+            check_run_id(request.run_id),
+            metadata_value(context.invocation_metadata(), RUN_TOKEN_KEY),
+            attempt=request.attempt,
+            protocol_version=request.protocol_version,
+            instance=request.instance,
+            host=request.host,
+        )
+
+    async def ReadNodeInputs(self, request: pb.ReadRunFilesRequest, context: Any) -> AsyncIterator[pb.FilePiece]:
+        """Stream files that a run on a node starts from."""
+        supervisor = await self._of_node(request.run_id, context)
+        allowed = await self._trainer.node_inputs(request.run_id, supervisor.record.attempt)
+        for requested in request.files:
+            if requested.path not in allowed:
+                raise NotAllowed(f"run {request.run_id} does not start from {requested.path[:200]!r}")
+            owner, _, path = requested.path.partition("/")
+            async for piece in self._file_pieces(owner, path, requested.offset):
+                supervisor.node(is_preparing=True)
+                piece.path = requested.path
+                yield piece
+
+    async def SendRunFiles(self, request: pb.SendRunFilesRequest, context: Any) -> pb.SendRunFilesResponse:
+        """Write files of a run that its node sends."""
+        supervisor = await self._of_node(request.run_id, context, request.instance)
+        states = await supervisor.receive(request)
+        return pb.SendRunFilesResponse(
+            files=states,
+            stop=supervisor.is_cancelled or supervisor.is_ending,
+            frame_interval_s=supervisor.node().frame_interval_s,
+        )
+
+    async def SendRunFrame(self, request: pb.SendRunFrameRequest, context: Any) -> pb.SendRunFrameResponse:
+        """Show a frame of a run on a node."""
+        node = (await self._of_node(request.run_id, context, request.instance)).node()
+        await node.show(request.frame)
+        return pb.SendRunFrameResponse(frame_interval_s=node.frame_interval_s)
+
+    async def _of_node(self, run_id: str, context: Any, instance: str | None = None) -> RunSupervisor:
+        token = metadata_value(context.invocation_metadata(), RUN_TOKEN_KEY)
+        return await self._trainer.node_session(check_run_id(run_id), token, instance)
 
     async def _submitter(self, context: Any) -> RunRecord | None:
         """Return the run whose worker calls, or None for a client, whose token the interceptor has checked."""

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import ipaddress
 import logging
+import socket
 import ssl
 import stat
 import time
@@ -38,6 +39,11 @@ class Listening:
     """None: 50055, or any free port when that one is busy"""
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    tls_ca: Path | None = None
+    """The authority that signed the certificate, where clients trust that instead of the certificate itself"""
+    port_setting: str = "--port"
+    name: str = ""
+    """The name or address by which other machines know this one; empty: `host`, or the machine's name"""
 
     @property
     def is_loopback(self) -> bool:
@@ -48,6 +54,13 @@ class Listening:
             return ipaddress.ip_address(self.host.strip("[]")).is_loopback
         except ValueError:
             return False
+
+    def known_as(self, bound: str) -> str:
+        """Return the address that other machines connect to, for the one that was bound."""
+        host, _, port = bound.rpartition(":")
+        name = self.name or (socket.gethostname() if host in ("0.0.0.0", "[::]") else host)
+        name = name.strip("[]")
+        return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
 
     def check(self) -> None:
         """Raise ListenFailed for unsafe options."""
@@ -63,13 +76,13 @@ class Listening:
         """Return the TLS context, or None without a certificate."""
         if self.tls_cert is None or self.tls_key is None:
             return None
-        context, expires_at = load_tls(self.tls_cert, self.tls_key)
+        context, expires_at = load_tls(self.tls_cert, self.tls_key, self.tls_ca)
         if (days := (expires_at - time.time()) / 86_400) < SOON_DAYS:
             logger.warning("the TLS certificate %s expires in %.0f days; clients then refuse it", self.tls_cert, days)
         return context
 
 
-def load_tls(certificate: Path, key: Path) -> tuple[ssl.SSLContext, float]:
+def load_tls(certificate: Path, key: Path, authority: Path | None = None) -> tuple[ssl.SSLContext, float]:
     """Return the server's TLS context and when its certificate expires; raise ListenFailed when it cannot be used."""
     try:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -77,7 +90,7 @@ def load_tls(certificate: Path, key: Path) -> tuple[ssl.SSLContext, float]:
         # The empty password keeps OpenSSL from asking for one.
         context.load_cert_chain(certificate, key, password="")
         is_readable = key.stat().st_mode & stat.S_IRWXO
-        expires_at = _expiry_of(context, certificate)
+        expires_at = _expiry_of(context, authority or certificate)
     except OSError as error:
         reason = getattr(error, "verify_message", "") or error.strerror or str(error)
         raise ListenFailed(f"the TLS certificate {certificate} and its key {key} cannot be used: {reason}") from error
@@ -86,15 +99,15 @@ def load_tls(certificate: Path, key: Path) -> tuple[ssl.SSLContext, float]:
     return context, expires_at
 
 
-def _expiry_of(server: ssl.SSLContext, certificate: Path) -> float:
-    """Return until when clients accept the certificate; raise SSLCertVerificationError if they do not now.
+def _expiry_of(server: ssl.SSLContext, trusted: Path) -> float:
+    """Return until when clients that trust this file accept the certificate; raise SSLCertVerificationError otherwise.
 
     The standard library shows the dates of a certificate only to the peer of a handshake, so this makes one.
     """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it need not be a CA's
-    client.load_verify_locations(certificate)
+    client.load_verify_locations(trusted)
     inward, outward = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = client.wrap_bio(outward, inward), server.wrap_bio(inward, outward, server_side=True)
     for side in sides * 3:
@@ -137,7 +150,7 @@ class TcpRelay:
             return f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
         raise ListenFailed(
             f"{listening.host}:{listening.port} is busy or not an address of this machine; "
-            "choose another with --port, or leave --port out for a free one"
+            f"choose another with {listening.port_setting}, or leave it out for a free one"
         )
 
     async def open(self) -> None:

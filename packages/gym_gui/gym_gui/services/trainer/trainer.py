@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import json
 import logging
 import re
@@ -21,7 +20,9 @@ from mosaic_wire.files import parse_json, read_json_object, write_json_atomicall
 from mosaic_wire.ids import is_run_id, new_run_id
 from mosaic_wire.limits import registration_problem
 from mosaic_wire.manifest import AnalyticsManifest, CheckpointEntry
+from mosaic_wire.node import INSTANCE_PREFIX
 from mosaic_wire.paths import Home
+from mosaic_wire.proto import trainer_pb2 as pb
 from mosaic_wire.redaction import is_secret_ref, redact_document, redact_text, spellings_of
 from mosaic_wire.run_config import MAX_TAGS, TrainRunConfig
 from mosaic_wire.run_request import (
@@ -54,10 +55,19 @@ from gym_gui.services.trainer.fsm import RunOutcome, RunStatus
 from gym_gui.services.trainer.journal import Journal
 from gym_gui.services.trainer.launching import INSTALL_MISSING
 from gym_gui.services.trainer.metrics.hub import MetricHub
+from gym_gui.services.trainer.node_files import inputs_of
+from gym_gui.services.trainer.nodes import is_on_node
 from gym_gui.services.trainer.records import LOCAL, NewRun, Parent, RunRecord, RunStatistics
 from gym_gui.services.trainer.run_files import delete_run_files, size_of_run
 from gym_gui.services.trainer.run_supervisor import RunSupervisor
-from gym_gui.services.trainer.secrets import SecretStore, lend_secrets, naming_run, split_secrets
+from gym_gui.services.trainer.secrets import (
+    SecretStore,
+    lend_secrets,
+    naming_run,
+    referred_secrets,
+    split_secrets,
+    to_environment,
+)
 from gym_gui.services.trainer.streams import Kind, Receipt, TelemetryAsyncHub
 from gym_gui.services.trainer.tokens import digest, new_token
 from gym_gui.services.trainer.validation.json_document import read_config_text
@@ -529,18 +539,8 @@ class Trainer:
         if supervisor is None:
             raise NotAllowed(f"run {run_id} expects no worker")
         record = supervisor.record
-        known = record.run_token_sha256
-        if not run_token or not known or not hmac.compare_digest(known, digest(run_token)):
-            raise NotAllowed(f"run {run_id}: the run token is missing, wrong, or another run's")
-        if attempt != record.attempt:
-            raise NotPossibleNow(f"run {run_id} is at attempt {record.attempt}, not {attempt}")
-        if protocol_version != PROTOCOL_VERSION:
-            raise NotPossibleNow(
-                f"worker {record.worker_type!r} speaks protocol {protocol_version}, this daemon {PROTOCOL_VERSION}; "
-                "install versions of mosaic-wire that match"
-            )
-        if record.worker_instance and record.worker_instance != instance:
-            raise NotPossibleNow(f"run {run_id} already has a registered worker; a second one is refused")
+        supervisor.check_run_token(run_token)
+        _require_expected(record, attempt, protocol_version, instance)
         capabilities, extras = _registration_documents(capabilities_json, extras_json, algo, env_id, instance)
         secrets = await asyncio.to_thread(self._secret_store.known, run_id)
         token = new_token()
@@ -554,6 +554,58 @@ class Trainer:
             env_id=env_id or record.env_id,
         )
         return token
+
+    async def open_node(
+        self, run_id: str, run_token: str, *, attempt: int, protocol_version: int, instance: str, host: str
+    ) -> pb.OpenNodeResponse:
+        """Accept the process that will run the worker on another machine; return what it needs for that."""
+        supervisor = await self.dispatcher.supervisor_of(run_id)
+        if supervisor is None:
+            raise NotAllowed(f"run {run_id} expects no worker")
+        supervisor.check_run_token(run_token)
+        _require_expected(supervisor.record, attempt, protocol_version, instance)
+        if not is_on_node(instance) or len(instance) > _MAX_KEY_CHARACTERS:
+            raise InvalidConfig([Problem("instance", f"expected {INSTANCE_PREFIX!r} and a random number")])
+        spec = await self.catalog.find(supervisor.record.worker_type)
+        config, inputs, secrets = await run_long_io(self._for_node, run_id, attempt)
+        await supervisor.open_node(instance, _checked_text("host", host, 200))
+        record = supervisor.record
+        return pb.OpenNodeResponse(
+            module=spec.module,
+            worker_config_json=json.dumps(config),
+            home=str(self.home.root),
+            inputs=inputs,
+            secrets=secrets,
+            prepares=spec.prepares,
+            cpus=record.cpus,
+            gpus_mandatory=record.gpus_mandatory,
+            grace_s=self.settings.grace_s,
+            bytes_per_s=int(self.settings.nodes.mb_per_s * 1e6),
+        )
+
+    def _for_node(self, run_id: str, attempt: int) -> tuple[dict[str, Any], list[pb.RunFile], dict[str, str]]:
+        """Return the worker config, the files the run starts from, and its secrets as variables."""
+        config = read_json_object(self.home.worker_config_file(run_id))
+        requested = referred_secrets(config)
+        stored = self._secret_store.get(run_id) if requested else {}
+        secrets = {name: value for name, value in stored.items() if name in requested}
+        return config, inputs_of(self.home, run_id, config, attempt=attempt), to_environment(secrets)
+
+    async def node_inputs(self, run_id: str, attempt: int) -> set[str]:
+        """Return the paths that the node of a run may read."""
+        _, inputs, _ = await run_long_io(self._for_node, run_id, attempt)
+        return {file.path for file in inputs}
+
+    async def node_session(self, run_id: str, run_token: str, instance: str | None) -> RunSupervisor:
+        """Return the supervisor of the live run that this run token, and the instance if one is needed, belong to."""
+        supervisor = await self.dispatcher.supervisor_of(run_id)
+        if supervisor is None:
+            raise NotAllowed(f"run {run_id} has no live worker")
+        if instance is None:
+            supervisor.check_run_token(run_token)
+        else:
+            supervisor.check_node(run_token, instance)
+        return supervisor
 
     async def heartbeat(self, run_id: str, session_token: str, statistics: RunStatistics, lifecycle_seq: int) -> None:
         """Apply a worker's heartbeat."""
@@ -587,6 +639,19 @@ class Trainer:
             raise NotAllowed(f"run {run_id} has no live worker")
         supervisor.check_session(session_token)
         return supervisor
+
+
+def _require_expected(record: RunRecord, attempt: int, protocol_version: int, instance: str) -> None:
+    """Raise NotPossibleNow for a worker, or the node of one, that is not the one this attempt waits for."""
+    if attempt != record.attempt:
+        raise NotPossibleNow(f"run {record.run_id} is at attempt {record.attempt}, not {attempt}")
+    if protocol_version != PROTOCOL_VERSION:
+        raise NotPossibleNow(
+            f"worker {record.worker_type!r} speaks protocol {protocol_version}, this daemon {PROTOCOL_VERSION}; "
+            "install versions of mosaic-wire that match"
+        )
+    if record.worker_instance and record.worker_instance != instance:
+        raise NotPossibleNow(f"run {record.run_id} already has a registered worker; a second one is refused")
 
 
 def _fingerprint(document: Mapping[str, Any]) -> str:

@@ -98,6 +98,7 @@ def event_label(kind: str) -> str:
         "imported": tr("Imported"),
         "hook_failed": tr("A hook failed"),
         "out_of_order": tr("Event out of order"),
+        "on_node": tr("Opened on a node"),
     }
     return labels.get(kind) or kind.replace("_", " ").capitalize()
 
