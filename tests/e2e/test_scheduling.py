@@ -76,6 +76,15 @@ def test_the_highest_priority_goes_first_and_equals_in_the_order_they_came(make_
         daemon.client.update(changed, priority=1)
 
 
+def test_whoever_watches_a_run_that_cannot_start_yet_is_told_why(make_daemon) -> None:
+    daemon = make_daemon(script=machine(cpus=1))
+    daemon.wait_for(daemon.submit(**ENDLESS, resources=asking(1)).run_id, "EXEC")
+    with daemon.client.watch() as updates:
+        run_id = daemon.submit(**ENDLESS, resources=asking(1)).run_id
+        reasons = (update.run.queue_reason for update in updates if update.run.run_id == run_id)
+        assert next(reason for reason in reasons if reason != "about to start") == "waiting for 1 CPU (0 of 1 free)"
+
+
 def test_a_large_run_is_not_starved_by_small_ones_that_came_later(make_daemon) -> None:
     daemon = make_daemon(script=machine(cpus=2))
     first = daemon.submit(**ENDLESS, resources=asking(1)).run_id

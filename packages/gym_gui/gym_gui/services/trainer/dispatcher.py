@@ -333,6 +333,7 @@ class TrainerDispatcher:
     def _wait(self, record: RunRecord, reason: str) -> None:
         if self.queue.blocked(record, reason):
             log_about(record, LOG_TRAINER_RUN_WAITS, "waits", reason)
+            self._journal.publish(record, [])  # clients saw that it is about to start
 
     def _estimate_mb(self, record: RunRecord) -> int:
         try:
