@@ -71,7 +71,8 @@ MEASURING_ONLY = frozenset({*NON_LEARNING, "cuda", "cudagraphs"})
 def least_return(result: Result, expected: Mapping[str, Any]) -> tuple[float, str] | None:
     """Return what this training is to reach, and where that comes from; None when nothing can be said."""
     for entry in expected["asked"]:
-        if result["algo"] in entry["algos"] and result["env_id"] == entry["env_id"]:
+        named = entry.get("env_kwargs") in (None, result["flags"].get("env_kwargs"))
+        if named and result["algo"] in entry["algos"] and result["env_id"] == entry["env_id"]:
             return entry["at_least"], f"target {entry['at_least']:g}"
     published = published_return(result["algo"], result["env_id"])
     taken = result["total_timesteps"] if not was_stopped(result) else result["steps"]
@@ -153,7 +154,7 @@ def _cells(key: tuple[Any, ...], results: Sequence[Result], expected: Mapping[st
     least = least_return(results[0], expected)
     returns = ", ".join(f"{_number(result['mean_last_100'])} ({result['seed']})" for result in results)
     judged = [r["evaluation"] for r in results if r["evaluation"]]
-    shown = ("torch", "gymnasium", "ale-py", "mujoco", "minigrid", "envpool", "procgen", "pettingzoo")
+    shown = ("torch", "gymnasium", "ale-py", "mujoco", "minigrid", "envpool", "procgen", "pettingzoo", "box2d")
     versions = {f"{name} {r['versions'][name]}" for r in results for name in shown if name in r["versions"]}
     named = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in sorted(json.loads(flags).items()))
     return (
@@ -225,8 +226,9 @@ def render_matrix(learned: Sequence[Result], ran: Sequence[Result], expected: Ma
     )
     lines = [_line(columns), "|" + " --- |" * len(columns)]
     for algo in here:
-        for (_, env_id, total, _), results in groups(result for result in learned if result["algo"] == algo):
-            lines.append(_line((f"`{algo}`", env_id, *_verdict_cells(results, expected), _steps(total, results))))
+        for (_, env_id, total, flags), results in groups(result for result in learned if result["algo"] == algo):
+            made = " ".join([env_id, *filter(None, [json.loads(flags).get("env_kwargs")])])
+            lines.append(_line((f"`{algo}`", made, *_verdict_cells(results, expected), _steps(total, results))))
     lines += ["", "These completed a short training through the daemon; their returns were not compared:", ""]
     lines += [_line(("algorithm", "environments")), "| --- | --- |"]
     compared = {(result["algo"], result["env_id"]) for result in learned}

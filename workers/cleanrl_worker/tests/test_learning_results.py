@@ -139,6 +139,17 @@ def test_a_shorter_training_is_not_compared():
     assert "20,000,000 (stopped at 400,000)" in maker.render_page([stopped], EXPECTED)
 
 
+def test_a_target_may_be_for_some_arguments_of_the_environment_only():
+    maker = script("make_matrix")
+    easy = '{"is_slippery": false}'
+    asked = [{"algos": ["ppo"], "env_id": "FrozenLake-v1", "env_kwargs": easy, "at_least": 0.95}]
+    without_ice = result("FrozenLake-v1", mean=0.99, flags={"env_kwargs": easy})
+    expected = {**EXPECTED, "asked": asked}
+    assert maker.least_return(without_ice, expected) == (0.95, "target 0.95")
+    assert maker.least_return(result("FrozenLake-v1", mean=0.7), expected) is None
+    assert f"| FrozenLake-v1 {easy} | learned |" in maker.render_matrix([without_ice], [], expected)
+
+
 def test_a_training_of_few_episodes_is_judged_by_its_evaluation():
     """The last 100 episodes of 100 are all of them, from the first untrained one on."""
     maker = script("make_matrix")
