@@ -17,7 +17,11 @@ _TOY_TEXT = Advice(
     'base; --env-kwargs {"is_slippery": false} for an easier FrozenLake',
 )
 _BOX2D = Advice(
-    "Box2D", "LunarLander-v3", "1,000,000", "8 to 16", "requirement set box2d; --gamma 0.999 --num-steps 1024"
+    "Box2D",
+    "LunarLander-v3",
+    "2,000,000",
+    "16",
+    "requirement set box2d; --num-steps 256 --num-minibatches 16 --update-epochs 10 --learning-rate 0.001",
 )
 _GRID = Advice(
     "MiniGrid and BabyAI",

@@ -258,8 +258,14 @@ PRESETS = {
     marked("LunarLander with PPO"): TrainRequest(
         algo="ppo",
         env_id="LunarLander-v3",
-        total_timesteps=1_000_000,
-        parameters={"num_envs": 16, "num_steps": 128, "gamma": 0.999},
+        total_timesteps=2_000_000,
+        parameters={
+            "num_envs": 16,
+            "num_steps": 256,
+            "num_minibatches": 16,
+            "update_epochs": 10,
+            "learning_rate": 0.001,
+        },
     ),
     marked("HalfCheetah with TD3 (MuJoCo)"): TrainRequest(
         algo="td3_continuous_action", env_id="HalfCheetah-v5", total_timesteps=1_000_000
