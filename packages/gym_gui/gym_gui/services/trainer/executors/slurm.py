@@ -211,6 +211,8 @@ class SlurmWorker(Worker):
 
     async def stop_tree(self, grace_s: float) -> bool:
         """Let the guard end the tree, then let Slurm end the job; return whether it is over."""
+        if self._ended.is_set():
+            return True
         deadline, next_try = time.monotonic() + grace_s + _FORCE_AFTER_S, 0.0
         self._is_being_ended = self._is_being_ended or not self.is_over
         if not self.is_over and await self._executor.withdraw(self):
