@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from gym_gui.cli import executor_check, main
+from gym_gui.services.trainer.certificates import NodeCertificates, make_certificates
 from gym_gui.services.trainer.errors import InvalidConfig
 from gym_gui.testing import RunningDaemon, install_scripted_worker, processes_of, random_config, scripted_config
 from gym_gui.testing_slurm import SlurmCluster, why_no_slurm
@@ -146,6 +147,26 @@ def test_the_commands_name_the_cluster_and_test_it(
     code, out = mosaic("doctor", "--executor", "clutser")
     assert code == 1
     assert "did you mean 'cluster'?" in out
+
+
+@pytest.mark.slow  # what nodes connect to is tested in every CI, in tests/e2e/test_nodes.py
+def test_a_worker_on_another_machine_reaches_the_daemon_at_its_address_for_nodes(
+    cluster: SlurmCluster, home: Home, tmp_path: Path
+) -> None:
+    """The home's socket leads nowhere from there; here it is taken away."""
+    settings = {
+        **QUICK,
+        "executors": {"cluster": {"type": "slurm", "poll_s": 0.5}},
+        "nodes": {"listen": "127.0.0.1", "port": 0},
+    }
+    make_certificates(NodeCertificates.below(tmp_path / "config"), ["127.0.0.1"])
+    with RunningDaemon(home, tmp_path / "config", settings=settings, environment=cluster.environment) as daemon:
+        assert daemon.client.health().cpus_total
+        home.socket.rename(home.socket.with_name("away"))
+        ended = daemon.wait_for(submit(daemon, timesteps=20, episode_length=5).run_id)
+        assert (ended.outcome, ended.step) == ("completed", 20)
+        assert not [path for path in Path("/tmp").glob("mosaic-door-*")]
+        home.socket.with_name("away").rename(home.socket)
 
 
 @pytest.mark.slow

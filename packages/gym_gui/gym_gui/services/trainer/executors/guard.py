@@ -13,9 +13,10 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,13 @@ from typing import NoReturn
 from urllib.parse import unquote
 
 from mosaic_wire import env
+from mosaic_wire.errors import SessionError
+from mosaic_wire.files import read_json_object
+from mosaic_wire.node import Bootstrap
+from mosaic_wire.node.relay import TlsRelay
+from mosaic_wire.paths import Home
 
+from gym_gui.services.trainer.certificates import NodeCertificates
 from gym_gui.services.trainer.errors import SpawnFailed
 from gym_gui.services.trainer.executors.handover import NodeReport, take
 from gym_gui.services.trainer.executors.local import LocalExecutor, is_held
@@ -42,14 +49,17 @@ _OF_THE_JOB = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_CLUSTER_NAME")
 
 def main(arguments: list[str]) -> int:
     """Run the launch that waits in this file."""
-    launch = take(Path(arguments[0]))
+    file = Path(arguments[0])
+    launch = take(file)
     if launch is None:
         _print("this run was withdrawn before the job started: nothing to do")
         return 0
     launch = replace(launch, env=environment_on_node(launch, os.environ))
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     start_sentinel(launch.mark)
-    report = asyncio.run(_run(launch, NodeReport(launch.mark, node)))
+    with ExitStack() as opened:
+        authority = NodeCertificates.below(file.parent.parent).authority
+        report = asyncio.run(_run(launch, NodeReport(launch.mark, node), authority, opened))
     if report.problem:
         _print(report.problem)
     report.write(launch.stdout.parent)
@@ -94,11 +104,15 @@ def _keep_watch(reading: int, mark: str) -> NoReturn:
         os._exit(0)
 
 
-async def _run(launch: Launch, report: NodeReport) -> NodeReport:
+async def _run(launch: Launch, report: NodeReport, authority: Path, opened: ExitStack) -> NodeReport:
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stopping.set)
     if problem := await _wait_until_ready(launch, stopping):
         return replace(report, problem=problem, is_interruption=True)
+    try:
+        launch = through_the_door_for_nodes(launch, authority, opened)
+    except (SessionError, OSError) as error:
+        return replace(report, problem=f"{report.node} has no way to the daemon: {error}")
     executor = LocalExecutor(use_cgroups=False)  # the node's groups are Slurm's
     try:
         worker = await executor.submit(launch)
@@ -120,18 +134,47 @@ async def _run(launch: Launch, report: NodeReport) -> NodeReport:
 
 async def _wait_until_ready(launch: Launch, stopping: asyncio.Event) -> str:
     """Wait for the end of an earlier attempt and for the daemon; return what is in the way after all."""
-    target = launch.env.get(env.MOSAIC_GRPC_TARGET, "")
     waits = (
         (_EARLIER_ATTEMPT_S, lambda: not is_held(launch.stdout), "an earlier attempt of this run is still running"),
-        (_DAEMON_S, lambda: not target or _answers(target), f"no daemon answers at {target} from this node"),
+        (_DAEMON_S, lambda: not (at := _target(launch)) or _answers(at), "{target} does not answer from this node"),
     )
     for limit_s, holds, problem in waits:
         deadline = time.monotonic() + limit_s
         while not await asyncio.to_thread(holds):
             if stopping.is_set() or time.monotonic() > deadline:
-                return problem
+                target = _target(launch)
+                hint = "; other machines need `listen` in [nodes] of the daemon's settings"
+                return problem.format(target=f"the daemon at {target}") + (hint if target.startswith("unix:") else "")
             await asyncio.sleep(_WAIT_POLL_S)
     return ""
+
+
+def _door(launch: Launch) -> str:
+    """Return the address at which the daemon now listens for nodes, or an empty text."""
+    with suppress(OSError, ValueError, KeyError):
+        record = read_json_object(Home(Path(launch.env[env.MOSAIC_HOME])).daemon_record)
+        return str(record.get("nodes") or "")
+    return ""
+
+
+def _target(launch: Launch) -> str:
+    return _door(launch) or launch.env.get(env.MOSAIC_GRPC_TARGET, "")
+
+
+def through_the_door_for_nodes(launch: Launch, authority: Path, opened: ExitStack) -> Launch:
+    """Return a launch whose worker reaches a daemon that listens for nodes, by a socket here that is relayed over TLS.
+
+    A unix socket on a shared disk leads to the machine of the daemon only.
+    """
+    if not (address := _door(launch)):
+        return launch
+    folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="mosaic-door-"))
+    relay = TlsRelay(Bootstrap.of(launch.env, address, authority.read_text("ascii")), Path(folder) / "socket")
+    relay.start()
+    opened.callback(relay.close)
+    there, here = launch.env[env.MOSAIC_GRPC_TARGET], f"unix:{folder}/socket"
+    argv = tuple(here if word == there else word for word in launch.argv)
+    return replace(launch, argv=argv, env={**launch.env, env.MOSAIC_GRPC_TARGET: here})
 
 
 def _answers(target: str) -> bool:
