@@ -74,6 +74,7 @@ _LOST = {
     # A guard reports before it ends, unless it found no launch: an earlier start of the job has taken it.
     "COMPLETED": "Slurm forgot that job {job} was running, and started it again{where}",
 }
+_KILLED = "its job {job} was killed{where} ({state})"
 _MAY_WORK_LATER = re.compile(
     r"contact slurm controller|timed out|temporarily|connect|zero bytes|MaxSubmit|not responding|in standby",
     re.IGNORECASE,
@@ -160,8 +161,11 @@ class SlurmWorker(Worker):
             # A job that slurmctld had not saved when it died: its node ends it when slurmctld is back.
             if not self._is_being_ended:
                 self._ending = EngineEnding(f"Slurm no longer knows its job {self.job_id}, and ended it", NODE_LOST)
-        elif report is None and state in _LOST:
-            self._ending = EngineEnding(_LOST[state].format(job=self.job_id, where=where), NODE_LOST)
+        elif report is None and (
+            state in _LOST or not await asyncio.to_thread(self._executor.has_launch, self.mark)
+        ):  # without its launch, its guard has started, and was killed before it could report
+            what = _LOST.get(state, _KILLED).format(job=self.job_id, where=where, state=state)
+            self._ending = EngineEnding(what, NODE_LOST)
             # Slurm has lost sight of the node, which may be alive: never start the next attempt beside this one.
             await ForeignWorker(NO_PROCESS, self.mark, self.stdout).wait()
         elif report is None:
@@ -414,6 +418,10 @@ class SlurmExecutor:
                 worker.missed += 1
                 if worker.missed >= _MISSED_POLLS:
                     self.settle(worker)
+
+    def has_launch(self, mark: str) -> bool:
+        """Return whether no job has taken the launch of this attempt (in a thread)."""
+        return launch_file(self._config_home, mark).exists()
 
     def discard_launch(self, mark: str) -> None:
         """Remove the launch of an attempt that is over, which may have ended before a job took it (in a thread)."""
