@@ -36,6 +36,16 @@ with session:
     session.finish(ExitOutcome.COMPLETED, exit_code=0)
 """
 """A worker of one second whose return is its parameter"""
+INSIDE = """
+import ctypes, logging, os, sys
+assert ctypes.CDLL(None).setns(os.open({!r}, os.O_RDONLY), 0) == 0
+from gym_gui.config.settings import load_settings
+from gym_gui.services.trainer.daemon import run_daemon
+from mosaic_wire.paths import find_home
+logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+sys.exit(run_daemon(find_home(), load_settings()))
+"""
+"""A daemon in a network namespace"""
 
 
 @pytest.fixture
@@ -153,19 +163,22 @@ def test_the_commands_name_the_cluster_and_test_it(
 def test_a_worker_on_another_machine_reaches_the_daemon_at_its_address_for_nodes(
     cluster: SlurmCluster, home: Home, tmp_path: Path
 ) -> None:
-    """The home's socket leads nowhere from there; here it is taken away."""
+    """The home's socket leads nowhere from there; here it is taken away. The daemon is in the cluster's network."""
+    network = f"/proc/{(cluster.folder / 'network.pid').read_text().strip()}/ns/net"
     settings = {
         **QUICK,
         "executors": {"cluster": {"type": "slurm", "poll_s": 0.5}},
         "nodes": {"listen": "127.0.0.1", "port": 0},
     }
     make_certificates(NodeCertificates.below(tmp_path / "config"), ["127.0.0.1"])
-    with RunningDaemon(home, tmp_path / "config", settings=settings, environment=cluster.environment) as daemon:
+    with RunningDaemon(
+        home, tmp_path / "config", settings=settings, environment=cluster.environment, script=INSIDE.format(network)
+    ) as daemon:
         assert daemon.client.health().cpus_total
         home.socket.rename(home.socket.with_name("away"))
-        ended = daemon.wait_for(submit(daemon, timesteps=20, episode_length=5).run_id)
+        ended = daemon.wait_for(submit(daemon, timesteps=20).run_id)
         assert (ended.outcome, ended.step) == ("completed", 20)
-        assert not [path for path in Path("/tmp").glob("mosaic-door-*")]
+        assert not list(Path("/tmp").glob("mosaic-door-*"))
         home.socket.with_name("away").rename(home.socket)
 
 
