@@ -56,8 +56,8 @@ def go_to_the_daemon_s_page(qtbot, dialog: SettingsDialog) -> None:
 
 
 def test_every_setting_has_a_field_and_an_explanation() -> None:
-    # Daemons on other machines are tables that a client has, not settings of the daemon.
-    assert set(FIELDS) == {field.name for field in fields(Settings)} - {"daemons", "nodes"}
+    # Tables have none: daemons on other machines, which only clients have, executors, and nodes.
+    assert set(FIELDS) == {field.name for field in fields(Settings)} - {"daemons", "executors", "nodes"}
     assert all(field.help.endswith(".") and field.title for field in FIELDS.values())
 
 
