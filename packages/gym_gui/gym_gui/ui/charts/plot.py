@@ -402,7 +402,7 @@ class ChartView(QFrame):
         if entry is None or not len(entry.line.x):
             return None
         xs = entry.line.x
-        index = int(np.clip(np.searchsorted(xs, x), 0, len(xs) - 1))
+        index = min(int(np.searchsorted(xs, x)), len(xs) - 1)  # np.clip of a number takes longer than the search
         if index > 0 and x - xs[index - 1] < xs[index] - x:
             index -= 1
         # A run that ended earlier has no value there; its last point may be missed by a pixel.
