@@ -240,10 +240,10 @@ def _end(processes: set[psutil.Process]) -> None:
 
 
 def _segments() -> set[Path]:
-    # Each user has one folder for frames, which stays; other tests remove folders of theirs meanwhile.
+    # Each user has one folder for frames, which stays and is private; other tests remove folders of theirs meanwhile.
     found = set[Path]()
     for path in SHARED_MEMORY.glob(SEGMENT_PATTERN):
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, PermissionError):
             found |= {each for each in path.iterdir() if not each.is_dir()} if path.is_dir() else {path}
     return found
 
