@@ -231,7 +231,7 @@ class Mind(agentspeak.runtime.Agent):  # type: ignore[misc]  # untyped
     @classmethod
     def _parse(cls, source: Source, actions: Any, environment: Any) -> tuple[Mind | None, list[str], list[str]]:
         _reports.take()
-        _reports.actions = sorted({name for name, _ in _all_actions(actions)} - {".dump"})  # nobody means that
+        _reports.actions = sorted({name for name, _ in _all_actions(actions)} - {".dump"})  # it is for debugging
         mind: Mind | None = None
         stray: list[str] = []
         try:

@@ -46,12 +46,12 @@ def steps_command(cli: Cli, /, run: str, episode: int | None, tail: int | None, 
         since = -last if episode is None else 0
         with client.steps(found.run_id, since_seq=since, episode=episode, follow=follow) as stream:
             steps = (step for batch in stream for step in batch.steps)
-            wanted: Iterable[pb.RunStep] = steps if follow or not last else deque(steps, maxlen=last)
+            selected: Iterable[pb.RunStep] = steps if follow or not last else deque(steps, maxlen=last)
             if as_json:
-                write_json(_document(step, found.env_id) for step in wanted)
+                write_json(_document(step, found.env_id) for step in selected)
                 return 0
             try:
-                count = sum(1 for step in wanted if _write(step, found.env_id))
+                count = sum(1 for step in selected if _write(step, found.env_id))
             except KeyboardInterrupt:
                 return 130
     if not count:

@@ -41,7 +41,7 @@ _TOO_ORDINARY = (
 _PLACEHOLDERS = frozenset(
     {"ollama", "empty", "none", "no-key", "not-needed", "lm-studio", "sk-no-key-required", "dummy"}
 )
-"""What users of local servers write where a client wants a key: nobody's secret, and common words of logs"""
+"""What users of local servers write where a client requires a key: no secrets, and common in logs"""
 _SENT_IN_HEADERS = re.compile(r"api[_-]?key$", re.IGNORECASE)
 _COUNTED = re.compile(r"token|auth", re.IGNORECASE)
 

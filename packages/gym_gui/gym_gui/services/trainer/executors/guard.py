@@ -178,7 +178,7 @@ def through_the_door_for_nodes(launch: Launch, authority: Path, opened: ExitStac
 
 
 def _answers(target: str) -> bool:
-    """Return whether somebody listens at this gRPC target: unix:PATH or HOST:PORT."""
+    """Return whether a process listens at this gRPC target: unix:PATH or HOST:PORT."""
     scheme, _, path = target.partition(":")
     with suppress(OSError, ValueError):
         if scheme == "unix":

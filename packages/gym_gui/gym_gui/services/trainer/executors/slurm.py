@@ -44,11 +44,11 @@ _CONCURRENT_COMMANDS = 4
 _RETRY_S = 5.0
 """Until the next submission after Slurm did not accept one"""
 _CLOSE_POLL_S = 0.3
-"""Between two polls while somebody waits for the start or the end of a job"""
+"""Between two polls while a caller waits for the start or the end of a job"""
 _REPEAT_S = 5.0
 """Until a job that has not ended is signaled again"""
 _FORCE_AFTER_S, _GIVE_UP_AFTER_S = 5.0, 60.0
-"""After the guard's own grace: until Slurm kills the job itself, and until the caller is told that it could not"""
+"""After the guard's own grace: until Slurm kills the job itself, and until the caller hears that it could not"""
 _MISSED_POLLS = 2
 """A job that so many polls did not list is no longer known to Slurm"""
 _MINUTES_OF_GRACE = 5
@@ -331,7 +331,7 @@ class SlurmExecutor:
         return True
 
     async def _is_submitted(self, worker: SlurmWorker) -> bool:
-        """Return whether a submission was answered, though nobody heard it; otherwise make sure that none will be."""
+        """Return whether a submission was accepted and its answer lost; otherwise make sure that none will be."""
         await asyncio.to_thread(_end_submission, worker.name)
         job = (await self._query()).get(worker.name)
         if job is not None and job.state in _WAITING | _RUNNING:
@@ -377,7 +377,7 @@ class SlurmExecutor:
 
     @contextmanager
     def polling_closely(self) -> Iterator[None]:
-        """Poll more often while somebody waits."""
+        """Poll more often while a caller waits."""
         self._close_watchers += 1
         self._nudge.set()
         try:
@@ -593,11 +593,11 @@ def _count_of(kind: str, gres: str) -> int:
 
 def _end_submission(name: str) -> None:
     """End an sbatch that an earlier daemon left running: it might submit the job after it was looked for."""
-    wanted = f"--job-name={name}".encode()
+    option = f"--job-name={name}".encode()
     left: list[ProcessIdentity] = []
     for stat in read_process_table().values():
         with suppress(OSError):
-            if wanted in Path(f"/proc/{stat.pid}/cmdline").read_bytes().split(b"\0"):
+            if option in Path(f"/proc/{stat.pid}/cmdline").read_bytes().split(b"\0"):
                 left.append(ProcessIdentity.from_stat(stat))
     for process in left:
         send_signal(process, 9)
